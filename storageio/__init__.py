@@ -1,0 +1,61 @@
+"""The only door to the operating system.
+
+Everything above takes a `Disk` and never opens, maps, syncs, renames or deletes on its own.  `RealDisk` is the machine's;
+`storageio.testing` has disks that count calls or fail the N-th one.
+
+What the words mean here:
+
+- *written*: in the file as every process sees it (a store through a map, or `File.write`).  Survives the death of the
+  process, not of the machine.
+- *synced*: `File.sync` returned.  Data, size and allocation are on the disk.
+- a file *exists for good* once `Disk.sync_folder` of its folder returned; the same holds for a rename and a delete.
+
+After a failed `sync` the pages count as lost: nobody calls it again in the hope of another answer.
+All paths are absolute or relative strings; all sizes are bytes; all times are milliseconds since 1970.
+"""
+
+from .disk import Disk, Entry, File, FolderLock, Kind, Map, Mode, Space
+from .errors import (
+    DiskError,
+    DiskFull,
+    FlushTimeout,
+    InvalidMessage,
+    PutRejected,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    StoreRewound,
+    UnknownStore,
+    UnsupportedPlatform,
+)
+from .real_disk import REAL_DISK, RealDisk
+from .replace import replace_file
+
+__all__ = [
+    "REAL_DISK",
+    "Disk",
+    "DiskError",
+    "DiskFull",
+    "Entry",
+    "File",
+    "FlushTimeout",
+    "FolderLock",
+    "InvalidMessage",
+    "Kind",
+    "Map",
+    "Mode",
+    "PutRejected",
+    "RealDisk",
+    "Space",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreRewound",
+    "UnknownStore",
+    "UnsupportedPlatform",
+    "replace_file",
+]

@@ -1,0 +1,137 @@
+"""What an engine may ask of the operating system."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Kind(Enum):
+    """What a name in a folder is.  Links, pipes and devices are OTHER and never opened."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    OTHER = "other"
+
+
+class Mode(Enum):
+    """How a file is opened."""
+
+    READ = "read"  # must exist
+    WRITE = "write"  # must exist
+    CREATE = "create"  # is made if it is not there
+
+
+class Entry(NamedTuple):
+    """One name in a folder, not followed when it is a link."""
+
+    name: str
+    kind: Kind
+    size_bytes: int
+    modified_ms: int
+    device: int
+    inode: int
+
+
+class Space(NamedTuple):
+    """Of the file system that a path lies on."""
+
+    total_bytes: int
+    free_bytes: int  # to an ordinary user
+
+
+class Map(Protocol):
+    """A stretch of a file in memory.
+
+    `view` is writable if the map was asked for so.  The memory lives until the last view, slice of a view or object made
+    on one is gone; `close` only drops this reference.
+    """
+
+    @property
+    def view(self) -> memoryview:
+        """The whole map."""
+
+    def populate(self, start: int, stop: int) -> None:
+        """Have the pages of start..stop ready for writing, so that the first store does not fault.  Releases the GIL."""
+
+    def expect_random(self) -> None:
+        """Say that neighbours of a touched page will not be wanted."""
+
+    def close(self) -> None:
+        """Drop this reference.  Does not sync."""
+
+
+class File(Protocol):
+    """An open regular file."""
+
+    @property
+    def path(self) -> str:
+        """As it was opened."""
+
+    def size(self) -> int:
+        """Bytes."""
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Fewer bytes only at the file's end."""
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """All of it, or an error."""
+
+    def allocate(self, size_bytes: int) -> None:
+        """Grow to this size with real blocks, reading as zeros: a later store through a map cannot meet a full disk."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Set the size.  Never below what is mapped: touching the lost pages would kill the process."""
+
+    def sync(self) -> None:
+        """Return when data, size and allocation are on the disk.  Releases the GIL."""
+
+    def map(self, size_bytes: int, *, writable: bool) -> Map:
+        """The first `size_bytes`, which the file must have."""
+
+    def close(self) -> None:
+        """Give the descriptor back; maps live on."""
+
+
+class FolderLock(Protocol):
+    """A held record lock."""
+
+    def release(self) -> None:
+        """Let others in."""
+
+
+class Disk(Protocol):
+    """The machine's disk, or one that a test puts in its place."""
+
+    def open(self, path: str, mode: Mode) -> File:
+        """A regular file; anything else in its place is a `DiskError`."""
+
+    def list(self, folder: str) -> list[Entry]:
+        """What lies in a folder, sorted by name."""
+
+    def stat(self, path: str) -> Entry | None:
+        """One entry, None when nothing is there."""
+
+    def make_folder(self, folder: str) -> None:
+        """With its parents; no error when it is there.  Every folder that got a new name in it is synced."""
+
+    def sync_folder(self, folder: str) -> None:
+        """Return when the folder's names are on the disk."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` at once."""
+
+    def delete(self, path: str) -> None:
+        """Take a file's name away; maps of it live on."""
+
+    def delete_folder(self, folder: str) -> None:
+        """An empty one."""
+
+    def space(self, path: str) -> Space:
+        """Of the file system that `path`, which exists, lies on."""
+
+    def lock(self, path: str, *, wait: bool = False) -> FolderLock:
+        """Hold byte 0 of the file `path`, made if need be; `StoreLocked` when somebody, this process included, has it."""
+
+    def now_ms(self) -> int:
+        """Wall time."""

@@ -1,0 +1,79 @@
+"""Every error that a user of the library can meet.  All of them are `StoreError`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class StoreError(Exception):
+    """The base of all errors of this library."""
+
+
+class UnsupportedPlatform(StoreError):
+    """This operating system cannot do what was asked (for example open a store for writing on Windows)."""
+
+
+class UnknownStore(StoreError):
+    """The folder is no store, or one of a kind that is named but not read here."""
+
+
+class StoreLocked(StoreError):
+    """Another process, or this one, has the store open for writing."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or belongs to the process that this one was forked from."""
+
+
+class StoreReadOnly(StoreError):
+    """The store was opened for reading, or turned read-only after a failed sync."""
+
+
+class StoreRewound(StoreError):
+    """The record that a follower stood on is gone: the writer was recovered to less."""
+
+
+class InvalidMessage(StoreError, ValueError):
+    """A message that no store could hold and give back."""
+
+
+class PutRejected(StoreError):
+    """A put whose outcome is not PUT_OK; nothing of it is in the store."""
+
+    def __init__(self, status: IntEnum, reason: str = "") -> None:
+        """`status` is a `commitlog.PutStatus`."""
+        super().__init__(f"{status.name}: {reason}" if reason else status.name)
+        self.status = status
+        self.reason = reason
+
+
+class FlushTimeout(StoreError):
+    """A put that was written but not seen to reach the disk in time: it may be there after a crash, or not."""
+
+
+class StoreCorrupt(StoreError):
+    """Bytes that are not what the format says.  Nothing was changed."""
+
+    def __init__(self, reason: str, *, file: str, offset: int, expected: object, found: object) -> None:
+        """`offset` is a byte in `file`."""
+        super().__init__(f"{file} at byte {offset}: {reason}: expected {expected}, found {found}")
+        self.reason = reason
+        self.file = file
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+
+class DiskError(StoreError):
+    """The operating system refused."""
+
+    def __init__(self, operation: str, file: str, errno: int, text: str) -> None:
+        """`operation` is the call of `Disk`, `File` or `Map`; `errno` as in the standard library."""
+        super().__init__(f"{file}: {operation} failed: {text} (errno {errno})")
+        self.operation = operation
+        self.file = file
+        self.errno = errno
+
+
+class DiskFull(DiskError):
+    """No space, or no quota, left."""

@@ -1,0 +1,205 @@
+# The compiled half of _bytes_cy.py: read that first.  Inline, so there is no extension module of this name.
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.string cimport memchr, memcmp, memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+cdef extern from *:
+    """
+    #ifndef STOREBYTES_PRIMITIVES
+    #define STOREBYTES_PRIMITIVES
+    #include <string.h>
+    #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    #define storebytes_big32(value) __builtin_bswap32(value)
+    #define storebytes_big64(value) __builtin_bswap64(value)
+    #define storebytes_little32(value) (value)
+    #else
+    #define storebytes_big32(value) (value)
+    #define storebytes_big64(value) (value)
+    #define storebytes_little32(value) __builtin_bswap32(value)
+    #endif
+    #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #ifndef SOURCE_HASH
+    #define SOURCE_HASH 0
+    #endif
+    #endif
+    """
+    unsigned int storebytes_big32(unsigned int value) nogil
+    unsigned long long storebytes_big64(unsigned long long value) nogil
+    unsigned int storebytes_little32(unsigned int value) nogil
+    void storebytes_release() nogil
+    const unsigned int SOURCE_HASH              # of the .py and .pxd files that an extension was built from
+
+ctypedef int I32
+ctypedef long long I64
+ctypedef unsigned int U32
+ctypedef Py_ssize_t Size
+ctypedef bint Bool
+ctypedef void Nothing
+ctypedef const unsigned char *Source
+ctypedef unsigned char *Target
+ctypedef int *I32s
+ctypedef long long *I64s
+
+cdef inline void put_i16(Target target, Size at, I32 value) noexcept nogil:
+    target[at] = <unsigned char>(<U32>value >> 8)
+    target[at + 1] = <unsigned char>value
+
+cdef inline void put_i32(Target target, Size at, I32 value) noexcept nogil:
+    cdef U32 big = storebytes_big32(<U32>value)
+    memcpy(target + at, &big, 4)
+
+cdef inline void put_i64(Target target, Size at, I64 value) noexcept nogil:
+    cdef unsigned long long big = storebytes_big64(<unsigned long long>value)
+    memcpy(target + at, &big, 8)
+
+cdef inline void publish_i32(Target target, Size at, I32 value) noexcept nogil:
+    storebytes_release()
+    put_i32(target, at, value)
+
+cdef inline I32 get_i16(Source source, Size at) noexcept nogil:
+    return <short>((source[at] << 8) | source[at + 1])
+
+cdef inline I32 get_i32(Source source, Size at) noexcept nogil:
+    cdef U32 big
+    memcpy(&big, source + at, 4)
+    return <I32>storebytes_big32(big)
+
+cdef inline I64 get_i64(Source source, Size at) noexcept nogil:
+    cdef unsigned long long big
+    memcpy(&big, source + at, 8)
+    return <I64>storebytes_big64(big)
+
+cdef inline U32 get_u32_little(Source source, Size at) noexcept nogil:
+    cdef U32 little
+    memcpy(&little, source + at, 4)
+    return storebytes_little32(little)
+
+cdef inline void put_bytes(Target target, Size at, Source source, Size start, Size size) noexcept nogil:
+    memcpy(target + at, source + start, size)
+
+cdef inline bytes take_bytes(Source source, Size at, Size size):
+    return PyBytes_FromStringAndSize(<const char *>source + at, size)
+
+cdef inline str take_text(Source source, Size at, Size size):
+    return PyUnicode_DecodeUTF8(<const char *>source + at, size, "replace")
+
+cdef inline Source window(Source source, Size at, Size size) noexcept nogil:
+    return source + at
+
+cdef inline Size find_byte(Source source, Size start, Size stop, int byte) noexcept nogil:
+    cdef const void *at
+    if start >= stop:
+        return stop
+    at = memchr(source + start, byte, stop - start)
+    return stop if at == NULL else <Source>at - source
+
+cdef inline Size count_byte(Source source, Size size, int byte) noexcept nogil:
+    cdef Size at, count = 0
+    for at in range(size):
+        count += source[at] == byte
+    return count
+
+cdef inline bytes encode_pairs(list texts):
+    cdef Size size = len(texts), length, index
+    cdef const char *text
+    cdef Target out
+    for index in range(len(texts)):
+        PyUnicode_AsUTF8AndSize(texts[index], &length)
+        size += length
+    encoded = PyBytes_FromStringAndSize(NULL, size)
+    out = <Target>PyBytes_AS_STRING(encoded)
+    for index in range(len(texts)):
+        text = PyUnicode_AsUTF8AndSize(texts[index], &length)
+        memcpy(out, text, length)
+        out[length] = 1 + (index & 1)
+        out += length + 1
+    return encoded
+
+cdef inline Bool is_same(Source source, Size at, Size size, Source other, Size other_size) noexcept nogil:
+    return size == other_size and memcmp(source + at, other, size) == 0
+
+cdef inline Bool is_same_at(Source source, Size at, Size size, Source other, Size other_at) noexcept nogil:
+    return memcmp(source + at, other + other_at, size) == 0
+
+cdef inline Target target_of(memoryview view):
+    return <Target>PyMemoryView_GET_BUFFER(view).buf
+
+cdef inline Source source_of(memoryview view):
+    return <Source>PyMemoryView_GET_BUFFER(view).buf
+
+cdef inline Source source_of_bytes(bytes data):
+    return <Source>PyBytes_AS_STRING(data)
+
+cdef inline I32s i32s_of(memoryview view):
+    return <I32s>PyMemoryView_GET_BUFFER(view).buf
+
+cdef inline I64s i64s_of(memoryview view):
+    return <I64s>PyMemoryView_GET_BUFFER(view).buf
+
+cdef inline I64 now_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <I64>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+cdef inline U32 _hash_unit(Source source, Size *at, Size stop, U32 code) noexcept nogil:
+    # One character of UTF-8 that a decoder has accepted; what was not accepted never comes here.
+    cdef U32 unit = source[at[0]]
+    if unit < 0x80:
+        at[0] += 1
+    elif unit < 0xE0:
+        unit = ((unit & 31) << 6) | (source[at[0] + 1] & 63)
+        at[0] += 2
+    elif unit < 0xF0:
+        unit = ((unit & 15) << 12) | ((source[at[0] + 1] & 63) << 6) | (source[at[0] + 2] & 63)
+        at[0] += 3
+    else:
+        unit = (((unit & 7) << 18) | ((source[at[0] + 1] & 63) << 12) | ((source[at[0] + 2] & 63) << 6)
+                | (source[at[0] + 3] & 63)) - 0x10000
+        code = 31 * code + (0xD800 | (unit >> 10))
+        unit = 0xDC00 | (unit & 0x3FF)
+        at[0] += 4
+    return 31 * code + unit
+
+cdef inline Size _utf8_size(Source source, Size at, Size stop) noexcept nogil:
+    # The size of the well-formed character at `at`, or minus the bytes that one U+FFFD stands for (as Python replaces).
+    cdef U32 first = source[at], second
+    cdef Size need, have = 1
+    if first < 0x80:
+        return 1
+    if first < 0xC2 or first > 0xF4:
+        return -1
+    need = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    if at + 1 >= stop:
+        return -1
+    second = source[at + 1]
+    if second & 0xC0 != 0x80:
+        return -1
+    if (first == 0xE0 and second < 0xA0) or (first == 0xED and second > 0x9F):
+        return -1
+    if (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
+        return -1
+    have = 2
+    while have < need:
+        if at + have >= stop or source[at + have] & 0xC0 != 0x80:
+            return -have
+        have += 1
+    return need
+
+cdef inline I32 java_hash(Source source, Size at, Size size, I32 seed) noexcept nogil:
+    cdef U32 code = <U32>seed
+    cdef Size stop = at + size, taken
+    while at < stop:
+        while stop - at >= 4 and not (source[at] | source[at + 1] | source[at + 2] | source[at + 3]) & 0x80:
+            code = 923521 * code + (29791 * source[at] + 961 * source[at + 1] + 31 * source[at + 2] + source[at + 3])
+            at += 4
+        if at >= stop:
+            break
+        taken = _utf8_size(source, at, stop)
+        if taken > 0:
+            code = _hash_unit(source, &at, stop, code)
+        else:
+            code = 31 * code + 0xFFFD
+            at -= taken
+    return <I32>code

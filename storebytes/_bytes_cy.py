@@ -1,0 +1,154 @@
+"""Bytes in and out of a buffer: the one thing that is written twice.
+
+This is the plain half.  The compiled half is `_bytes_cy.pxd`: the same names, arguments and results as inline C
+functions, which exist only inside the kernels that cimport them, so this module itself is never compiled.  A `Source`
+or `Target` is a buffer here and a bare pointer there: whoever calls has bounded every offset before.  Integers are
+big-endian.  `tests/storebytes/test_primitives.py` compares the halves on random arguments.
+"""
+
+from __future__ import annotations
+
+import time
+from operator import mul
+from struct import Struct
+from typing import Any, TypeAlias
+
+I32: TypeAlias = int
+I64: TypeAlias = int
+U32: TypeAlias = int
+Size: TypeAlias = int
+Bool: TypeAlias = bool
+Nothing: TypeAlias = None  # a C function without a result (`-> None` would be a Python object there)
+Source: TypeAlias = Any  # bytes, memoryview or map; const unsigned char * when compiled
+Target: TypeAlias = Any  # a writable one; unsigned char * when compiled
+I32s: TypeAlias = Any  # a column of native integers; int * when compiled
+I64s: TypeAlias = Any
+
+SOURCE_HASH = 0
+
+_I16, _I32, _I64, _U32_LITTLE = Struct(">h"), Struct(">i"), Struct(">q"), Struct("<I")
+put_i16 = _I16.pack_into  # put_i16(target, at, value)
+put_i32 = _I32.pack_into
+put_i64 = _I64.pack_into
+publish_i32 = _I32.pack_into  # the last store of a record: no earlier store may be seen after it
+_get_i16, _get_i32, _get_i64 = _I16.unpack_from, _I32.unpack_from, _I64.unpack_from
+_get_u32_little = _U32_LITTLE.unpack_from
+
+
+def get_i16(source: Source, at: Size) -> I32:
+    """The signed 16-bit integer at `at`."""
+    return _get_i16(source, at)[0]  # type: ignore[no-any-return]
+
+
+def get_i32(source: Source, at: Size) -> I32:
+    """The signed 32-bit integer at `at`."""
+    return _get_i32(source, at)[0]  # type: ignore[no-any-return]
+
+
+def get_i64(source: Source, at: Size) -> I64:
+    """The signed 64-bit integer at `at`."""
+    return _get_i64(source, at)[0]  # type: ignore[no-any-return]
+
+
+def get_u32_little(source: Source, at: Size) -> U32:
+    """The unsigned little-endian 32-bit integer at `at` (for the checksum)."""
+    return _get_u32_little(source, at)[0]  # type: ignore[no-any-return]
+
+
+def put_bytes(target: Target, at: Size, source: Source, start: Size, size: Size) -> None:
+    """Copy `size` bytes of `source` from `start` on to `target` at `at`."""
+    target[at : at + size] = source[start : start + size]
+
+
+def take_bytes(source: Source, at: Size, size: Size) -> bytes:
+    """A new bytes object."""
+    return bytes(source[at : at + size])
+
+
+def take_text(source: Source, at: Size, size: Size) -> str:
+    """A new str from UTF-8; what is no UTF-8 becomes U+FFFD, as in Java."""
+    return str(source[at : at + size], "utf-8", "replace")
+
+
+def window(source: Source, at: Size, size: Size) -> Source:
+    """A short stretch to search in: no copy when compiled, a bytes object here (a memoryview cannot search)."""
+    return bytes(source[at : at + size])
+
+
+def find_byte(source: Source, start: Size, stop: Size, byte: int) -> Size:
+    """Where `byte` is first in start..stop, or `stop`."""
+    at = source.find(byte, start, stop)
+    return stop if at < 0 else at
+
+
+def count_byte(source: Source, size: Size, byte: int) -> Size:
+    """How often `byte` is in the first `size` bytes."""
+    return source.count(byte, 0, size)  # type: ignore[no-any-return]
+
+
+def encode_pairs(texts: list[str]) -> bytes:
+    """[name, value, name, value, ...] as `name 1 value 2 name 1 value 2` in UTF-8."""
+    return ("%s\x01%s\x02" * (len(texts) // 2) % (*texts,)).encode()
+
+
+def is_same(source: Source, at: Size, size: Size, other: Source, other_size: Size) -> Bool:
+    """Whether the stretch equals the whole of `other`."""
+    return size == other_size and source[at : at + size] == other
+
+
+def is_same_at(source: Source, at: Size, size: Size, other: Source, other_at: Size) -> Bool:
+    """Whether two stretches of one size are equal."""
+    return source[at : at + size] == other[other_at : other_at + size]  # type: ignore[no-any-return]
+
+
+def target_of(view: memoryview) -> Target:
+    """The view's bytes; the caller keeps the view alive and contiguous."""
+    return view
+
+
+def source_of(view: memoryview) -> Source:
+    """The view's bytes, read-only."""
+    return view
+
+
+def source_of_bytes(data: bytes) -> Source:
+    """The bytes of a bytes object that the caller keeps alive."""
+    return data
+
+
+def i32s_of(view: memoryview) -> I32s:
+    """A column of native 32-bit integers."""
+    return view
+
+
+def i64s_of(view: memoryview) -> I64s:
+    """A column of native 64-bit integers."""
+    return view
+
+
+def now_ms() -> I64:
+    """Wall time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+_POWERS: list[list[int]] = [[]]  # _POWERS[n] = 31**(n-1) .. 1, mod 2**32
+_POWERS_MAX = 1024
+
+
+def _powers(count: int) -> list[int]:
+    """The weights of `count` units; the short ones are kept."""
+    if count > _POWERS_MAX:
+        return [pow(31, count - 1 - index, 1 << 32) for index in range(count)]
+    while len(_POWERS) <= count:
+        _POWERS.append([31 * power & 0xFFFFFFFF for power in _POWERS[-1]] + [1])
+    return _POWERS[count]
+
+
+def java_hash(source: Source, at: Size, size: Size, seed: I32) -> I32:
+    """Java's String.hashCode of UTF-8 text, going on from `seed`."""
+    units: Any = bytes(source[at : at + size])
+    if not units.isascii():
+        units = memoryview(units.decode("utf-8", "replace").encode("utf-16-le")).cast("H")
+    count = len(units)
+    code = (seed * pow(31, count, 1 << 32) + sum(map(mul, units, _powers(count)))) & 0xFFFFFFFF
+    return code - (code >> 31 << 32)  # type: ignore[no-any-return]

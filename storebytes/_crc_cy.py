@@ -1,0 +1,141 @@
+"""CRC-32 without the GIL.
+
+`crcmod` defines it: its table seeds the slicing tables.  Where the processor multiplies without carries, stretches of
+64 bytes and more are folded instead (`_crc_fold.pxd`); the fold is taken only after it agreed with the tables on every
+length up to 300.  The plain build calls `zlib.crc32`, held against crcmod's table in the tests.
+"""
+
+from __future__ import annotations
+
+import crcmod.predefined  # type: ignore[import-untyped]
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from . import no_cython as cython  # type: ignore[no-redef]
+if not cython.compiled:
+    from array import array
+    from zlib import crc32 as _zlib_crc32
+
+    from ._bytes_cy import I32, SOURCE_HASH, U32, Bool, Size, Source, get_u32_little, source_of_bytes
+
+    _TABLES = array("I", bytes(4 * 4096))
+
+    def can_fold() -> bool:
+        """The plain build's fold is the library's whole algorithm."""
+        return True
+
+    def fold(crc: U32, source: Source, at: Size, size: Size) -> U32:
+        """The register after these bytes."""
+        return _zlib_crc32(source[at : at + size], crc ^ ALL_ONES) ^ ALL_ONES
+
+
+ALL_ONES: U32 = 0xFFFFFFFF
+LOW_31: U32 = 0x7FFFFFFF
+FOLD_SIZE_MIN = 64 if cython.compiled else 0
+FOLD_UNIT = 16 if cython.compiled else 1  # a power of two
+_TABLE: list[int] = [int(entry) for entry in crcmod.predefined.PredefinedCrc("crc-32").table]
+
+
+def _fill_tables() -> None:
+    """Table k advances a byte over the k zero bytes that follow it."""
+    for index in range(256):
+        value = _TABLE[index]
+        for table in range(16):
+            _TABLES[table * 256 + index] = value
+            value = (value >> 8) ^ _TABLE[value & 255]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
+    """Slicing by 16 on the inverted register: sixteen bytes a step through sixteen tables, the rest byte by byte."""
+    a: U32
+    b: U32
+    c: U32
+    d: U32
+    stop: Size = at + size
+    while stop - at >= 16:
+        a = get_u32_little(source, at) ^ crc
+        b = get_u32_little(source, at + 4)
+        c = get_u32_little(source, at + 8)
+        d = get_u32_little(source, at + 12)
+        crc = (
+            _TABLES[d >> 24] ^ _TABLES[256 + (d >> 16 & 255)] ^ _TABLES[512 + (d >> 8 & 255)] ^ _TABLES[768 + (d & 255)]
+            ^ _TABLES[1024 + (c >> 24)] ^ _TABLES[1280 + (c >> 16 & 255)]
+            ^ _TABLES[1536 + (c >> 8 & 255)] ^ _TABLES[1792 + (c & 255)]
+            ^ _TABLES[2048 + (b >> 24)] ^ _TABLES[2304 + (b >> 16 & 255)]
+            ^ _TABLES[2560 + (b >> 8 & 255)] ^ _TABLES[2816 + (b & 255)]
+            ^ _TABLES[3072 + (a >> 24)] ^ _TABLES[3328 + (a >> 16 & 255)]
+            ^ _TABLES[3584 + (a >> 8 & 255)] ^ _TABLES[3840 + (a & 255)]
+        )  # fmt: skip
+        at += 16
+    while at < stop:
+        crc = (crc >> 8) ^ _TABLES[(crc ^ source[at]) & 255]
+        at += 1
+    return crc
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def crc32_more(crc: U32, source: Source, at: Size, size: Size) -> U32:
+    """CRC-32 of what came before (`crc`, 0 for nothing) and this stretch; all 32 bits."""
+    whole: Size
+    crc = crc ^ ALL_ONES
+    if _FOLDS and size >= FOLD_SIZE_MIN:
+        whole = size & -FOLD_UNIT
+        crc = fold(crc, source, at, whole)
+        at += whole
+        size -= whole
+    return _sliced(crc, source, at, size) ^ ALL_ONES
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def crc32(source: Source, at: Size, size: Size) -> I32:
+    """CRC-32 with the top bit off, as RocketMQ stores it (format page, section 1.1, BODYCRC)."""
+    return crc32_more(0, source, at, size) & LOW_31
+
+
+def checksum(data: bytes, crc: int = 0) -> int:
+    """`crc32_more` for Python."""
+    seed: U32 = crc
+    return crc32_more(seed, source_of_bytes(data), 0, len(data))
+
+
+def sliced(data: bytes) -> int:
+    """The tables alone, for tests and for the check of the fold."""
+    return _sliced(ALL_ONES, source_of_bytes(data), 0, len(data)) ^ ALL_ONES
+
+
+def use_fold(wanted: bool) -> bool:
+    """Take the fold if the processor has it and it proves right; say whether it is taken."""
+    global _FOLDS
+    _FOLDS = False
+    if not wanted or not can_fold():
+        return False
+    data = bytes(range(256)) * 2
+    _FOLDS = True
+    for size in range(300):
+        if checksum(data[:size]) != sliced(data[:size]):
+            _FOLDS = False
+            break
+    return bool(_FOLDS)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH
+
+
+_fill_tables()
+_FOLDS: Bool = False
+use_fold(True)

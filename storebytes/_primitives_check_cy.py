@@ -1,0 +1,116 @@
+"""Each primitive behind a Python function, so that the tests can hold the plain half against the compiled one."""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from . import no_cython as cython  # type: ignore[no-redef]
+if not cython.compiled:
+    from ._bytes_cy import (
+        I32,
+        I64,
+        SOURCE_HASH,
+        count_byte,
+        encode_pairs,
+        find_byte,
+        get_i16,
+        get_i32,
+        get_i64,
+        get_u32_little,
+        i32s_of,
+        i64s_of,
+        is_same,
+        is_same_at,
+        java_hash,
+        now_ms,
+        publish_i32,
+        put_bytes,
+        put_i16,
+        put_i32,
+        put_i64,
+        source_of,
+        source_of_bytes,
+        take_bytes,
+        take_text,
+        target_of,
+        window,
+    )
+
+
+def gets(data: bytes, at: int) -> tuple[int, ...]:
+    """Every integer at `at`."""
+    return (
+        get_i16(source_of_bytes(data), at),
+        get_i32(source_of_bytes(data), at),
+        get_i64(source_of_bytes(data), at),
+        get_u32_little(source_of_bytes(data), at),
+    )
+
+
+def puts(value16: I32, value32: I32, value64: I64) -> bytes:
+    """Every integer into one buffer."""
+    held: memoryview = memoryview(bytearray(24))
+    put_i16(target_of(held), 1, value16)
+    put_i32(target_of(held), 4, value32)
+    put_i64(target_of(held), 9, value64)
+    publish_i32(target_of(held), 18, value32)
+    return bytes(held)
+
+
+def copy(data: bytes, start: int, size: int) -> bytes:
+    """`put_bytes` into a buffer with a byte to spare on each side."""
+    held: memoryview = memoryview(bytearray(size + 2))
+    put_bytes(target_of(held), 1, source_of_bytes(data), start, size)
+    return bytes(held)
+
+
+def take(data: bytes, at: int, size: int) -> tuple[bytes, str]:
+    """As bytes and as text."""
+    held: memoryview = memoryview(data)
+    return take_bytes(source_of(held), at, size), take_text(source_of(held), at, size)
+
+
+def find(data: bytes, start: int, stop: int, byte: int) -> tuple[int, int]:
+    """The first place and the number of a byte."""
+    return find_byte(source_of_bytes(data), start, stop, byte), count_byte(source_of_bytes(data), stop, byte)
+
+
+def same(data: bytes, at: int, size: int, other: bytes) -> tuple[bool, bool]:
+    """Both comparisons."""
+    return (
+        bool(is_same(source_of_bytes(data), at, size, source_of_bytes(other), len(other))),
+        bool(is_same_at(window(source_of_bytes(data), at, size), 0, size, source_of_bytes(data), at)),
+    )
+
+
+def java(data: bytes, at: int, size: int, seed: int) -> int:
+    """Java's hash, going on from `seed`."""
+    return java_hash(source_of_bytes(data), at, size, seed)
+
+
+def pairs(texts: list[str]) -> bytes:
+    """Names and values."""
+    return encode_pairs(texts)
+
+
+def columns(ints: bytes, longs: bytes) -> tuple[int, int]:
+    """The second entry of two native columns."""
+    held_ints: memoryview = memoryview(ints).cast("i")
+    held_longs: memoryview = memoryview(longs).cast("q")
+    return i32s_of(held_ints)[1], i64s_of(held_longs)[1]
+
+
+def clock() -> int:
+    """Wall time."""
+    return now_ms()
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

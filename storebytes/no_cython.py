@@ -1,0 +1,27 @@
+"""What the kernels name of `cython`, for a machine without it: decorators give back their function, blocks do nothing."""
+
+from contextlib import nullcontext
+from typing import Any
+
+compiled = False
+
+
+def cfunc(function: Any) -> Any:
+    """A C function when compiled; the function itself here."""
+    return function
+
+
+def exceptval(*_values: Any, **_options: Any) -> Any:
+    """How a C function reports an exception; nothing here."""
+    return cfunc
+
+
+class _NoGil(nullcontext[None]):
+    """Both `@cython.nogil` and `with cython.nogil:`."""
+
+    def __call__(self, function: Any) -> Any:
+        """The decorator."""
+        return function
+
+
+nogil = _NoGil()
