@@ -154,9 +154,8 @@ class Appender:
     """
 
     __slots__ = (
-        "_capacity", "_clock", "_envelope", "_host", "_lock", "_next_file", "_row", "_row_view", "_size_sure", "_target", "_view",
-        "base",
-        "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
+        "_capacity", "_clock", "_envelope", "_host", "_lock", "_next_file", "_row", "_row_view", "_size_sure", "_target",
+        "_view", "base", "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
     )  # fmt: skip
 
     def __init__(

@@ -197,7 +197,8 @@ def topic_size_at(source: Source, at: Size, place: Size) -> Size:
     """The topic's length at `place`, in a record that was checked."""
     if get_i32(source, at + MAGIC_AT) == MAGIC_V2:
         return get_i16(source, place)
-    return source[place]
+    size: Size = source[place]
+    return size
 
 
 @cython.cfunc

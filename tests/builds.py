@@ -40,9 +40,9 @@ def _is_ours(name: str) -> bool:
 
 
 def _import_all() -> dict[str, ModuleType]:
-    from storebytes.builds import kernel_modules
-
     from pathlib import Path
+
+    from storebytes.builds import kernel_modules
 
     for name in [*PACKAGES, *kernel_modules(Path(__file__).parent.parent)]:
         importlib.import_module(name)
@@ -63,7 +63,11 @@ def load(build: str) -> World:
             for name in [name for name in sys.modules if _is_ours(name)]:
                 del sys.modules[name]
             sys.modules.update(kept)
-    wrong = [name for name, module in modules.items() if name.endswith("_cy") and hasattr(module, "is_compiled") and module.is_compiled() != (build == "compiled")]
+    wrong = [
+        name
+        for name, module in modules.items()
+        if name.endswith("_cy") and hasattr(module, "is_compiled") and module.is_compiled() != (build == "compiled")
+    ]
     if wrong:
         raise ImportError(f"wanted the {build} build of {wrong}")
     return World(build, modules)
