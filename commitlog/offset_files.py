@@ -66,7 +66,11 @@ def load_offset_files(disk: Disk, folder: str, file_size_bytes: int) -> list[Off
     for file in files:
         if file.size_bytes != file_size_bytes:
             raise StoreCorrupt(
-                "wrong file size", file=file.path, offset=0, expected=f"{file_size_bytes} bytes", found=f"{file.size_bytes} bytes"
+                "wrong file size",
+                file=file.path,
+                offset=0,
+                expected=f"{file_size_bytes} bytes",
+                found=f"{file.size_bytes} bytes",
             )
     return files
 

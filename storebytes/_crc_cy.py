@@ -50,7 +50,7 @@ def _fill_tables() -> None:
 @cython.nogil
 @cython.exceptval(check=False)
 def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
-    """Slicing by 16 on the inverted register: sixteen bytes a step through sixteen tables, the rest byte by byte."""
+    """Slicing by 16 on the inverted register: sixteen bytes a step through sixteen tables, then four, then one."""
     a: U32
     b: U32
     c: U32
@@ -71,6 +71,10 @@ def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
             ^ _TABLES[3584 + (a >> 8 & 255)] ^ _TABLES[3840 + (a & 255)]
         )  # fmt: skip
         at += 16
+    while stop - at >= 4:
+        a = get_u32_little(source, at) ^ crc
+        crc = _TABLES[a >> 24] ^ _TABLES[256 + (a >> 16 & 255)] ^ _TABLES[512 + (a >> 8 & 255)] ^ _TABLES[768 + (a & 255)]
+        at += 4
     while at < stop:
         crc = (crc >> 8) ^ _TABLES[(crc ^ source[at]) & 255]
         at += 1

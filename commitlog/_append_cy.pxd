@@ -1,0 +1,53 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+from commitlog._message_cy cimport Message, PutResult, encode_properties
+from commitlog._record_cy cimport Envelope, record_size, write_blank, write_record
+
+cdef Size BLANK_SIZE, CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, QUEUES_FIRST, RECORD_ALLOWANCE, TOPIC_SIZE_MAX, TOPIC_SIZE_MAX_V1
+cdef I32 MAGIC_V1, MAGIC_V2, TRANSACTION_MASK, TRANSACTION_COMMIT, TRANSACTION_NONE, BORN_HOST_V6, STORE_HOST_V6
+cdef I32 NAME_END, PAIR_END
+cdef Size HOST_GROWTH, HOST_SIZE, RECORD_SIZE_MIN
+cdef object OK, ILLEGAL, PROPERTIES_EXCEEDED, NO_FILE
+cdef str SCHEDULE_TOPIC
+cdef Source _KEYS, _TAGS, _INNER, _CRC_NAME
+
+@cython.final
+cdef class TopicQueues:
+    cdef readonly str name
+    cdef readonly bytes encoded
+    cdef readonly I32 magic
+    cdef object _next_offsets
+    cdef memoryview _held
+    cdef I64s _next
+    cdef Size _capacity
+    cdef Bool _grow(self, Size queue_id) except -1
+
+@cython.final
+cdef class QueueOffsets:
+    cdef dict _topics
+    cpdef TopicQueues topic(self, str name)
+
+@cython.final
+cdef class Appender:
+    cdef memoryview _view, _row_view
+    cdef Target _target, _row
+    cdef Size _capacity
+    cdef object _lock, _next_file, _clock
+    cdef Envelope _envelope
+    cdef bytes _host
+    cdef readonly QueueOffsets offsets
+    cdef readonly I64 base, last_store_timestamp_ms
+    cdef readonly Size position, file_size_bytes
+    cdef readonly Bool is_closed
+    cdef Size _size_sure
+    cdef readonly Size body_size_max
+    cdef Size _record_size_max(self)
+    cdef bytes _properties_of(self, Message message)
+    cdef bytes _tidy(self, str topic, bytes properties, Bool is_raw)
+    cdef object _write(self, Message message, TopicQueues topic, bytes properties, I64 now, PutResult result)
+    cdef PutResult _append(self, Message message, bytes properties, I64 now, PutResult result)
+    cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
+    cdef PutResult _reserve(self, Size size, PutResult result)
+    cdef object _address(self, Message message, TopicQueues topic)
+    cdef Size _now(self) except? -1
+    cdef PutResult _result(self)
