@@ -225,13 +225,10 @@ class Appender:
             self._lock.release()
 
     def abandon(self) -> None:
-        """`close` without the lock: for a forked child, where another thread may have held it."""
-        end = self.base + self.position
+        """`close` without the lock: for a forked child, where another thread may have held it.  The position stays known."""
         self._view = memoryview(bytearray(BLANK_SIZE))
         self._target = target_of(self._view)
         self._capacity = 0
-        self.base = end
-        self.position = 0
         self.is_closed = True
 
     def append(self, message: Message, queue_id: I32 = -1) -> PutResult:
@@ -313,9 +310,14 @@ class Appender:
         finally:
             self._lock.release()
 
-    def append_batch(self, messages: list[Message]) -> PutResult:
-        """Append messages of one topic and queue, all or none in one file, at one store time (section 7.4)."""
-        encoded: list[bytes] = self._prepare(messages, None)
+    def append_batch(self, messages: list[Message], queue_id: int = -1) -> PutResult:
+        """Append messages of one topic to one queue, all or none in one file, at one store time (section 7.4).
+
+        `queue_id` is the first message's own where it is not given.
+        """
+        if queue_id < 0 and messages:
+            queue_id = messages[0].queue_id
+        encoded: list[bytes] = self._prepare(messages, [queue_id] * len(messages))
         result: PutResult = self._result()
         sizes: Size = 0
         index: Size
@@ -325,18 +327,19 @@ class Appender:
         try:
             for index in range(len(messages)):
                 message = messages[index]
-                if message.topic != messages[0].topic or message.queue_id != messages[0].queue_id:
-                    raise InvalidMessage("a batch has one topic and one queue")
+                if message.topic != topic.name:
+                    raise InvalidMessage("a batch has one topic")
                 if message.sys_flag & TRANSACTION_MASK:
                     return _refused(result, ILLEGAL, "a batch takes no transactional messages")
-                self._address(message, topic, message.queue_id)
+                self._address(message, topic, queue_id)
                 sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
             for index in range(len(messages)):
                 message = messages[index]
-                self._address(message, topic, message.queue_id)
+                self._address(message, topic, queue_id)
+                self._envelope.prepared_transaction_offset = 0
                 self._write(message, topic, encoded[index], now, result if index == 0 else self._result())
             result.message_count = len(messages)
             result.size_bytes = min(sizes, 0x7FFFFFFF)

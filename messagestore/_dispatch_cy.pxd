@@ -31,5 +31,5 @@ cdef class Dispatcher:
     cdef I64s _offsets, _sorted_offsets, _state, _delays
     cdef Size _delay_levels
     cdef readonly Size made
-    cdef readonly I64 last_store_timestamp_ms
+    cdef readonly I64 last_offset, last_store_timestamp_ms
     cdef object _counts_array
