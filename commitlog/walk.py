@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from storageio import Disk, Entry, Kind
 
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, find_record, scan
-from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from .findings import Finding, Place, describe, note
 from .layout import BLANK_SIZE, FILE_NAME_SIZE
 from .mapped_file import MappedFile
@@ -53,6 +53,14 @@ class Blank(NamedTuple):
     file: str
     offset: int
     size_bytes: int
+
+
+class LogEnd(NamedTuple):
+    """The physical offset behind the last record, that record, and what is wrong behind it."""
+
+    offset: int
+    last: StoredMessage | None
+    problem: Finding | None
 
 
 Step = Piece | Blank | Finding
@@ -122,6 +130,22 @@ class LogFiles:
             elif isinstance(step, Finding):
                 yield step
 
+    def end(self) -> LogEnd:
+        """Where the records end, by the headers of the last file that has any: quick, checks no checksum."""
+        for found in reversed(self.files):
+            if found.size_bytes == 0:
+                continue
+            file = MappedFile.of(self._disk, found, writable=False)
+            end = _end_of(file)
+            if end.last is not None or end.problem is not None:
+                return end
+        return LogEnd(self.files[0].start_offset if self.files else 0, None, None)
+
+    def first(self) -> StoredMessage | None:
+        """The log's first record, if it is a good one."""
+        found = self.message_at(self.files[0].start_offset) if self.files else None
+        return found if isinstance(found, StoredMessage) else None
+
     def find(self, offset: int) -> OffsetFile | None:
         """The file that holds a physical offset."""
         for file in self.files:
@@ -160,14 +184,14 @@ class _Walk:
             if found.size_bytes:
                 yield from self._file(MappedFile.of(self._disk, found, writable=False))
         if self._tail is not None:
-            expected = "a crash tail: opening for writing cuts here"
-            yield note(self._tail.file, self._tail.offset, "tail", expected, "no newer record behind it")
+            expected, found = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
+            yield note(self._tail.file, self._tail.offset, "tail", expected, found)
 
     def _file(self, file: MappedFile) -> Iterator[Step]:
         """Each turn gets further, so there are at most as many as bytes."""
         view, at = file.view, 0
         while at < file.size_bytes:
-            piece, why = self._piece(file, view, at)
+            piece, why = _piece(file, at, CHECK_ALL)
             if piece.positions:
                 yield from self._went_on(piece)
                 yield piece
@@ -181,11 +205,6 @@ class _Walk:
                 assert at > place.at, "a walk goes forward"
         file.close()
 
-    def _piece(self, file: MappedFile, view: memoryview, at: int) -> tuple[Piece, str]:
-        positions, sizes = array("q", bytes(8 * PIECE_RECORDS)), array("i", bytes(4 * PIECE_RECORDS))
-        stop, why, rows = scan(view, at, file.size_bytes, file.start_offset, CHECK_ALL, positions, sizes)
-        return Piece(file.path, view, file.start_offset, at, stop, positions[:rows]), why
-
     def _went_on(self, piece: Piece) -> Iterator[Finding]:
         """Good records: what looked like the end before them was not."""
         yield from self._open
@@ -194,7 +213,7 @@ class _Walk:
         assert last is not None, "a record that was checked"
         self._last_ms = last.store_timestamp_ms
 
-    def _stopped(self, file: MappedFile, place: Place, why: str) -> Iterator[Step]:
+    def _stopped(self, file: MappedFile, place: Place, why: str) -> Generator[Step, None, int]:
         """Say what lies at the place; returns where to go on."""
         if why == STOPS[BLANK] and place.integer(0) == place.left:
             yield Blank(file.path, place.at, place.left)
@@ -223,6 +242,29 @@ class _Walk:
                 return at
             at = find_record(place.view, at + message.size, len(place.view), place.base)
         return -1
+
+
+def _piece(file: MappedFile, at: int, checks: int) -> tuple[Piece, str]:
+    """Records from `at` on, as many as lie in a row, and why there are no more."""
+    view = file.view
+    positions, sizes = array("q", bytes(8 * PIECE_RECORDS)), array("i", bytes(4 * PIECE_RECORDS))
+    stop, why, rows = scan(view, at, file.size_bytes, file.start_offset, checks, positions, sizes)
+    return Piece(file.path, view, file.start_offset, at, stop, positions[:rows]), why
+
+
+def _end_of(file: MappedFile) -> LogEnd:
+    """Where the records of one file end."""
+    last, at, why = -1, 0, "full"
+    while why == "full":
+        piece, why = _piece(file, at, CHECK_PLACE)
+        at = piece.stop
+        last = piece.positions[-1] if piece.positions else last
+    place = Place(file.view, at, file.start_offset)
+    is_blank = why == STOPS[BLANK] and place.integer(0) == place.left
+    is_end = is_blank or why in ("end", STOPS[EMPTY]) or (why == STOPS[TORN] and place.left < BLANK_SIZE)
+    message = Reader(file.view, file.start_offset).decode(last, 0) if last >= 0 else None
+    end_offset = file.start_offset + (file.size_bytes if is_blank else at)
+    return LogEnd(end_offset, message, None if is_end else describe(file.path, place, why))
 
 
 def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:
