@@ -184,8 +184,8 @@ class _Walk:
             if found.size_bytes:
                 yield from self._file(MappedFile.of(self._disk, found, writable=False))
         if self._tail is not None:
-            expected, found = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
-            yield note(self._tail.file, self._tail.offset, "tail", expected, found)
+            expected, ends = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
+            yield note(self._tail.file, self._tail.offset, "tail", expected, ends)
 
     def _file(self, file: MappedFile) -> Iterator[Step]:
         """Each turn gets further, so there are at most as many as bytes."""
