@@ -47,6 +47,18 @@ class Places:
         self.config = os.path.join(root, "config")
 
 
+def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
+    """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
+    has_index = disk.stat(places.index) is not None
+    shape = find_shape(disk, index_paths(disk, places.index)[0]) if has_index else None
+    queue_size = find_file_size(disk, places.queues) if disk.stat(places.queues) is not None else None
+    return config.but(
+        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
+        max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
+        max_index_num=config.max_index_num or (shape.items if shape else ITEMS_DEFAULT),
+    )
+
+
 class Engine:
     """The parts, without the public surface.  Threads hold this one, so that a forgotten store can be closed at exit."""
 
@@ -63,7 +75,7 @@ class Engine:
             disk.make_folder(root)
             self._lock = disk.lock(self.places.lock)
         try:
-            self.config = self._found_sizes(config)
+            self.config = found_sizes(config, self.places, disk)
             self._load(clock)
             if writable:
                 self._recover()
@@ -73,21 +85,6 @@ class Engine:
             raise
 
     # Opening
-
-    def _found_sizes(self, config: StoreConfig) -> StoreConfig:
-        """Sizes not given are those of the files that are there."""
-        disk, places = self.disk, self.places
-        shape = find_shape(disk, index_paths(disk, places.index)[0]) if self._has(places.index) else None
-        return config.but(
-            mapped_file_size_consume_queue=config.mapped_file_size_consume_queue
-            or (find_file_size(disk, places.queues) if self._has(places.queues) else None)
-            or QUEUE_FILE_SIZE_DEFAULT,
-            max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
-            max_index_num=config.max_index_num or (shape.items if shape else ITEMS_DEFAULT),
-        )
-
-    def _has(self, path: str) -> bool:
-        return self.disk.stat(path) is not None
 
     def _load(self, clock: Callable[[], int] | None) -> None:
         config, disk, places = self.config, self.disk, self.places
