@@ -38,7 +38,7 @@ def rebuild(
     log: CommitLog, end_offset: int, places: Places, config: StoreConfig, disk: Disk, what: set[str],
     is_ignored: Callable[[str], bool], progress: Progress | None = None,
 ) -> Rebuilt:  # fmt: skip
-    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the store's lock."""
+    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock."""
     assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
     work = os.path.join(places.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)

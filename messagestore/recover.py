@@ -19,7 +19,7 @@ from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
-from storageio import REAL_DISK, Disk, DiskError, StoreError, replace_file
+from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
 
 from .abort_file import AbortFile
 from .agreement import Agreement
@@ -31,7 +31,7 @@ from .fillers import fill
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
 from .recovery import OWN_FOLDER, cut_tail, keep
-from .topics import Topics
+from .topics import Topics, is_deleted
 
 FOR_EVER_MS = (1 << 63) - 1
 
@@ -84,7 +84,7 @@ class Recovery:
         self.progress = progress
         self.config = found_sizes(config or StoreConfig(), Places(root), disk)
         self.places = Places(root, self.config.store_path_commit_log)
-        self.was_clean = not AbortFile(disk, self.places.abort).is_present
+        self.was_clean = not AbortFile(disk, root).is_present
 
     # Looking
 
@@ -114,7 +114,7 @@ class Recovery:
         """Up to which store time everything was on the disk: all of it after a clean stop."""
         if self.was_clean:
             return FOR_EVER_MS
-        checkpoint = Checkpoint(self.disk, self.places.checkpoint, writable=False)
+        checkpoint = Checkpoint(self.disk, self.root)
         try:
             return max(0, checkpoint.physic_msg_timestamp_ms - 3000)
         finally:
@@ -200,7 +200,8 @@ class Recovery:
 
     def is_ignored(self) -> Callable[[str], bool]:
         """Topics that were deleted: topics.json, where there is one, does not name them (format page, section 9)."""
-        return Topics(self.disk, self.places.config).is_deleted
+        topics = Topics(self.disk, self.places.config)
+        return lambda topic: is_deleted(topics, topic)
 
     # Mending
 
@@ -211,7 +212,7 @@ class Recovery:
             plan = self.plan()
             if plan.needs_choice:
                 return plan
-            AbortFile(self.disk, self.places.abort).create()
+            AbortFile(self.disk, self.root).create(process_id())
             mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             self._mend_log(self._survey())
             self._rebuild_wrong()

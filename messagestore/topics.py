@@ -38,6 +38,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_PREFIX = "rmq_sys_"
+LIGHT_PREFIX = "%LMQ%"
 
 
 def is_system_topic(name: str) -> bool:
@@ -183,6 +184,14 @@ class Topics(ConfigTable):
             del self._raw[name]
             self._change()
             return True
+
+
+def is_deleted(topics: Topics, name: str) -> bool:
+    """Whether a topic that has records was deleted: there is a table, and it does not name the topic (section 9).
+
+    Queues of such a topic must not come back when they are rebuilt from the log.  Light queues are named nowhere.
+    """
+    return bool(topics.names()) and name not in topics and not is_system_topic(name) and not name.startswith(LIGHT_PREFIX)
 
 
 def check_config(config: TopicConfig) -> None:
