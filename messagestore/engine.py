@@ -97,6 +97,7 @@ class Engine:
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
             clock=clock, body_size_max=config.max_message_size,
         )  # fmt: skip
+        self.queues.correct_min_offsets(self.log.min_offset)
         self.index = IndexFiles(
             disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
             max_matches=config.max_msgs_num_batch,
