@@ -275,7 +275,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def kill_the_machine(self, data: Any) -> None:
         """Any pages of the log that were not synced are lost, be they in the middle; queues and index may be ahead."""
-        flushed = max(self.store.engine.flusher.flushed_offset, self.puts[self.flushed_count - 1].end_offset if self.flushed_count else 0)
+        flushed = max(
+            self.store.engine.flusher.flushed_offset, self.puts[self.flushed_count - 1].end_offset if self.flushed_count else 0
+        )
         target = self.copy()
         pages = range(-(-flushed // PAGE), -(-self.end() // PAGE)) if self.end() > flushed else range(0)
         lost = data.draw(st.sets(st.sampled_from(pages))) if pages else set()
