@@ -30,7 +30,7 @@ from .engine import Engine, Places, found_sizes
 from .fillers import fill
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
-from .recovery import OWN_FOLDER, cut_tail, keep
+from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
 from .topics import Topics, is_deleted
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -117,7 +117,7 @@ class Recovery:
             return FOR_EVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
-            return max(0, checkpoint.physic_msg_timestamp_ms - 3000)
+            return max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
         finally:
             checkpoint.close()
 

@@ -18,7 +18,7 @@ from storageio import DiskFull, InvalidMessage, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 from tests.consumequeue.model import UNIT, PlainQueue
 
-PRE_BLANK = bytes.fromhex("0000000000000000" "7fffffff" "0000000000000000")
+PRE_BLANK = bytes.fromhex("00000000000000007fffffff0000000000000000")
 
 
 def packed(first: int, count: int) -> bytes:
@@ -195,7 +195,9 @@ def test_one_run_is_one_write(queues: Any) -> None:
     assert disk.counts["write"] == before + 1
 
 
-def test_the_units_of_real_stores_give_their_files(fixture: Callable[[str], Any], queues: Any, tmp_path: Path, files_of: Any) -> None:
+def test_the_units_of_real_stores_give_their_files(
+    fixture: Callable[[str], Any], queues: Any, tmp_path: Path, files_of: Any
+) -> None:
     """The units of every queue of five real stores give the files that the real stores wrote."""
     for name in ("plain", "cqext", "batchcq", "broker-live", "lmq"):
         store, manifest = fixture(name)
