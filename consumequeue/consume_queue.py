@@ -245,7 +245,7 @@ class ConsumeQueue(UnitFolder):
         self._written = end if kept else 0
         self._flushed = min(self._flushed, self._written)
         self._moved()
-        self.drop_tail()
+        self._cut(kept)
         self._min_offset = min(self.min_offset, self.max_offset) if kept else None
 
     def _end_below(self, start: int, physical_offset: int) -> int:

@@ -173,8 +173,11 @@ class UnitFolder:
         RocketMQ leaves the rest as it is, and may take it for units after the next crash (section 5.3).
         """
         self._must_write()
+        self._cut([start for start in self.starts if start <= self._written])
+
+    def _cut(self, kept: list[int]) -> None:
+        """Delete all files but these and zero what is behind the end in the last."""
         with self._files.structure:
-            kept = [start for start in self.starts if start <= self._written]
             self._delete_all_but(kept)
             if kept and self._written < kept[-1] + self.file_size_bytes:
                 self._zero_rest(kept[-1], self._written)
