@@ -31,8 +31,7 @@ def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, i
         if offset < 0 or size <= 0 or offset > OFFSET_MAX or offset + size <= ends[-1]:
             break
         ends.append(offset + size)
-    for build in BUILDS:
-        kernel = world.module("consumequeue._units_cy")
+    kernel = world.module("consumequeue._units_cy")
     assert kernel.count_valid(data) == leading(units, lambda unit: unit[0] >= 0 and unit[1] > 0)
     assert kernel.count_below(data, place) == leading(units, lambda unit: 0 <= unit[0] < place and unit[1] > 0)
     assert kernel.count_new(data, top) == (len(ends) - 1, ends[-1])
