@@ -75,6 +75,14 @@ def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
     assert queue.max_offset == 3
 
 
+def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
+    """Of a run from 0 in a queue that has units only the first is appended: the places of the others are taken."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 4))
+    assert queue.append_run(0, packed(50, 3)) == 1
+    assert [unit.tags_code for _, unit in queue.units()] == [0, 1, 2, 3, 50]
+
+
 def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path) -> None:
     """Step 3: the file before the first unit is filled with units no record has; they are no units of the queue."""
     queue = queues().get_or_add("T", 0)

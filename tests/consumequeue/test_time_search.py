@@ -88,6 +88,14 @@ def test_units_whose_records_left_the_log(queues: Any, world: Any) -> None:
     assert search(queue, 1, boundary.NEAREST, store_time_of, 500) == 5
 
 
+def test_a_minimum_that_is_not_corrected_yet(queues: Any, world: Any) -> None:
+    """Halving goes right at a record below the log; at one that should be there and is not it gives up with 0."""
+    queue, known = queue_of(queues, TIMES)
+    search, lower = world.consumequeue.offset_by_time, world.consumequeue.Boundary.LOWER
+    assert search(queue, 45, lower, lambda place, size: known(place, size) if place >= 600 else -1, 600) == 6
+    assert search(queue, 45, lower, lambda place, size: known(place, size) if place != 500 else -1) == 0
+
+
 @PROPERTY
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(-1, 1000))
 def test_nearest_is_the_plain_rule(world: World, gaps: list[int], time: int) -> None:

@@ -109,7 +109,7 @@ def test_few_old_files_stay_mapped(index: Any) -> None:
     assert sum(file.is_open for file in opened.files) <= 9
 
 
-SHAPES = [(7, 28), (500, 2000), (1, 2), (1, 100), (7, 10), (13, 6), (100, 3), (1000, 77), (499, 2004)]
+SHAPES = [(7, 28), (500, 2000), (1, 2), (1, 100), (7, 10), (13, 6), (100, 3), (1000, 77), (499, 2004), (60, 30), (120, 18)]
 
 
 @pytest.mark.parametrize(("slots", "items"), SHAPES)

@@ -152,6 +152,16 @@ def test_a_slot_value_of_the_next_item_at_the_files_end(world: Any) -> None:
     assert made.select(1, 0, 0, FOR_EVER, array("q", [0] * 5)) == (0, 0)
 
 
+def test_a_loop_of_strangers_ends(world: World) -> None:
+    """Items of another key in the same slot that lead to each other: no hit would ever stop the walk."""
+    buffer = bytearray(40 + 4 + 20 * 9)
+    made = world.module("indexfile._index_cy").IndexBuffer(buffer, 1, 9)
+    for number in range(3):
+        made.put(b"T", b"stranger", number, BEGIN)
+    buffer[40 + 4 + 20 + 16 : 40 + 4 + 40] = i32(3)
+    assert made.select(1, 0, 0, FOR_EVER, array("q", [0] * 5)) == (0, 0)
+
+
 @PROPERTY
 @given(st.binary(min_size=40 + 4 * 3 + 20 * 5, max_size=40 + 4 * 3 + 20 * 5), st.integers(-(1 << 31), (1 << 31) - 1))
 def test_any_bytes_can_be_asked_put_to_and_checked(world: World, data: bytes, code: int) -> None:
