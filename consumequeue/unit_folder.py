@@ -18,6 +18,7 @@ from .queue_files import QueueFiles
 PAGE_SIZE = 4096
 BLOCK_UNITS = 200  # read at once while the end is looked for
 READ_SIZE = 1 << 18  # read at once while a whole file is walked
+ZEROS = bytes(READ_SIZE)
 RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a)
 
 
@@ -198,8 +199,8 @@ class UnitFolder:
         with self._files.borrow(self.path(start)) as file:
             while at < start + self.file_size_bytes:
                 size = min(READ_SIZE, start + self.file_size_bytes - at)
-                if file.read(at - start, size).count(0) != size:
-                    file.write(at - start, bytes(size))
+                if file.read(at - start, size) != ZEROS[:size]:
+                    file.write(at - start, ZEROS[:size])
                     is_changed = True
                 at += size
             if is_changed:

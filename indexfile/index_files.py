@@ -166,7 +166,7 @@ class IndexFiles:
         nothing; the newest one itself is indexed again.
         """
         buffer = self.active()
-        if is_rollback or physical_offset < self._files[-1].header.end_physical_offset:
+        if is_rollback or buffer.is_repeat(physical_offset):
             return 0
         words = [unique_key or "", *(keys or "").split(KEY_SEPARATOR)]
         encoded = [word.encode("utf-8", "replace") for word in words if word]

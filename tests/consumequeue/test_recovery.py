@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storageio import REAL_DISK, StoreCorrupt
-from storageio.testing import CountingDisk
+from storageio import REAL_DISK, DiskError, StoreCorrupt
+from storageio.testing import CountingDisk, FailingDisk
 from tests.builds import World
 from tests.consumequeue.model import PROPERTY, UNIT, files_of, packed
 
@@ -244,6 +244,20 @@ def test_flush_waits_for_two_pages(queues: Any, count: int, is_worth_it: bool) -
     small = queues(units=10, folder=None).get_or_add("U", 0)
     small.append_run(0, packed(0, 10))
     assert small.flush(2)
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync folder"])
+def test_a_failed_sync_is_an_error_and_claims_nothing(queues: Any, operation: str) -> None:
+    """Neither data nor a new file's name counts as flushed."""
+    disk = FailingDisk(10_000, only=operation)
+    opened = queues(disk=disk)
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, 12))
+    disk.fail_at = len(disk.calls) + 1
+    with pytest.raises(DiskError):
+        opened.flush()
+    assert queue.flushed == 0
+    assert queue.max_offset == 12
 
 
 def test_remove_takes_the_folders_away(queues: Any, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_399_of_400(index: Any, tmp_path: Path) -> None:
         opened.build("T", f"k{number}", None, number, 1_700_000_000_000)
     assert len(opened.files) == 1
     assert opened.files[0].is_full
+    assert opened.files[0].buffer.room() == 0
     assert opened.files[0].header.next_item == 400
     opened.build("T", "k399", None, 399, 1_700_000_000_000)
     assert len(opened.files) == 2
