@@ -48,6 +48,31 @@ def test_a_queue_offset_is_found_in_its_batch(fixture_store: Any, world: Any) ->
     assert queue.index_of(264) == queue.stop_index == 45
 
 
+def test_every_answer_of_a_real_store_for_a_time(fixture_store: Any, world: Any) -> None:
+    """LOWER and UPPER, odd as UPPER is, for every time that the store was asked."""
+    fixture = fixture_store("batchcq")
+    search, boundary = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary
+    asked = 0
+    for truth in fixture.truth()["queues"]:
+        if "batchCq" in truth:
+            queue = batch_queue(world, fixture.store / "batchconsumequeue", truth["topic"], truth["queueId"], False)
+            for answer in truth["offsetByTime"]:
+                assert search(queue, answer["timestamp"], boundary.LOWER) == answer["lower"], answer
+                assert search(queue, answer["timestamp"], boundary.UPPER) == answer["upper"], answer
+                asked += 1
+    assert asked > 50
+
+
+def test_the_nearest_batch(world: Any, tmp_path: Path) -> None:
+    """Before all the first, after all the last, of two equally near the earlier."""
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    search, nearest = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary.NEAREST
+    assert [search(queue, 5, boundary) for boundary in world.consumequeue.Boundary] == [0, 0, 0]
+    for number, time in enumerate([10, 20, 40]):
+        queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, time, 5 * number, 5))
+    assert [search(queue, time, nearest) for time in (0, 10, 15, 16, 30, 31, 99)] == [0, 0, 0, 5, 5, 10, 10]
+
+
 def test_an_empty_queue(world: Any, tmp_path: Path) -> None:
     """The minimum is -1 (section 2.6)."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
