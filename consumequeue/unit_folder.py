@@ -6,12 +6,13 @@ is zero.  Nothing is listed or opened before it is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from itertools import pairwise
 
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
-from storageio import StoreCorrupt, StoreError, StoreReadOnly
+from storageio import DiskError, StoreCorrupt, StoreError, StoreReadOnly
 
 from .queue_files import QueueFiles
 
@@ -224,7 +225,12 @@ class UnitFolder:
         start = self._start_of(at)
         if start < 0 or at >= self.written:
             return None
-        return self._read(start, at, self.unit_size)
+        try:
+            return self._read(start, at, self.unit_size)
+        except DiskError as error:
+            if not self._is_gone(start, error):
+                raise
+            return None
 
     def rest(self, at: int) -> memoryview | None:
         """The written units of one file from `at` on, without a copy.  None when there is none at `at`."""
@@ -232,7 +238,16 @@ class UnitFolder:
         stop = min(self.written, start + self.file_size_bytes)
         if start < 0 or at >= stop:
             return None
-        return self._files.view(self.path(start), self.file_size_bytes)[at - start : stop - start]
+        try:
+            return self._files.view(self.path(start), self.file_size_bytes)[at - start : stop - start]
+        except DiskError as error:
+            if not self._is_gone(start, error):
+                raise
+            return None
+
+    def _is_gone(self, start: int, error: DiskError) -> bool:
+        """Whether another thread deleted the file meanwhile, or, for a reader, another process."""
+        return start not in self.starts or (not self._files.writable and error.errno == errno.ENOENT)
 
     # Writing
 

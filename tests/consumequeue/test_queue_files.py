@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storageio import REAL_DISK, DiskError, InvalidMessage
+from storageio.testing import FailingDisk
 from tests.consumequeue.model import packed
 
 MANY = """
@@ -100,6 +101,33 @@ def test_readers_beside_a_writer(queues: Any) -> None:
     for reader in readers:
         reader.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_file_deleted_while_a_reader_asks(queues: Any, is_deleted: bool) -> None:
+    """Retention took it meanwhile: nothing is there.  Any other refusal of the disk is an error."""
+    disk = FailingDisk(10_000, only="open")
+    opened = queues(disk=disk)
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, 12))
+    opened.close()
+    asks = (lambda: queue.unit(3), lambda: queue.index_buffer(3), lambda: queue.read_unit(60))
+    real, kept = disk.before, list(queue.starts)
+
+    def before(operation: str, path: str) -> None:
+        if operation == "open":
+            queue._starts = kept[1:] if is_deleted else kept
+            disk.fail_at = len(disk.calls) + 1
+        real(operation, path)
+
+    disk.before = before  # type: ignore[method-assign]
+    for ask in asks:
+        queue._starts, queue._min_offset = kept, 0
+        if is_deleted:
+            assert ask() is None
+        else:
+            with pytest.raises(DiskError):
+                ask()
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "../T", "a\0b", "x" * 256, "中" * 100])

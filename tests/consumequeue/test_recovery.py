@@ -284,8 +284,10 @@ def test_a_reader_follows_a_live_writer(queues: Any) -> None:
     assert queue.refresh() == 33 * 20
     assert [number for number, _ in queue.units()] == list(range(33))
     assert queue.refresh() == 33 * 20
+    reader.close()
     writer.delete_expired(1500)
     writer.get("T", 0).append_run(33, packed(33, 10))
+    assert queue.unit(3) is None
     queue.refresh()
     assert (queue.min_offset, queue.max_offset) == (10, 43)
     writer.get_or_add("U", 1).append_run(0, packed(0, 1))
