@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -80,8 +81,13 @@ def test_a_bomb_is_named_and_not_unpacked(sys_flag: int) -> None:
     """300 MB in a few hundred KB at most."""
     packed = bomb(sys_flag, 300_000_000)
     assert len(packed) < 2_000_000
-    with pytest.raises(StoreCorrupt, match="at most 1000 bytes") as caught:
-        decompress(packed, sys_flag, limit=1000, file="commitlog/0", offset=77)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreCorrupt, match="at most 1000 bytes") as caught:
+            decompress(packed, sys_flag, limit=1000, file="commitlog/0", offset=77)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
     assert (caught.value.file, caught.value.offset) == ("commitlog/0", 77)
 
 

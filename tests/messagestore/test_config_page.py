@@ -26,7 +26,7 @@ NO_DEFAULT = {"topicName", "groupName"}
 def table(name: str) -> dict[str, str]:
     """Field to default, of the table that follows the first mention of a file's table."""
     rows = PAGE.partition(f"`{name}` of ")[2].partition("    field ")[2].partition("\n")[2].partition("\n\n")[0]
-    return {field: default for field, default in re.findall(r"^    (\w+) +(\S+|(?= ))", rows, re.MULTILINE)}
+    return dict(re.findall(r"^    (\w+) +(\S+|(?= ))", rows, re.MULTILINE))
 
 
 def test_the_page_names_every_file() -> None:
