@@ -3,7 +3,7 @@
     from brokerstore import Message, MessageStore, RabbitStore
     with brokerstore.open("/data/rocketmq/store") as store: ...
 
-`open(path)` finds out what a folder holds (`identify`) and gives the engine for it, for reading unless asked otherwise.
+`open(path)` finds out what a folder holds (`brokerstore.identify`) and gives the engine for it, for reading unless asked otherwise.
 Everything here is imported on first use, so `import brokerstore` costs next to nothing.
 
 Engines: `messagestore` (RocketMQ), `rabbitstore` (RabbitMQ).  Every error is a `StoreError`.  The tool is `brokerstore.tool`.
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         UnsupportedPlatform,
     )
 
-    from .identify import FolderKind, StoreFolder, identify
     from .opening import open
 
 _ERRORS = (
@@ -55,7 +54,6 @@ _ROOMS: dict[str, str] = {
     **dict.fromkeys(("Message", "PutStatus"), "commitlog"),
     **dict.fromkeys(("Boundary", "FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
     "RabbitStore": "rabbitstore",
-    **dict.fromkeys(("FolderKind", "StoreFolder", "identify"), "brokerstore.identify"),
     "open": "brokerstore.opening",
 }
 
@@ -65,7 +63,6 @@ __all__ = [
     "DiskFull",
     "FlushMode",
     "FlushTimeout",
-    "FolderKind",
     "InvalidMessage",
     "Message",
     "MessageStore",
@@ -77,14 +74,12 @@ __all__ = [
     "StoreConfig",
     "StoreCorrupt",
     "StoreError",
-    "StoreFolder",
     "StoreLocked",
     "StoreReadOnly",
     "StoreRewound",
     "UnknownStore",
     "UnsupportedPlatform",
     "__version__",
-    "identify",
     "open",
 ]
 
