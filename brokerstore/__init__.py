@@ -3,8 +3,8 @@
     from brokerstore import Message, MessageStore, RabbitStore
     with brokerstore.open("/data/rocketmq/store") as store: ...
 
-`open(path)` finds out what a folder holds (`brokerstore.identify`) and gives the engine for it, for reading unless asked otherwise.
-Everything here is imported on first use, so `import brokerstore` costs next to nothing.
+`open(path)` finds out what a folder holds (`brokerstore.identify`) and gives the engine for it, for reading
+unless asked otherwise.  Everything here is imported on first use, so `import brokerstore` costs next to nothing.
 
 Engines: `messagestore` (RocketMQ), `rabbitstore` (RabbitMQ).  Every error is a `StoreError`.  The tool is `brokerstore.tool`.
 """
