@@ -25,6 +25,7 @@ cdef class TopicQueues:
 @cython.final
 cdef class QueueOffsets:
     cdef dict _topics
+    cdef object _known
     cpdef TopicQueues topic(self, str name)
 
 @cython.final
@@ -45,9 +46,9 @@ cdef class Appender:
     cdef bytes _properties_of(self, Message message)
     cdef bytes _tidy(self, str topic, bytes properties, Bool is_raw)
     cdef object _write(self, Message message, TopicQueues topic, bytes properties, I64 now, PutResult result)
-    cdef PutResult _append(self, Message message, bytes properties, I64 now, PutResult result)
+    cdef PutResult _append(self, Message message, I32 queue_id, bytes properties, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef PutResult _reserve(self, Size size, PutResult result)
-    cdef object _address(self, Message message, TopicQueues topic)
+    cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)
     cdef Size _now(self) except? -1
     cdef PutResult _result(self)

@@ -115,24 +115,29 @@ def _is_short(name: str, encoded: bytes) -> bool:
 class QueueOffsets:
     """The next queue offset of every topic and queue (section 2.4)."""
 
-    __slots__ = ("_topics",)
+    __slots__ = ("_known", "_topics")
 
-    def __init__(self) -> None:
-        """Empty: every queue begins at 0."""
+    def __init__(self, known: Callable[[str], list[tuple[int, int]]] | None = None) -> None:
+        """`known(topic)` gives (queue id, next offset) of what the store has already, asked once a topic; without it every
+        queue begins at 0.
+        """
         self._topics: dict[str, TopicQueues] = {}
+        self._known = known
 
     def topic(self, name: str) -> TopicQueues:
         """Made on first use."""
         found: TopicQueues | None = self._topics.get(name)
         if found is None:
             found = TopicQueues(name)
-            self._topics[name] = found
+            if self._known is not None:
+                for queue_id, queue_offset in self._known(name):
+                    found.set_next_offset(queue_id, queue_offset)
+            found = self._topics.setdefault(name, found)
         return found
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """0 for what never had a message; nothing is made."""
-        found: TopicQueues | None = self._topics.get(topic)
-        return 0 if found is None else found.next_offset(queue_id)
+        """0 for what never had a message."""
+        return self.topic(topic).next_offset(queue_id)
 
     def set_next_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """At opening, and when a store is cut."""
@@ -220,22 +225,22 @@ class Appender:
             self._lock.release()
 
     def abandon(self) -> None:
-        """`close` without the lock: for a forked child, where another thread may have held it."""
-        end = self.base + self.position
+        """`close` without the lock: for a forked child, where another thread may have held it.  The position stays known."""
         self._view = memoryview(bytearray(BLANK_SIZE))
         self._target = target_of(self._view)
         self._capacity = 0
-        self.base = end
-        self.position = 0
         self.is_closed = True
 
-    def append(self, message: Message) -> PutResult:
-        """Append one message.  The status says why nothing was written, where it is not PUT_OK."""
+    def append(self, message: Message, queue_id: I32 = -1) -> PutResult:
+        """Append one message, to `queue_id` where that is given, else to the message's own.
+
+        The status says why nothing was written, where it is not PUT_OK.
+        """
         properties: bytes = self._properties_of(message)
         result: PutResult = self._result()
         self._lock.acquire()
         try:
-            return self._append(message, properties, self._now(), result)
+            return self._append(message, message.queue_id if queue_id < 0 else queue_id, properties, self._now(), result)
         finally:
             self._lock.release()
 
@@ -274,21 +279,25 @@ class Appender:
         finally:
             self._lock.release()
 
-    def append_many(self, messages: list[Message]) -> PutResult:
-        """Append messages under one lock; `message_count` says how many are in, all of them where the status is PUT_OK.
+    def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
+        """Append messages, to `queue_ids` where they are given, under one lock; `message_count` says how many are in, all of them where the status is PUT_OK.
 
         What is wrong with any of them is found before the first is written.
         """
-        encoded: list[bytes] = self._prepare(messages)
+        encoded: list[bytes] = self._prepare(messages, queue_ids)
         first: PutResult = self._result()
         result: PutResult = first
         index: Size
+        queue_id: I32
+        message: Message
         total: Size = 0
         self._lock.acquire()
         try:
             now: I64 = self._now()
             for index in range(len(messages)):
-                if self._append(messages[index], encoded[index], now, result).status is not OK:
+                message = messages[index]
+                queue_id = message.queue_id if queue_ids is None else queue_ids[index]
+                if self._append(message, queue_id, encoded[index], now, result).status is not OK:
                     break
                 total += result.size_bytes
                 first.message_count = index + 1
@@ -301,9 +310,14 @@ class Appender:
         finally:
             self._lock.release()
 
-    def append_batch(self, messages: list[Message]) -> PutResult:
-        """Append messages of one topic and queue, all or none in one file, at one store time (section 7.4)."""
-        encoded: list[bytes] = self._prepare(messages)
+    def append_batch(self, messages: list[Message], queue_id: int = -1) -> PutResult:
+        """Append messages of one topic to one queue, all or none in one file, at one store time (section 7.4).
+
+        `queue_id` is the first message's own where it is not given.
+        """
+        if queue_id < 0 and messages:
+            queue_id = messages[0].queue_id
+        encoded: list[bytes] = self._prepare(messages, [queue_id] * len(messages))
         result: PutResult = self._result()
         sizes: Size = 0
         index: Size
@@ -313,18 +327,19 @@ class Appender:
         try:
             for index in range(len(messages)):
                 message = messages[index]
-                if message.topic != messages[0].topic or message.queue_id != messages[0].queue_id:
-                    raise InvalidMessage("a batch has one topic and one queue")
+                if message.topic != topic.name:
+                    raise InvalidMessage("a batch has one topic")
                 if message.sys_flag & TRANSACTION_MASK:
                     return _refused(result, ILLEGAL, "a batch takes no transactional messages")
-                self._address(message, topic)
+                self._address(message, topic, queue_id)
                 sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
             for index in range(len(messages)):
                 message = messages[index]
-                self._address(message, topic)
+                self._address(message, topic, queue_id)
+                self._envelope.prepared_transaction_offset = 0
                 self._write(message, topic, encoded[index], now, result if index == 0 else self._result())
             result.message_count = len(messages)
             result.size_bytes = min(sizes, 0x7FFFFFFF)
@@ -409,25 +424,28 @@ class Appender:
                 result.physical_offset = self.base + self.position
         return result
 
-    def _prepare(self, messages: list[Message]) -> list[bytes]:
+    def _prepare(self, messages: list[Message], queue_ids: list[int] | None) -> list[bytes]:
         """Every message's properties, with everything checked that can be before the lock."""
         if not messages:
             raise InvalidMessage("no messages")
+        if queue_ids is not None and len(queue_ids) != len(messages):
+            raise InvalidMessage(f"{len(queue_ids)} queue ids for {len(messages)} messages")
         encoded: list[bytes] = []
         index: Size
         for index in range(len(messages)):
             message: Message = messages[index]
             properties: bytes = self._properties_of(message)
             size: Size = len(message.body) + len(properties)
-            if message.queue_id < 0 or message.queue_id >= QUEUES_MAX or size > self._size_sure:
-                self._check_one(index, message, properties)
+            queue_id: I32 = message.queue_id if queue_ids is None else queue_ids[index]
+            if queue_id < 0 or queue_id >= QUEUES_MAX or size > self._size_sure:
+                self._check_one(index, message, queue_id, properties)
             encoded.append(properties)
         return encoded
 
-    def _check_one(self, index: int, message: Message, properties: bytes) -> None:
+    def _check_one(self, index: int, message: Message, queue_id: int, properties: bytes) -> None:
         """Raise `InvalidMessage` if the message would be refused."""
-        if not 0 <= message.queue_id < QUEUES_MAX:
-            raise InvalidMessage(f"message {index}: queue id {message.queue_id}: 0 to {QUEUES_MAX - 1}")
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise InvalidMessage(f"message {index}: queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         result: PutResult = self._result()
         self._refusal(len(message.body), len(properties), result)
         size = RECORD_SIZE_MIN + len(message.body) + len(self.offsets.topic(message.topic).encoded) + len(properties)
@@ -459,7 +477,7 @@ class Appender:
             check_number_properties(topic, properties)
         return properties
 
-    def _append(self, message: Message, properties: bytes, now: I64, result: PutResult) -> PutResult:
+    def _append(self, message: Message, queue_id: I32, properties: bytes, now: I64, result: PutResult) -> PutResult:
         """One message, under the lock."""
         body_size: Size = len(message.body)
         if body_size > self.body_size_max or len(properties) > PROPERTIES_SIZE_MAX - CRC_SIZE:
@@ -467,7 +485,7 @@ class Appender:
             if result.status is not OK:
                 return result
         topic: TopicQueues = self.offsets.topic(message.topic)
-        self._address(message, topic)
+        self._address(message, topic, queue_id)
         size: Size = record_size(self._envelope, body_size, len(properties))
         if size + BLANK_SIZE > self._capacity - self.position or size > self.body_size_max:
             if self._reserve(size, result).status is not OK:
@@ -481,27 +499,32 @@ class Appender:
         if message.born_timestamp_ms == 0:
             envelope.born_timestamp_ms = now
         transaction: I32 = message.sys_flag & TRANSACTION_MASK
-        queue_id: Size = message.queue_id
-        queue_offset: I64 = 0
-        if transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT:
-            queue_offset = topic._next[queue_id]
-            topic._next[queue_id] = queue_offset + 1
-        result.physical_offset = self.base + self.position
+        queue_id: Size = envelope.queue_id
+        is_queued: Bool = transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT
+        queue_offset: I64 = topic._next[queue_id] if is_queued else 0
+        start: Size = self.position
+        result.physical_offset = self.base + start
         result.queue_id = queue_id
         result.queue_offset = queue_offset
         result.store_timestamp_ms = now
         result.store_host = envelope.store_host
-        result.size_bytes = write_record(
-            self._target, self.position, self.base, envelope, queue_offset, now, source_of_bytes(message.body), 0,
-            len(message.body), source_of_bytes(properties), len(properties),
-        )  # fmt: skip
         result.message_count = 1
-        self.position += result.size_bytes
+        try:
+            if is_queued:
+                topic._next[queue_id] = queue_offset + 1
+            result.size_bytes = write_record(
+                self._target, start, self.base, envelope, queue_offset, now, source_of_bytes(message.body), 0,
+                len(message.body), source_of_bytes(properties), len(properties),
+            )  # fmt: skip
+            self.position = start + result.size_bytes
+        except BaseException:  # KeyboardInterrupt, in the plain build: the record is in with its number, or neither is
+            if self.position == start and is_queued:
+                topic._next[queue_id] = queue_offset
+            raise
 
-    def _address(self, message: Message, topic: TopicQueues) -> None:
+    def _address(self, message: Message, topic: TopicQueues, queue_id: I32) -> None:
         """The envelope of one message."""
         envelope: Envelope = self._envelope
-        queue_id: I32 = message.queue_id
         if queue_id < 0 or queue_id >= topic._capacity:
             self._check_queue(topic, queue_id)
         if message.born_host is None and message.store_host is None:

@@ -132,10 +132,10 @@ class Reader:
         return name
 
 
-def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> tuple[int, str, int, int]:
-    """Walk from start to stop: (where the walk stands, why it stopped, records, how many of them carry a checksum)."""
+def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> tuple[int, str, int, int, int]:
+    """Walk from start to stop: (where it stands, why it stopped, records, how many carry a checksum, the last one or -1)."""
     held: memoryview = memoryview(buffer).cast("B")
-    state: memoryview = memoryview(array("q", [0] * 4))
+    state: memoryview = memoryview(array("q", [0] * 5))
     source: Source = source_of(held)
     at: Size = start
     end: Size = stop
@@ -146,28 +146,31 @@ def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK
         raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
         _count(source, at, end, begin, wanted, found)
-    return state[0], "end" if state[0] == stop else STOPS[state[1]], state[2], state[3]
+    return state[0], "end" if state[0] == stop else STOPS[state[1]], state[2], state[3], state[4]
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _count(source: Source, at: Size, stop: Size, base: I64, checks: I32, state: I64s) -> Nothing:
-    """state = where the walk stands, the last answer, records, protected records."""
+    """state = where the walk stands, the last answer, records, protected records, the last record."""
     size: Size = 1
     records: Size = 0
     protected: Size = 0
+    last: Size = -1
     while at < stop:
         size = check_record(source, at, stop, base, checks)
         if size <= 0:
             break
         protected += 1 if _is_protected(source, at, size) else 0
         records += 1
+        last = at
         at += size
     state[0] = at
     state[1] = size
     state[2] = records
     state[3] = protected
+    state[4] = last
 
 
 @cython.cfunc

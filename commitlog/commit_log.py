@@ -28,6 +28,7 @@ class Stop(NamedTuple):
     why: str
     records: int
     protected: int
+    last_offset: int = -1  # of the last record walked over
 
 
 class CommitLog:
@@ -101,25 +102,30 @@ class CommitLog:
 
     def _next_file(self) -> tuple[memoryview, int]:
         """Called by the appender, under its lock, before the file it leaves is closed with a blank record."""
-        before = self.queue.files[-1] if self.queue.files else None
         made = self.queue.next_file()
-        if before is not None:
-            before.written = before.committed = before.size_bytes
         return made.view, made.start_offset
 
     def update_written(self) -> None:
-        """Take the appender's position over to the last file; without a pool buffer it counts as committed."""
+        """Take the appender's position over to the files; without a pool buffer what is written counts as committed."""
         with self.appender.lock:
             base, position = self.appender.base, self.appender.position
             files = self.queue.files
-        if files and files[-1].start_offset == base:
-            files[-1].written = files[-1].committed = position
+        for file in reversed(files):
+            goal = position if file.start_offset == base else file.size_bytes if file.start_offset < base else 0
+            if file.committed == file.size_bytes == goal:
+                break
+            file.written = file.committed = goal
 
     def flush(self, least_pages: int = 0) -> int:
         """Sync every file that has something to sync, oldest first; the flushed offset."""
         self.update_written()
-        for file in self.queue.files:
-            if file.flushed < file.committed and file.can_flush(least_pages):
+        unsynced = []
+        for file in reversed(self.queue.files):
+            if file.flushed == file.size_bytes:
+                break
+            unsynced.append(file)
+        for file in reversed(unsynced):
+            if file.can_flush(least_pages):
                 file.flush()
         return self.flushed_offset
 
@@ -156,8 +162,9 @@ class CommitLog:
     def walk_file(self, file: MappedFile, start: int | None = None, checks: int = CHECK_ALL) -> Stop:
         """From `start` (the file's first byte) over whole records to the first place that is none."""
         at = 0 if start is None else start - file.start_offset
-        where, why, records, protected = count(self.queue.view(file), at, file.size_bytes, file.start_offset, checks)
-        return Stop(file.start_offset + where, why, records, protected)
+        where, why, records, protected, last = count(self.queue.view(file), at, file.size_bytes, file.start_offset, checks)
+        last_offset = file.start_offset + last if last >= 0 else -1
+        return Stop(file.start_offset + where, why, records, protected, last_offset)
 
     def is_end(self, stop: Stop) -> bool:
         """Whether a walk of a file ended as the last file of a whole log may: in zeros, or at the file's end."""
@@ -189,7 +196,7 @@ class CommitLog:
             if not self.is_end(stop):
                 raise self.problem(stop)
             if stop.why == STOPS[BLANK]:
-                return Stop(file.end_offset, "end", stop.records, stop.protected)
+                return stop._replace(offset=file.end_offset, why="end")
             return stop
         return Stop(max(self.min_offset, 0), "empty", 0, 0)
 

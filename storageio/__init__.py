@@ -30,6 +30,7 @@ from .errors import (
     UnknownStore,
     UnsupportedPlatform,
 )
+from .processes import in_forked_child, memory_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
 
@@ -57,5 +58,7 @@ __all__ = [
     "StoreRewound",
     "UnknownStore",
     "UnsupportedPlatform",
+    "in_forked_child",
+    "memory_bytes",
     "replace_file",
 ]

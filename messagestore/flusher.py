@@ -1,0 +1,142 @@
+"""The flusher: brings the log to the disk.  Owns one thread.
+
+Synchronous: whoever waits first syncs for all who wrote before (group commit); nobody is let go before the sync that covers
+his record returned.  Asynchronous: a timed sync of at least some pages, and of everything now and then.
+
+A failed sync is final.  The kernel may have dropped the pages, so a second try proves nothing: the waiting puts fail, the
+store turns read-only, and only opening it again, which looks at what is really there, makes it writable.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from commitlog import CommitLog, PutResult
+from storageio import DiskError, FlushTimeout
+
+from .config import StoreConfig
+from .running_flags import Flag, RunningFlags
+
+LOG = logging.getLogger(__name__)
+
+
+class FlushService:
+    """Knows how much of the log is on the disk, and when its newest record was stored."""
+
+    def __init__(self, log: CommitLog, config: StoreConfig, flags: RunningFlags, flushed: int) -> None:
+        """Nothing runs before `start`."""
+        self._log = log
+        self._config = config
+        self._flags = flags
+        self.flushed_offset = flushed
+        self.flushed_timestamp_ms = 0
+        self.failure: DiskError | None = None
+        self.on_flushed: list[Callable[[], None]] = []
+        self._leader = threading.Lock()  # held by the one who syncs
+        self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
+        self._waiting_guard = threading.Lock()
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin the timed flushes."""
+        self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; flush what is left with `flush_now`."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def flush_now(self, least_pages: int = 0) -> int:
+        """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after."""
+        with self._leader:
+            return self._flush(least_pages)
+
+    def wait(self, end_offset: int) -> None:
+        """Return when everything before `end_offset` is on the disk: lead a group, or be covered by another's.
+
+        Raises `DiskError` when the sync failed and `FlushTimeout` when it was not seen to end in time.
+        """
+        deadline = time.monotonic() + self._config.sync_flush_timeout_ms / 1000
+        while self.flushed_offset < end_offset:
+            if not self._leader.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise FlushTimeout(f"no sync covered offset {end_offset} within {self._config.sync_flush_timeout_ms} ms")
+            try:
+                if self.flushed_offset < end_offset:
+                    self._flush(0)
+            finally:
+                self._leader.release()
+        if self.failure is not None and self.flushed_offset < end_offset:
+            raise self.failure
+
+    def resolve_later(self, result: PutResult, future: Future[PutResult]) -> None:
+        """Resolve a future when its record is on the disk."""
+        with self._waiting_guard:
+            self._waiting.append((result.physical_offset + result.size_bytes, future, result))
+        self._wake.set()
+
+    def _flush(self, least_pages: int) -> int:
+        """Under the leader's lock."""
+        if self.failure is not None:
+            raise self.failure
+        stamp, goal = self._log.appender.last_store_timestamp_ms, self._log.written_offset
+        try:
+            flushed = self._log.flush(least_pages)
+        except DiskError as error:
+            self.failure = error
+            self._flags.set(Flag.NOT_WRITEABLE, f"a sync failed: {error}")
+            LOG.error("the store is read-only now: %s", error)
+            raise
+        if flushed > self.flushed_offset:
+            self.flushed_offset = flushed
+            for call in self.on_flushed:
+                call()
+        if flushed >= goal:
+            self.flushed_timestamp_ms = max(self.flushed_timestamp_ms, stamp)
+        return flushed
+
+    def _run(self) -> None:
+        interval_s = self._config.flush_interval_commit_log_ms / 1000
+        last_thorough = time.monotonic()
+        while not self._is_stopping:
+            self._wake.wait(interval_s)
+            self._wake.clear()
+            has_waiting = bool(self._waiting)
+            is_due = time.monotonic() - last_thorough >= self._config.flush_commit_log_thorough_interval_ms / 1000
+            try:
+                if self.failure is None and self._log.written_offset > self.flushed_offset:
+                    thorough = is_due or has_waiting or self._config.is_sync_flush
+                    self.flush_now(0 if thorough else self._config.flush_commit_log_least_pages)
+                    last_thorough = time.monotonic() if thorough else last_thorough
+            except DiskError:
+                LOG.debug("the failure is kept and given to every waiting put")
+            self._resolve()
+
+    def _resolve(self) -> None:
+        """Give the waiting futures their results."""
+        with self._waiting_guard:
+            done = [entry for entry in self._waiting if entry[0] <= self.flushed_offset or self.failure is not None]
+            self._waiting = [entry for entry in self._waiting if entry not in done]
+        for end_offset, future, result in done:
+            if end_offset <= self.flushed_offset:
+                future.set_result(result)
+            elif self.failure is not None:
+                future.set_exception(self.failure)
+
+    def abandon(self) -> None:
+        """Fail what still waits: the store is closing."""
+        with self._waiting_guard:
+            left, self._waiting = self._waiting, []
+        for end_offset, future, result in left:
+            if end_offset <= self.flushed_offset:
+                future.set_result(result)
+            else:
+                future.set_exception(FlushTimeout("the store was closed before a sync covered this put"))
