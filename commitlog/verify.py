@@ -95,7 +95,7 @@ def verify_log(
         elif isinstance(step, Blank):
             report.blanks += 1
         else:
-            _, _, records, protected = count(step.view, step.start, step.stop, step.base, 0)
+            _, _, records, protected, _ = count(step.view, step.start, step.stop, step.base, 0)
             report.records += records
             report.protected_records += protected
             report.end_offset = step.base + step.stop
