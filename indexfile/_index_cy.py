@@ -80,6 +80,11 @@ class IndexBuffer:
         self.items = items
         self.is_writable = not view.readonly
 
+    @property
+    def data(self) -> memoryview:
+        """All of it, for who reads many items at once."""
+        return self._view
+
     def header(self) -> bytes:
         """The first forty bytes as they are now."""
         return bytes(self._view[:HEADER_SIZE])

@@ -143,7 +143,7 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
 def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> None:
     """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail."""
     at = stop.offset
-    while 0 <= (at := log.find_record(at)):
+    while (at := log.find_record(at)) >= 0:
         message = log.message_at(at)
         if message is not None and last_ms <= message.store_timestamp_ms <= safe_ms:
             raise StoreCorrupt(
@@ -156,7 +156,7 @@ def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> No
         at += message.size if message else 1
 
 
-def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str) -> int:
+def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup: bool = True) -> int:
     """Keep what lies behind `offset` beside the store, zero it durably, and drop later files; how many bytes were no zeros.
 
     Zeroing comes before anything new is written, so that stale records can never follow a new one.
@@ -169,7 +169,8 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str) -> int:
         end = _last_used(file, start)
         if end > start:
             kept += end - start
-            _keep(disk, root, file.start_offset + start, file.view[start:end])
+            if keep_backup:
+                keep(disk, root, file.start_offset + start, file.view[start:end])
             for at in range(start, end, CUT_PIECE):
                 file.write(at, bytes(min(CUT_PIECE, end - at)))
             file.set_positions(file.size_bytes)
@@ -190,7 +191,7 @@ def _last_used(file: MappedFile, start: int) -> int:
     return start
 
 
-def _keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
+def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
     """Cut bytes, named by the physical offset of the first; an earlier cut at the same place is never written over."""
     folder = os.path.join(root, OWN_FOLDER)
     disk.make_folder(folder)
