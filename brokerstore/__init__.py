@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commitlog import Message, PutStatus
+    from consumequeue import Boundary
+    from messagestore import FlushMode, MessageStore, Role, StoreConfig
     from storageio import (
         DiskError,
         DiskFull,
@@ -52,7 +54,8 @@ _ERRORS = (
 _ROOMS: dict[str, str] = {
     **dict.fromkeys(_ERRORS, "storageio"),
     **dict.fromkeys(("Message", "PutStatus"), "commitlog"),
-    **dict.fromkeys(("Boundary", "FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
+    **dict.fromkeys(("FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
+    "Boundary": "consumequeue",
     "RabbitStore": "rabbitstore",
     "open": "brokerstore.opening",
 }
