@@ -47,6 +47,7 @@ cdef class Appender:
     cdef object _write(self, Message message, TopicQueues topic, bytes properties, I64 now, PutResult result)
     cdef PutResult _append(self, Message message, bytes properties, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
+    cdef object _make_room(self, Size body_size, Size properties_size, Size size)
     cdef PutResult _reserve(self, Size size, PutResult result)
     cdef object _address(self, Message message, TopicQueues topic)
     cdef Size _now(self) except? -1

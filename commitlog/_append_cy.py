@@ -11,7 +11,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import DiskError, InvalidMessage, StoreClosed
+from storageio import DiskError, InvalidMessage, PutRejected, StoreClosed
 
 from ._message_cy import Message, PutResult, delete_property, encode_properties
 from ._record_cy import Envelope
@@ -242,25 +242,18 @@ class Appender:
     def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
         """Append a body whose properties are encoded already; (physical offset, queue offset).
 
-        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `InvalidMessage` or
-        `DiskError` where `append` gives a status.
+        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `PutRejected` where
+        `append` gives a status.
         """
         name: TopicQueues = self.offsets.topic(topic)
         envelope: Envelope = self._envelope
-        result: PutResult | None = None
         self._lock.acquire()
         try:
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
-            if len(body) > self.body_size_max or len(properties) > PROPERTIES_SIZE_MAX - CRC_SIZE:
-                result = self._result()
-                self._refusal(len(body), len(properties), result)
-            elif size + BLANK_SIZE > self._capacity - self.position:
-                result = self._result()
-                self._reserve(size, result)
-            if result is not None and result.status is not OK:
-                raise InvalidMessage(str(result.reason))
+            if size > self._size_sure or size + BLANK_SIZE > self._capacity - self.position:
+                self._make_room(len(body), len(properties), size)
             now: I64 = self._now()
             envelope.born_timestamp_ms = now
             offset: I64 = self.base + self.position
@@ -273,6 +266,14 @@ class Appender:
             return offset, queue_offset
         finally:
             self._lock.release()
+
+    def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
+        """Room for a record, or `PutRejected`."""
+        result: PutResult = self._result()
+        if self._refusal(body_size, properties_size, result).status is OK:
+            self._reserve(size, result)
+        if result.status is not OK:
+            raise PutRejected(result.status, str(result.reason))
 
     def append_many(self, messages: list[Message]) -> PutResult:
         """Append messages under one lock; `message_count` says how many are in, all of them where the status is PUT_OK.

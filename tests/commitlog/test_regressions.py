@@ -1,0 +1,42 @@
+"""Defects that were found once and must not come back."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, DiskError, InvalidMessage, PutRejected
+from tests.builds import World
+from tests.commitlog.logs import MemoryLog
+
+
+def test_long_encoded_properties_without_checksum_stay_inside_the_file(world: World) -> None:
+    """Properties of 32748 to 32767 bytes skipped the look whether the record fits, and were written past the file's end."""
+    log = MemoryLog(world, 65536)
+    properties = b"a\x01" + b"v" * 32757 + b"\x02"
+    places = [log.appender.append_encoded("T", 0, b"", properties)[0] for _ in range(3)]
+    assert places == [0, 65536, 131072]
+    assert [len(file) for file in log.files] == [65536] * len(log.files)
+
+
+def test_encoded_append_on_a_full_disk_says_so(world: World) -> None:
+    """It raised InvalidMessage, as if the message had been wrong."""
+    log = MemoryLog(world)
+    log.fail = DiskError("allocate", "f", 28, "No space left on device")
+    with pytest.raises(PutRejected, match="No space") as caught:
+        log.appender.append_encoded("T", 0, b"x", b"")
+    assert caught.value.status is world.commitlog.PutStatus.CREATE_MAPPED_FILE_FAILED
+    log.fail = None
+    assert log.appender.append_encoded("T", 0, b"x", b"") == (0, 0)
+
+
+def test_encoded_append_keeps_the_limit_of_a_record(world: World) -> None:
+    """A body and properties each within bounds could make a record that is not."""
+    log = MemoryLog(world, 1 << 20, body_size_max=1000)
+    with pytest.raises(PutRejected, match="record of"):
+        log.appender.append_encoded("t" * 32767, 0, b"b" * 1000, b"a\x01" + b"v" * 32764 + b"\x02")
+    assert log.files == []
