@@ -415,9 +415,17 @@ class Appender:
         if not messages:
             raise InvalidMessage("no messages")
         encoded: list[bytes] = []
+        topic: str | None = None
         index: Size
         for index in range(len(messages)):
             message: Message = messages[index]
+            if message.topic is not topic:
+                topic = message.topic
+                self.offsets.topic(topic)
+            if message.born_host is not None:
+                encode_host(message.born_host)
+            if message.store_host is not None:
+                encode_host(message.store_host)
             properties: bytes = self._properties_of(message)
             size: Size = len(message.body) + len(properties)
             if message.queue_id < 0 or message.queue_id >= QUEUES_MAX or size > self._size_sure:

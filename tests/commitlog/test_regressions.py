@@ -40,3 +40,15 @@ def test_encoded_append_keeps_the_limit_of_a_record(world: World) -> None:
     with pytest.raises(PutRejected, match="record of"):
         log.appender.append_encoded("t" * 32767, 0, b"b" * 1000, b"a\x01" + b"v" * 32764 + b"\x02")
     assert log.files == []
+
+
+@pytest.mark.parametrize("wrong", [{"topic": ""}, {"born_host": "nowhere"}, {"store_host": "::1:80"}])
+def test_many_with_a_bad_topic_or_host_writes_nothing(world: World, wrong: dict[str, str]) -> None:
+    """The messages before the bad one were written and then InvalidMessage raised."""
+    log = MemoryLog(world)
+    good = world.commitlog.Message("T", b"x", queue_id=0)
+    bad = world.commitlog.Message(**{"topic": "T", "body": b"x", "queue_id": 0, **wrong})
+    for put in (log.appender.append_many, log.appender.append_batch):
+        with pytest.raises(InvalidMessage):
+            put([good, bad])
+    assert (log.appender.end_offset, log.offsets.next_offset("T", 0)) == (0, 0)
