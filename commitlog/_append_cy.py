@@ -352,8 +352,8 @@ class Appender:
         result: PutResult = self._result()
         name: TopicQueues = self.offsets.topic(topic)
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
-            self._refusal(columns.body_size_max, columns.properties_size_max, result)
-            return result
+            if self._refusal(columns.body_size_max, columns.properties_size_max, result).status is not OK:
+                return result
         self._lock.acquire()
         try:
             self._check_queue(name, queue_id)
@@ -672,8 +672,8 @@ def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]
     """Both buffers, held, with offsets that never fall and stay inside the data."""
     held = memoryview(offsets)
     held_data = memoryview(data)
-    if held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
-        raise InvalidMessage(f"{name}: contiguous 64-bit offsets wanted, one more than rows")
+    if held.format not in ("q", "l") or held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
+        raise InvalidMessage(f"{name}: contiguous native 64-bit offsets wanted, one more than rows")
     if not held_data.c_contiguous:
         raise InvalidMessage(f"{name}: contiguous data wanted")
     held_data = held_data.cast("B") if held_data.nbytes else memoryview(b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,17 @@ def test_many_with_a_bad_topic_or_host_writes_nothing(world: World, wrong: dict[
         with pytest.raises(InvalidMessage):
             put([good, bad])
     assert (log.appender.end_offset, log.offsets.next_offset("T", 0)) == (0, 0)
+
+
+def test_columns_with_the_longest_properties_without_checksum_are_written(world: World) -> None:
+    """The answer was PUT_OK with nothing written."""
+    log = MemoryLog(world)
+    result = log.appender.append_columns("T", 0, array("q", [0, 1]), b"x", properties=b"a\x01" + b"v" * 32764 + b"\x02")
+    assert (result.status.name, result.message_count, log.offsets.next_offset("T", 0)) == ("PUT_OK", 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["d", "Q"])
+def test_columns_with_offsets_of_another_kind_are_refused(world: World, kind: str) -> None:
+    """Eight-byte floats were read as integers by the compiled build and as floats by the plain one."""
+    with pytest.raises(InvalidMessage, match="native 64-bit offsets"):
+        MemoryLog(world).appender.append_columns("T", 0, array(kind, [0, 1]), b"x")
