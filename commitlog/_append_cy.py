@@ -125,8 +125,7 @@ class QueueOffsets:
         """Made on first use."""
         found: TopicQueues | None = self._topics.get(name)
         if found is None:
-            found = TopicQueues(name)
-            self._topics[name] = found
+            found = self._topics.setdefault(name, TopicQueues(name))  # another thread may have been faster
         return found
 
     def next_offset(self, topic: str, queue_id: int) -> int:

@@ -67,3 +67,21 @@ def test_columns_with_offsets_of_another_kind_are_refused(world: World, kind: st
     """Eight-byte floats were read as integers by the compiled build and as floats by the plain one."""
     with pytest.raises(InvalidMessage, match="native 64-bit offsets"):
         MemoryLog(world).appender.append_columns("T", 0, array(kind, [0, 1]), b"x")
+
+
+def test_two_threads_that_meet_in_a_new_topic_share_its_counters(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each got counters of its own, and both appended at queue offset 0."""
+    kernel = world.module("commitlog._append_cy")
+    if kernel.is_compiled():
+        pytest.skip("the class cannot be replaced there")
+    offsets, first = kernel.QueueOffsets(), []
+
+    class Slow(kernel.TopicQueues):  # type: ignore[misc, name-defined]
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            if not first:
+                first.append(self)
+                first.append(offsets.topic(name))
+
+    monkeypatch.setattr(kernel, "TopicQueues", Slow)
+    assert offsets.topic("T") is first[1] is offsets.topic("T")
