@@ -18,7 +18,7 @@ from ._record_cy import Envelope
 from .hosts import encode_host
 from .java_numbers import SCHEDULE_TOPIC, check_number_properties
 from .layout import (
-    BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, MAGIC_V1, MAGIC_V2, NAME_END,
+    BATCH_MEMBER_SIZE, BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, MAGIC_V1, MAGIC_V2, NAME_END,
     PAIR_END, PROPERTIES_SIZE_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX, TOPIC_SIZE_MAX_V1,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 )  # fmt: skip
@@ -306,6 +306,7 @@ class Appender:
         encoded: list[bytes] = self._prepare(messages)
         result: PutResult = self._result()
         sizes: Size = 0
+        wire_size: Size = 0
         index: Size
         message: Message = messages[0]
         topic: TopicQueues = self.offsets.topic(message.topic)
@@ -319,6 +320,9 @@ class Appender:
                     return _refused(result, ILLEGAL, "a batch takes no transactional messages")
                 self._address(message, topic)
                 sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
+                wire_size += BATCH_MEMBER_SIZE + len(message.body) + len(encoded[index])
+            if wire_size > self.body_size_max:
+                raise InvalidMessage(f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
@@ -449,7 +453,7 @@ class Appender:
         """A message's properties, fit to be written."""
         properties: bytes = encode_properties(message)
         is_raw: Bool = message.properties_raw is not None
-        if is_raw or (message.properties is not None and _may_be_numbers(message.topic, properties)):
+        if is_raw or message.properties is not None:
             return self._tidy(message.topic, properties, is_raw)
         return properties
 
@@ -457,7 +461,7 @@ class Appender:
         """Properties fit to be followed by the checksum; text that a real store would choke on is refused."""
         source: Source = source_of_bytes(properties)
         size: Size = len(properties)
-        if is_raw and has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
+        if has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
             properties = delete_property(properties, CRC_NAME)
             source = source_of_bytes(properties)
             size = len(properties)

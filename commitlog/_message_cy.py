@@ -113,7 +113,7 @@ def encode_properties(message: Message) -> bytes:
     if keys:
         spaces = len(keys) - 1
         texts.append("KEYS")
-        texts.append(keys[0] if spaces == 0 else " ".join(keys))
+        texts.append(keys[0] if spaces == 0 else _join(keys))
     if message.tags:
         texts.append("TAGS")
         texts.append(message.tags)
@@ -134,6 +134,15 @@ def encode_properties(message: Message) -> bytes:
         raise InvalidMessage("a tag, key or property holds \\x01 or \\x02")
     _check_pairs(encoded, spaces if keys else -1)
     return encoded
+
+
+@cython.cfunc
+def _join(keys: list[str]) -> str:
+    """Keys as one property."""
+    try:
+        return " ".join(keys)
+    except TypeError as error:
+        raise InvalidMessage(f"keys are text: {error}") from error
 
 
 @cython.cfunc

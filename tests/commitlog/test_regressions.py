@@ -85,3 +85,29 @@ def test_two_threads_that_meet_in_a_new_topic_share_its_counters(world: World, m
 
     monkeypatch.setattr(kernel, "TopicQueues", Slow)
     assert offsets.topic("T") is first[1] is offsets.topic("T")
+
+
+def test_a_batch_body_beyond_the_limit_is_refused(world: World) -> None:
+    """Only the records together were limited; the real store limits the batch's own body (section 1.4)."""
+    log = MemoryLog(world, 1 << 20, body_size_max=1000)
+    batch = [world.commitlog.Message("T", b"x" * 480, queue_id=0) for _ in range(2)]
+    with pytest.raises(InvalidMessage, match="batch body of 1004 bytes; at most 1000"):
+        log.appender.append_batch(batch)
+    batch[0].body = b"x" * 476
+    assert log.appender.append_batch(batch).message_count == 2
+
+
+def test_a_checksum_property_of_the_user_is_replaced(world: World) -> None:
+    """One given as a dictionary entry stayed in the record beside ours."""
+    log = MemoryLog(world, with_crc=True)
+    log.appender.append(world.commitlog.Message("T", b"x", queue_id=0, properties={"__CRC32#": "0123456789", "a": "b"}))
+    found = world.module("commitlog._scan_cy").Reader(log.files[0]).decode(0)
+    assert found.properties_raw.count(b"__CRC32#") == 1
+    assert found.properties == {"a": "b"}
+
+
+@pytest.mark.parametrize("wrong", [{"properties": {"a": 5}}, {"keys": ["a", 5]}, {"keys": [5]}])
+def test_properties_that_are_no_text_are_refused_by_both_builds(world: World, wrong: dict[str, Any]) -> None:
+    """The plain build wrote `5` for 5; several keys gave a bare TypeError."""
+    with pytest.raises(InvalidMessage, match="text"):
+        world.commitlog.encode_properties(world.commitlog.Message("T", b"", **wrong))
