@@ -290,11 +290,13 @@ def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int 
 
 
 def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:
-    """Whether a record, which was checked, carries the checksum property."""
+    """Whether a record carries the checksum property."""
     held: memoryview = memoryview(buffer).cast("B")
     if not 0 <= at <= at + size <= len(held) or size < RECORD_SIZE_MIN:
         raise ValueError(f"{at} and {size} more bytes are not inside the buffer of {len(held)} bytes")
     source: Source = target_of(held)
+    if check_record(source, at, at + size, 0, 0) != size:
+        raise ValueError(f"no record of {size} bytes lies at {at}")
     place: Size = topic_place(source, at)
     place += topic_size_size(source, at) + topic_size_at(source, at, place)
     return bool(has_trailer(source, at + size, get_i16(source, place)))
