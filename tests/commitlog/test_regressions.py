@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storageio import REAL_DISK, DiskError, InvalidMessage, PutRejected
+from storageio import REAL_DISK, DiskError, InvalidMessage, PutRejected, StoreCorrupt
 from tests.builds import World
 from tests.commitlog.logs import MemoryLog
 
@@ -141,3 +141,98 @@ def test_stretches_outside_the_buffer_are_refused(world: World, start: int, size
         scan.find_values(view, starts, sizes, 1, b"a", *out)
     with pytest.raises(ValueError, match="outside"):
         scan.split_pairs(view, starts, sizes, 1, array("i", [0, 0]), *out, *out)
+
+
+def _filled_log(world: World, folder: Path, count: int = 40, **options: Any) -> Any:
+    """A log of 4 KiB files with `count` records of 1 KiB."""
+    cl = world.commitlog
+    log = cl.CommitLog(cl.LogPaths(REAL_DISK, [str(folder)]), file_size_bytes=4096, writable=True, **options)
+    for number in range(count):
+        assert log.appender.append(cl.Message("T", b"%04d" % number * 200, queue_id=0)).status.name == "PUT_OK"
+    log.flush()
+    return log
+
+
+def test_a_thousand_files_of_a_writable_log_are_read_with_few_descriptors(world: World, tmp_path: Path) -> None:
+    """Each file that was ever mapped for writing kept its descriptor."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for number in range(1000):
+        (folder / f"{number * 4096:020d}").write_bytes(bytes(4096))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 150, hard))
+    try:
+        log = world.commitlog.CommitLog(world.commitlog.LogPaths(REAL_DISK, [str(folder)]), writable=True)
+        assert sum(log.check(number * 4096) for number in range(1000)) == -2 * 1000
+        log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_reader_of_a_deleted_file_is_not_used_for_the_new_one(world: World, tmp_path: Path) -> None:
+    """Readers were kept by start offset: after a cut the old file's bytes were read."""
+    log = _filled_log(world, tmp_path / "log")
+    assert log.message_at(4096).body[:4] == b"0004"
+    log.attach(0)
+    first = log.message_at(0)
+    for _ in range(5):
+        log.appender.append(world.commitlog.Message("New", b"new" * 300, queue_id=0))
+    assert first.topic == "T"
+    assert {message.topic for message in log.messages()} == {"New"}
+    log.close()
+
+
+def test_a_log_that_is_cut_at_its_first_byte_goes_on_there(world: World, tmp_path: Path) -> None:
+    """The file that begins at the cut was deleted, and the next one began at offset 0."""
+    log = _filled_log(world, tmp_path / "log")
+    log.queue.delete_first(3)
+    log.attach(log.min_offset)
+    assert (log.min_offset, log.written_offset) == (12288, 12288)
+    result = log.appender.append(world.commitlog.Message("T", b"x", queue_id=0))
+    assert result.physical_offset == 12288
+    log.close()
+
+
+def test_a_cut_drops_the_file_that_was_prepared(world: World, tmp_path: Path) -> None:
+    """It did not fit behind the new last file, and every later roll-over failed."""
+    log = _filled_log(world, tmp_path / "log")
+    log.queue.prepare_next()
+    log.attach(4096)
+    for number in range(10):
+        log.appender.append(world.commitlog.Message("T", b"%04d" % number * 200, queue_id=0))
+    log.close()
+    names = sorted(path.name for path in (tmp_path / "log").iterdir())
+    assert names == [f"{number * 4096:020d}" for number in range(len(names))]
+
+
+def test_messages_up_to_a_place_inside_a_record_end_before_it(world: World, tmp_path: Path) -> None:
+    """Asking for less than a whole record raised StoreCorrupt."""
+    log = _filled_log(world, tmp_path / "log")
+    size = log.check(0)
+    for stop, count in ((0, 0), (size - 1, 0), (size, 1), (size + 5, 1), (4 * size + 2, 4), (4096 + size, 5)):
+        assert len(list(log.messages(0, stop))) == count, stop
+    log.close()
+
+
+def test_opening_a_broken_log_for_writing_deletes_nothing(world: World, tmp_path: Path) -> None:
+    """An empty last file of one folder was deleted before the missing file was noticed."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, numbers in zip(folders, ((0, 2), (1, 3)), strict=True):
+        folder.mkdir()
+        for number in numbers:
+            (folder / f"{number * 4096:020d}").write_bytes(bytes(0 if number == 2 else 4096))
+    with pytest.raises(StoreCorrupt, match="missing"):
+        world.commitlog.CommitLog(world.commitlog.LogPaths(REAL_DISK, [str(folder) for folder in folders]), writable=True)
+    assert (folders[0] / f"{8192:020d}").exists()
+
+
+def test_a_file_of_somebody_else_is_never_taken_for_the_next_one(world: World, tmp_path: Path) -> None:
+    """It was opened, used as it was, and deleted where the making failed."""
+    log = _filled_log(world, tmp_path / "log", 1)
+    stranger = tmp_path / "log" / f"{4096:020d}"
+    stranger.write_bytes(b"mine")
+    with pytest.raises(StoreCorrupt, match="a file where the next one goes"):
+        for _ in range(5):
+            log.appender.append(world.commitlog.Message("T", b"x" * 800, queue_id=0))
+    assert stranger.read_bytes() == b"mine"
+    log.close()
