@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from typing import Any
 
 from tests.builds import World
@@ -50,15 +51,15 @@ class MemoryLog:
 def host_text(manifest_host: str) -> str:
     """`ip|port` of a manifest as `ip:port`, IPv6 in brackets."""
     address, _, port = manifest_host.rpartition("|")
-    address = address.partition("%")[0]
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    parsed = ip_address(address.partition("%")[0])
+    return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
 def message_of(world: World, truth: dict[str, Any]) -> Any:
     """What was put, with the properties string as it stands in the log, less the checksum."""
     return world.commitlog.Message(
         truth["topic"],
-        base64.b64decode(truth["body"]),
+        base64.b64decode(truth["body"] or ""),
         queue_id=truth["queueId"],
         flag=truth["flag"],
         sys_flag=truth["sysFlag"],
