@@ -563,7 +563,13 @@ def _slot_of(source: Source, at: Size, size: Size, first: Size, pairs: Size, nam
 def column_of(column: Any, item_size: int) -> memoryview:
     """The column's buffer, held; a wrong item size is refused before any pointer is taken."""
     view: memoryview = memoryview(column)
-    if view.itemsize != item_size or view.format not in ("i", "l", "q") or not view.c_contiguous or view.ndim != 1 or view.readonly:
+    if (
+        view.itemsize != item_size
+        or view.format not in ("i", "l", "q")
+        or not view.c_contiguous
+        or view.ndim != 1
+        or view.readonly
+    ):
         raise ValueError(f"a contiguous writable column of {item_size}-byte integers is wanted")
     return view
 
