@@ -137,5 +137,3 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     median = statistics.median(row["baseline_append"] for row in _TABLE if row["body"] == 100)
     says = "reached" if slowest >= BASELINE_MIN else "NOT REACHED by every row: those ratios do not count"
     write(f"baseline appends of 100 B: median {median:,.0f}/s, least {slowest:,.0f}/s; {BASELINE_MIN:,} wanted: {says}")
-
-

@@ -28,8 +28,8 @@ def read(world: World, log: MemoryLog) -> list[Any]:
     """Everything in a memory log, file by file."""
     found = []
     for number, data in enumerate(log.files):
-        messages, at, why = world.module("commitlog._scan_cy").Reader(data, log.first + number * log.size).decode_range(
-            0, log.size, 1 << 20
+        messages, at, why = (
+            world.module("commitlog._scan_cy").Reader(data, log.first + number * log.size).decode_range(0, log.size, 1 << 20)
         )
         found += messages
         assert why in ("blank", "empty", "end") or log.size - at < 8
