@@ -164,6 +164,12 @@ class RealFile:
                 raise OSError(errnos.EINVAL, f"the file is shorter than the {size_bytes} bytes to map, or that is none")
             return RealMap(self._descriptor, self._path, size_bytes, writable)
 
+    def __del__(self) -> None:
+        """A file that an error left open is given back too."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
     def close(self) -> None:
         """Twice is harmless."""
         if self._descriptor >= 0:
