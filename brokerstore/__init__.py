@@ -3,8 +3,8 @@
     from brokerstore import Message, MessageStore, RabbitStore
     with brokerstore.open("/data/rocketmq/store") as store: ...
 
-`open(path)` finds out what a folder holds (`identify`) and gives the engine for it, for reading unless asked otherwise.
-Everything here is imported on first use, so `import brokerstore` costs next to nothing.
+`open(path)` finds out what a folder holds (`brokerstore.identify`) and gives the engine for it, for reading
+unless asked otherwise.  Everything here is imported on first use, so `import brokerstore` costs next to nothing.
 
 Engines: `messagestore` (RocketMQ), `rabbitstore` (RabbitMQ).  Every error is a `StoreError`.  The tool is `brokerstore.tool`.
 """
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commitlog import Message, PutStatus
+    from consumequeue import Boundary
+    from messagestore import FlushMode, MessageStore, Role, StoreConfig
     from storageio import (
         DiskError,
         DiskFull,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
         UnsupportedPlatform,
     )
 
-    from .identify import FolderKind, StoreFolder, identify
     from .opening import open
 
 _ERRORS = (
@@ -53,9 +54,9 @@ _ERRORS = (
 _ROOMS: dict[str, str] = {
     **dict.fromkeys(_ERRORS, "storageio"),
     **dict.fromkeys(("Message", "PutStatus"), "commitlog"),
-    **dict.fromkeys(("Boundary", "FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
+    **dict.fromkeys(("FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
+    "Boundary": "consumequeue",
     "RabbitStore": "rabbitstore",
-    **dict.fromkeys(("FolderKind", "StoreFolder", "identify"), "brokerstore.identify"),
     "open": "brokerstore.opening",
 }
 
@@ -65,7 +66,6 @@ __all__ = [
     "DiskFull",
     "FlushMode",
     "FlushTimeout",
-    "FolderKind",
     "InvalidMessage",
     "Message",
     "MessageStore",
@@ -77,14 +77,12 @@ __all__ = [
     "StoreConfig",
     "StoreCorrupt",
     "StoreError",
-    "StoreFolder",
     "StoreLocked",
     "StoreReadOnly",
     "StoreRewound",
     "UnknownStore",
     "UnsupportedPlatform",
     "__version__",
-    "identify",
     "open",
 ]
 

@@ -30,10 +30,11 @@ from .engine import Engine, Places, found_sizes
 from .fillers import fill
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
-from .recovery import OWN_FOLDER, cut_tail, keep
+from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
 from .topics import Topics, is_deleted
 
 FOR_EVER_MS = (1 << 63) - 1
+NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
 
 
 class Choice(Enum):
@@ -116,17 +117,20 @@ class Recovery:
             return FOR_EVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
-            return max(0, checkpoint.physic_msg_timestamp_ms - 3000)
+            return max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
         finally:
             checkpoint.close()
 
     def _survey(self) -> Survey:
+        queues = self._queues()
         try:
-            return survey(self._files(), self._safe_ms(), self._queues())
+            return survey(self._files(), self._safe_ms(), queues)
         except DiskError:
             raise
         except StoreError:  # queue files beyond use: the log alone has to say it
             return survey(self._files(), self._safe_ms(), None)
+        finally:
+            queues.close()
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Holes and tail."""
@@ -140,7 +144,7 @@ class Recovery:
         elif found.holes:
             for hole in found.holes:
                 lost = len(found.lost.get(hole.start, ()))
-                plan.records_dropped += max(lost, 1)
+                plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
                 plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
         if found.tail is not None:
             plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
@@ -169,8 +173,10 @@ class Recovery:
         wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: []}
         files = self._files()
         low = files.files[0].start_offset if files.files else 0
+        queues, index = self._queues(), None
         try:
-            comparison = Agreement(self._queues(), self._index(), delay_times_ms(self.config.message_delay_level), low)
+            index = self._index()
+            comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
             comparison.is_ignored = self.is_ignored()
             comparison.compare(files)
         except DiskError:
@@ -184,6 +190,10 @@ class Recovery:
                 "found": str(error),
             }
             return {QUEUES: [problem], INDEX: [problem]}
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
         for finding in comparison.problems:
             of_index = finding.file.startswith(self.places.index)
             wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
@@ -218,7 +228,7 @@ class Recovery:
             self._rebuild_wrong()
         finally:
             lock.release()
-        self._open_once()
+        self._open_once(plan)
         self._report(plan)
         return plan
 
@@ -266,9 +276,10 @@ class Recovery:
         finally:
             log.close()
 
-    def _open_once(self) -> None:
+    def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
         engine = Engine(self.root, self.config, self.disk, None, writable=True)
+        plan.actions += engine.set_back()
         engine.close()
 
     def _report(self, plan: Plan) -> None:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from .codes import INTERRUPTED, IO_ERROR, PROBLEM, WRONG_USE
+from .output import ReaderWentError, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderWentError):
         code = _reader_went()
     except OSError as error:
         code = _say(f"output failed: {error.strerror or error}", IO_ERROR)
@@ -61,7 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _reader_went() -> int:
-    """Whoever read our output has enough (`| head`): no error, and nothing more to say at exit."""
+    """No error, and nothing more is said at exit."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
     return 0
@@ -69,7 +70,5 @@ def _reader_went() -> int:
 
 def _say(text: str, code: int) -> int:
     """One line to stderr."""
-    from .output import printable
-
     print(f"brokerstore: {printable(text)}", file=sys.stderr)
     return code

@@ -11,7 +11,7 @@ import click
 from storageio import StoreError
 
 from .codes import exit_code
-from .output import say
+from .output import ReaderWentError, say
 
 DIR = click.argument("folder", metavar="DIR", type=click.Path())
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, or one line a message, on stdout.")
@@ -28,6 +28,8 @@ def _named_errors(command: Callable[..., int]) -> Callable[..., int]:
         except StoreError as error:
             say(f"brokerstore: {type(error).__name__}: {error}")
             return exit_code(error)
+        except BrokenPipeError as error:
+            raise ReaderWentError from error  # click would make a problem of it
 
     return run
 

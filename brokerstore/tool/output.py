@@ -17,6 +17,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
+class ReaderWentError(Exception):
+    """Whoever read our output has enough (`| head`)."""
+
+
 def emit_json(value: Any) -> None:
     """One line on stdout."""
     sys.stdout.write(_encode(value) + "\n")
