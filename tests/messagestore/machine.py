@@ -105,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.puts.append(
             Put(
                 message.topic, message.queue_id, message.body, message.tags, keys, offset, physical_offset, end_offset, store_ms
-            )  # fmt: skip
+            )
         )
         if self.is_sync:
             self.flushed_count = len(self.puts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +66,7 @@ def test_sixteen_threads_get_dense_offsets_and_everything_is_readable(world: Any
                 own = [number_of(one) for one in found if number_of(one) // EACH == thread]
                 assert own == sorted(own)
         places = sorted((put.physical_offset, put.size_bytes) for puts in results for put in puts)
-        assert all(at + size <= after for (at, size), (after, _) in zip(places, places[1:], strict=False))
+        assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(places))
 
 
 def test_a_put_of_many_is_one_run_among_other_threads(world: Any, tmp_path: Path) -> None:
@@ -301,7 +302,13 @@ def test_a_disk_without_room_for_the_first_log_file(world: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("operation", "word"),
-    [("write", "consumequeue"), ("create", "consumequeue"), ("make folder", "consumequeue"), ("allocate", "index"), ("create", "index")],
+    [
+        ("write", "consumequeue"),
+        ("create", "consumequeue"),
+        ("make folder", "consumequeue"),
+        ("allocate", "index"),
+        ("create", "index"),
+    ],
 )  # fmt: skip
 def test_a_disk_that_fills_up_in_the_dispatcher(world: Any, tmp_path: Path, operation: str, word: str) -> None:
     """The acknowledged record stays, further puts are refused, and dispatch goes on by itself when space returns."""
