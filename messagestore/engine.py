@@ -189,7 +189,7 @@ class Engine:
         """The abort file first: whoever finds it knows that the store was in use."""
         self.abort_file.create(process_id())
         if self.config.is_sync_flush:
-            self.flusher.on_flushed.append(self.dispatcher.wake)
+            self.flusher.on_flushed.append(self.dispatcher.nudge)
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
 
