@@ -1,0 +1,1 @@
+"""RabbitMQ style store (work in progress)."""
