@@ -289,7 +289,8 @@ class QueueIndex:
     def _finish_load(self, journal_path: str) -> None:
         entry = self.disk.stat(journal_path)
         self._journal_bytes = entry.size_bytes if entry is not None else 0
-        self._entries = max(self._entries, sum(len(segment.publishes) + len(segment.acks) for segment in self._segments.values()))
+        new = sum(len(segment.publishes) + len(segment.acks) for segment in self._segments.values())
+        self._entries = max(self._entries, new)
         self.flush()
 
     def close(self) -> None:

@@ -26,7 +26,10 @@ _READ_TRIES = 8
 
 
 class StoreClient:
-    """One user of a store, normally a queue.  `on_disk` is told the ids whose writes are safe, also of those that a remove met."""
+    """One user of a store, normally a queue.
+
+    `on_disk` is told the ids whose writes are safe, also of those that a remove met.
+    """
 
     def __init__(self, store: SharedStore, on_disk: OnDisk | None) -> None:
         """Made by `SharedStore.client`."""

@@ -1,4 +1,4 @@
-"""How a message store is opened: unfinished compactions salvaged, files scanned, locations rebuilt (format page, sections 2, 5).
+"""How a message store is opened: unfinished compactions salvaged, files scanned, locations rebuilt.
 
 Reference counts are not on the disk: the caller adds them up from the queues' indexes.
 """

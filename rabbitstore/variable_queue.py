@@ -449,9 +449,8 @@ class VariableQueue:
             for queue in (self.q4, self.q3, self.q2, self.q1):
                 while queue:
                     self._into_delta(queue.popleft())
-        else:
-            if not self.q3 and self.delta.count:
-                self._load_delta()
+        elif not self.q3 and self.delta.count:
+            self._load_delta()
 
     # --- disk
 
