@@ -6,7 +6,7 @@ write and a remove have met before the owner saw either: both are skipped.  A co
 
 from __future__ import annotations
 
-from .store_state import StoreBroken
+from .errors import StoreBroken
 
 
 class Flying:

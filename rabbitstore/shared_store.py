@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable
 
 from storageio import Disk, DiskError, File, Mode, StoreCorrupt, StoreReadOnly
 
+from .errors import StoreBroken
 from .flying import Flying
 from .layout import MSG_ID_SIZE, RECORD_HEAD, RECORD_MIN
 from .records import TERM_AT, check_record
 from .settings import StoreSettings
-from .store_state import Files, FileSummary, Location, StoreBroken
+from .store_state import Files, FileSummary, Location
 
 OnDisk = Callable[[list[bytes]], None]
 _END = b"\xff"

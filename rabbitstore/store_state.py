@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storageio import StoreError
-
-
-class StoreBroken(StoreError):
-    """A count that cannot be: the caller removed what it never wrote, or wrote after a remove of somebody else's."""
-
 
 class Location:
     """Where a message lies.  A count of 0 stays until its file is compacted or deleted: a later write revives it."""

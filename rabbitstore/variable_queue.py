@@ -136,15 +136,20 @@ class VariableQueue:
         return found
 
     def sync(self) -> None:
-        """Make everything published so far safe.  With many queues do as `RabbitStore` does: stores once, then indexes."""
+        """Make everything published so far safe.  With many queues do as `RabbitStore` does: the stores between the halves."""
+        waiting = self.begin_sync()
         self.persistent_store.store.sync()
-        self.sync_index()
+        self.end_sync(waiting)
 
-    def sync_index(self) -> None:
-        """The second half, after the stores were synced with nothing published in between."""
+    def begin_sync(self) -> list[int]:
+        """What a sync of the stores, made after this call, and `end_sync` will confirm."""
+        waiting, self.unconfirmed = self.unconfirmed, []
+        return waiting
+
+    def end_sync(self, waiting: list[int]) -> None:
+        """The index on the disk, and `waiting` confirmed."""
         self.index.sync()
-        self.confirmed += self.unconfirmed
-        self.unconfirmed = []
+        self.confirmed += waiting
 
     # --- fetch and acknowledge
 

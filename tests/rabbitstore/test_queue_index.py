@@ -63,7 +63,9 @@ def test_the_bytes_are_the_servers(tmp_path):
     index.sync()
     body = bytes.fromhex("5c95" + "00" * 12 + "77b6" + "00" * 8 + "00002000" + "00000000")
     small = bytes(16) + (5).to_bytes(8, "big") + (1).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"ab"
-    journal = bytes(7) + b"\x77" + body + b"\x80" + bytes(6) + b"\x77" + b"\x40" + bytes(6) + b"\x03" + small + b"\x80" + bytes(6)
+    journal = (
+        bytes(7) + b"\x77" + body + b"\x80" + bytes(6) + b"\x77" + b"\x40" + bytes(6) + b"\x03" + small + b"\x80" + bytes(6)
+    )
     assert (tmp_path / "q" / "journal.jif").read_bytes() == journal + b"\x03"
     index.acknowledge([3])
     index.flush()

@@ -1,11 +1,13 @@
 """The message store: writes, reads, removes, counts, roll, cancelled pairs, failed disks."""
 
+import contextlib
+
 import pytest
 
 from rabbitstore.collector import collect
+from rabbitstore.errors import StoreBroken
 from rabbitstore.settings import StoreSettings
 from rabbitstore.store_recovery import open_store
-from rabbitstore.store_state import StoreBroken
 from storageio import REAL_DISK, DiskError, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 
@@ -46,7 +48,12 @@ def test_files_start_at_0_and_roll_behind_the_record_that_reaches_the_limit(tmp_
     store.client().write_many((ident(number), term(number, 4096)) for number in range(3))
     store.close()
     folder = tmp_path / "msg_store_persistent"
-    assert {path.name: path.stat().st_size for path in folder.iterdir()} == {"0.rdq": 4121, "1.rdq": 4121, "2.rdq": 4121, "3.rdq": 0}
+    assert {path.name: path.stat().st_size for path in folder.iterdir()} == {
+        "0.rdq": 4121,
+        "1.rdq": 4121,
+        "2.rdq": 4121,
+        "3.rdq": 0,
+    }
 
 
 def test_confirms_come_after_the_sync_only(tmp_path):
@@ -233,10 +240,8 @@ def test_the_collector_killed_at_every_call_of_the_disk(tmp_path):
         disk = FailingDisk(1 << 40, for_ever=True)
         store, counts = _with_garbage(folder, disk)
         disk.fail_at = len(disk.calls) + fail_at
-        try:
+        with contextlib.suppress(DiskError):
             is_done = collect(store) > 0 and len(disk.calls) < disk.fail_at
-        except DiskError:
-            pass
         store.abandon()
         again = fresh(folder, counts=counts)
         assert all(again.read(msg_id) == term(int.from_bytes(msg_id, "big")) for msg_id in counts)

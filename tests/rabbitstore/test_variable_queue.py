@@ -126,6 +126,19 @@ class QueueMachine(RuleBasedStateMachine):
         for seq_id in chosen:
             self.waiting[seq_id] = self.pending.pop(seq_id)
 
+    @rule(count=st.integers(4, 20), keep=st.integers(2, 4), limit=st.sampled_from([0, 2, None]))
+    def requeue_with_holes(self, count, keep, limit):
+        """Unacknowledged messages in the middle of what goes to the disk."""
+        self.publish(count, 40, True)
+        self.fetch(count, True)
+        chosen = [seq_id for number, seq_id in enumerate(sorted(self.pending)) if number % keep]
+        self.queue.requeue(chosen)
+        for seq_id in chosen:
+            self.waiting[seq_id] = self.pending.pop(seq_id)
+        if limit is not None:
+            self.queue.set_target_ram_count(limit)
+            self.queue.reduce_memory()
+
     @rule()
     def purge(self):
         assert self.queue.purge() == len(self.waiting)
@@ -185,7 +198,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 QueueMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestQueueMachine = QueueMachine.TestCase
 
