@@ -192,7 +192,7 @@ def test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped(broker):
     """Server, ours, server: messages of both, consumed and collected in between, in order at the end."""
     broker.start()
     declare(QUEUES)
-    connection, expected = _publish_many(QUEUES, 400)
+    connection, expected = _publish_many(QUEUES, 800)
     connection.close()
     broker.stop()
     settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=1 << 20, file_garbage_fraction=0.1))
