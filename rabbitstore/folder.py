@@ -143,11 +143,12 @@ class VhostFolder:
             if entry.acked and not include_acked:
                 continue
             redelivered = terms is None or entry.seq_id < terms.next_deliver_seq_id
-            message = self._message(folder, entry, redelivered)
+            message = self.message_of(folder, entry, redelivered)
             if message is not None:
                 yield message
 
-    def _message(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
+    def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
+        """The message of an entry; None, with a problem noted, when it is in no file or damaged."""
         term, file, offset, term_at = entry.term, entry.file, entry.offset, entry.offset
         if term is None:
             found = self._find_stored(entry)

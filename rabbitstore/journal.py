@@ -73,20 +73,17 @@ def _read_publish(data: bytes, at: int, seq_id: int, persistent: bool, entry: Jo
     return int(stop - at)
 
 
-def join_journal(
-    segment: dict[int, IndexEntry], journal: dict[int, JournalEntry], first_seq_id: int, file: str, problems: list[Problem]
-) -> dict[int, IndexEntry]:
+def join_journal(segment: dict[int, IndexEntry], journal: dict[int, JournalEntry], first_seq_id: int) -> dict[int, IndexEntry]:
     """The segment as it is after a replay of these journal entries (all of its sequence numbers).
 
     The journal may repeat the segment: publish and publish are one, a mark already there is dropped, an acknowledgement
-    of a number that neither file published is ignored (and reported).
+    of a number that neither file published is ignored.
     """
     for seq_id, late in journal.items():
         entry = segment.get(seq_id - first_seq_id)
         if entry is None:
             entry = late.publish
-            if entry is None:
-                problems.append(Problem(file, late.offset, "mark_without_publish", "a publish", f"sequence number {seq_id}"))
+            if entry is None:  # a journal that outlived its segment by a crash; nothing is wrong with that
                 continue
             segment[seq_id - first_seq_id] = entry
         entry.delivered = entry.delivered or late.delivered

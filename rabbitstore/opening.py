@@ -24,7 +24,7 @@ from .shared_store import SharedStore
 from .store_recovery import open_store
 from .tables import RecoveryRow
 
-_CLEAN_FILES = (
+CLEAN_FILES = (
     f"{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}",
     f"{layout.TRANSIENT_FOLDER}/{layout.CLEAN_NAME}",
     layout.RECOVERY_NAME,
@@ -112,7 +112,7 @@ def refuse_version_2(path: str, folders: list[QueueFolder]) -> None:
 
 def _delete_clean_files(disk: Disk, path: str) -> None:
     delete_clean(disk, path)
-    gone = [name for name in _CLEAN_FILES if disk.stat(f"{path}/{name}") is not None]
+    gone = [name for name in CLEAN_FILES if disk.stat(f"{path}/{name}") is not None]
     for name in gone:
         disk.delete(f"{path}/{name}")
     if gone:

@@ -66,10 +66,9 @@ class QueueFolder:
 
     def _entries_v1(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         journal = self.journal(problems)
-        where = f"{self.relative}/{layout.JOURNAL_NAME}"
         for number in sorted({*self.segment_numbers(), *journal}):
             first = number * self.segment_entries
-            joined = join_journal(self.segment(number, problems), journal.get(number, {}), first, where, problems)
+            joined = join_journal(self.segment(number, problems), journal.get(number, {}), first)
             for relative in sorted(joined):
                 yield joined[relative]
 
@@ -100,7 +99,9 @@ class QueueFolder:
             try:
                 term = read_chunk(store, *entry.place, where)
             except StoreCorrupt as error:
-                problems.append(of_corrupt("message_lost", error))
+                found = f"{where} at {entry.place[0]}: {error.reason}"
+                qi = f"{self.relative}/{number}.qi"
+                problems.append(Problem(qi, entry.offset, "message_lost", f"{entry.place[1]} bytes of message", found))
                 return None
             made = IndexEntry(entry.seq_id, b"", entry.expiry_us, entry.size, entry.persistent, term, where, entry.place[0])
         made.delivered = True

@@ -271,7 +271,7 @@ class QueueIndex:
         segment.size_bytes = len(data or b"")
         segment.must_replace = bool(problems) or not all(entry.delivered for entry in in_file.values())
         known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
-        joined = join_journal(in_file, journal, first, path, [])
+        joined = join_journal(in_file, journal, first)
         highest = max((*joined, *(seq_id - first for seq_id in journal)), default=-1)
         self.next_seq_id = max(self.next_seq_id, first + highest + 1)
         for relative in sorted(joined):

@@ -8,7 +8,7 @@ from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECOR
 from .problems import Problem
 
 TERM_AT = RECORD_HEAD.size  # in a record
-_END = bytes((RECORD_END_MARK,))
+RECORD_END = bytes((RECORD_END_MARK,))
 
 
 class Record(NamedTuple):
@@ -28,7 +28,7 @@ class Scan(NamedTuple):
 
 def encode_record(msg_id: bytes, term: bytes) -> bytes:
     """The whole record."""
-    return RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id) + term + _END
+    return RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id) + term + RECORD_END
 
 
 def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | None = None) -> Scan:

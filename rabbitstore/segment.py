@@ -73,3 +73,15 @@ def _read_mark(found: dict[int, IndexEntry], relative: int, at: int, file: str, 
         entry.acked = True
     else:
         problems.append(Problem(file, at, "mark_too_many", "two marks", f"relative number {relative}"))
+
+
+def write_segment(entries: dict[int, IndexEntry]) -> bytes:
+    """The bytes of these entries by relative number: each publish, then its marks."""
+    parts = []
+    for relative, entry in sorted(entries.items()):
+        term = entry.term or b""
+        flags = SEGMENT_PUBLISH | (SEGMENT_PERSISTENT if entry.persistent else 0)
+        parts.append(SEGMENT_HEAD.pack(flags | relative))
+        parts.append(PUBLISH_BODY.pack(entry.msg_id, entry.expiry_us, entry.size, len(term)) + term)
+        parts.append(SEGMENT_HEAD.pack(SEGMENT_MARK | relative) * (1 + entry.acked))
+    return b"".join(parts)

@@ -17,12 +17,11 @@ from storageio import Disk, DiskError, File, Mode, StoreCorrupt, StoreReadOnly
 from .errors import StoreBroken
 from .flying import Flying
 from .layout import MSG_ID_SIZE, RECORD_HEAD, RECORD_MIN
-from .records import TERM_AT, check_record
+from .records import RECORD_END, TERM_AT, check_record
 from .settings import StoreSettings
 from .store_state import Files, FileSummary, Location
 
 OnDisk = Callable[[list[bytes]], None]
-_END = b"\xff"
 _READ_TRIES = 8
 
 
@@ -218,7 +217,7 @@ class SharedStore:
         total = len(term) + RECORD_MIN
         self._buffer += RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id)
         self._buffer += term
-        self._buffer += _END
+        self._buffer += RECORD_END
         self.locations[msg_id] = Location(1, self.current, self._end, total)
         self._end += total
         files = self.files

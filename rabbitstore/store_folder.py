@@ -7,9 +7,10 @@ from collections import OrderedDict
 from storageio import Disk, File, Mode
 
 from . import layout
+from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from .paths import numbers_in
 from .problems import Problem
-from .records import TERM_AT, Record, Scan, check_record, scan_records
+from .records import RECORD_END, TERM_AT, Record, Scan, check_record, scan_records
 
 _OPEN_FILES_MAX = 32
 
@@ -59,6 +60,21 @@ class StoreFolder:
         """The record's term; None when the bytes are no longer that record."""
         data = self._file(number).read(record.offset, record.total_size)
         return data[TERM_AT:-1] if check_record(data, record.msg_id, record.total_size) else None
+
+    def size_of(self, number: int) -> int:
+        """Bytes in a file."""
+        return self._file(number).size()
+
+    def record_at(self, number: int, offset: int, total_size: int) -> bytes | None:
+        """The id of the record that lies exactly there, None when none does."""
+        if self.disk.stat(f"{self.path}/{number}.rdq") is None or not RECORD_MIN <= total_size <= self.size_of(number):
+            return None
+        head = self._file(number).read(offset, RECORD_HEAD.size)
+        end = self._file(number).read(offset + total_size - 1, 1)
+        if len(head) < RECORD_HEAD.size or end != RECORD_END:
+            return None
+        size, msg_id = RECORD_HEAD.unpack(head)
+        return bytes(msg_id) if size + RECORD_OVERHEAD == total_size else None
 
     def _file(self, number: int) -> File:
         file = self._open.get(number)
