@@ -12,8 +12,8 @@ from typing import Any
 from storageio import REAL_DISK, Disk, StoreCorrupt
 
 from . import layout, tables
+from .entry_cy import IndexEntry
 from .folder import VhostFolder
-from .index_entry import IndexEntry
 from .paths import numbers_in, read_if_there
 from .problems import Problem, of_corrupt
 from .queue_folder import QueueFolder

@@ -9,7 +9,7 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore
 
 from . import layout, tables
 from .content import decode_content
-from .index_entry import IndexEntry
+from .entry_cy import IndexEntry
 from .names import read_segment_entries
 from .own_files import read_clean
 from .paths import read_if_there

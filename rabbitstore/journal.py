@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .index_entry import IndexEntry
+from .entry_cy import IndexEntry
 from .layout import (
     JOURNAL_ACKNOWLEDGED,
     JOURNAL_HEAD,
@@ -69,7 +69,7 @@ def _read_publish(data: bytes, at: int, seq_id: int, persistent: bool, entry: Jo
         return 0
     if entry.publish is None:
         term = data[at + JOURNAL_PUBLISH_SIZE : stop] if embedded else None
-        entry.publish = IndexEntry(seq_id, msg_id, expiry_us, size, persistent, term, file, at)
+        entry.publish = IndexEntry(seq_id, msg_id, expiry_us, size, persistent, term, embedded > 0, file, at)
     return int(stop - at)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from . import properties as blocks
 from .content import Content, decode_content
+from .entry_cy import IndexEntry
 from .errors import UnknownDelivery
 from .own_files import QueueOptions
-from .queued import Queued
 from .variable_queue import VariableQueue
 
 
@@ -78,7 +78,7 @@ class LiveQueue:
         self.lock = threading.RLock()
         self.arrived = threading.Condition(self.lock)
         self.unacked: dict[int, tuple[VariableQueue, int]] = {}
-        self.direct: deque[tuple[VariableQueue, Queued]] = deque()  # handed to waiting consumers
+        self.direct: deque[tuple[VariableQueue, IndexEntry]] = deque()  # handed to waiting consumers
         self.waiting_consumers = 0
         self.is_deleted = False
         self._next_tag = 1

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from storageio import Disk, StoreCorrupt
 
 from . import layout
-from .index_entry import IndexEntry
+from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
 from .names import queue_folder_name, read_queue_name, split_part_name
 from .paths import numbers_in, read_all, read_if_there
 from .problems import Problem, of_corrupt
-from .segment import read_segment
+from .segment_cy import read_segment
 from .version2 import V2Entry, read_chunk, read_index
 
 
@@ -88,11 +88,9 @@ class QueueFolder:
                     yield made
 
     def _from_v2(self, entry: V2Entry, store: bytes, number: int, problems: list[Problem]) -> IndexEntry | None:
+        facts = entry.expiry_us, entry.size, entry.persistent
         if entry.msg_id is not None:
-            where = f"{self.relative}/{number}.qi"
-            made = IndexEntry(
-                entry.seq_id, entry.msg_id, entry.expiry_us, entry.size, entry.persistent, None, where, entry.offset
-            )
+            made = IndexEntry(entry.seq_id, entry.msg_id, *facts, None, False, f"{self.relative}/{number}.qi", entry.offset)
         else:
             assert entry.place is not None
             where = f"{self.relative}/{number}.qs"
@@ -103,6 +101,6 @@ class QueueFolder:
                 qi = f"{self.relative}/{number}.qi"
                 problems.append(Problem(qi, entry.offset, "message_lost", f"{entry.place[1]} bytes of message", found))
                 return None
-            made = IndexEntry(entry.seq_id, b"", entry.expiry_us, entry.size, entry.persistent, term, where, entry.place[0])
+            made = IndexEntry(entry.seq_id, b"", *facts, term, True, where, entry.place[0])
         made.delivered = True
         return made

@@ -9,16 +9,18 @@ flushes never reaches a segment.  A segment without unacknowledged entries is de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from struct import Struct
 
 from storageio import Disk, File, Mode, replace_file
 
-from .index_entry import IndexEntry
+from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
 from .layout import (
     JOURNAL_ACKNOWLEDGED,
     JOURNAL_DELIVERED,
     JOURNAL_HEAD,
     JOURNAL_NAME,
+    JOURNAL_PUBLISH_SIZE,
     JOURNAL_PUBLISH_TRANSIENT,
     PUBLISH_BODY,
     SEGMENT_HEAD,
@@ -28,9 +30,11 @@ from .layout import (
 )
 from .paths import numbers_in, read_if_there
 from .problems import Problem
-from .segment import read_segment
+from .segment_cy import read_segment
 from .settings import IndexSettings
 
+_PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
+assert _PUBLISH.size == JOURNAL_PUBLISH_SIZE
 _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
 _ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
@@ -44,7 +48,7 @@ class _Segment:
 
     def __init__(self) -> None:
         self.unacked = 0
-        self.publishes: dict[int, tuple[bool, bytes]] = {}  # relative number: persistent, publish body with its term
+        self.publishes: dict[int, tuple[bool, bytes, bytes]] = {}  # relative number: persistent, journal entry, term
         self.acks: list[int] = []  # of entries that the file has
         self.has_file = False
         self.size_bytes = 0  # of the file
@@ -73,20 +77,21 @@ class QueueIndex:
 
     def publish(self, seq_id: int, msg_id: bytes, expiry_us: int, size: int, persistent: bool, term: bytes | None) -> None:
         """A new message; `term` embeds it."""
-        term = term or b""
-        body = PUBLISH_BODY.pack(msg_id, expiry_us, size, len(term)) + term
-        self._buffer += JOURNAL_HEAD.pack(seq_id if persistent else _TRANSIENT | seq_id)
-        self._buffer += body
-        self._buffer += JOURNAL_HEAD.pack(_DELIVERED | seq_id)
         number, relative = divmod(seq_id, self.settings.segment_entries)
         segment = self._segments.get(number)
         if segment is None:
             segment = self._segments[number] = _Segment()
-        segment.publishes[relative] = persistent, body
+        term = term or b""
+        head = _PUBLISH.pack(seq_id if persistent else _TRANSIENT | seq_id, msg_id, expiry_us, size, len(term))
+        self._buffer += head
+        if term:
+            self._buffer += term
+        self._buffer += JOURNAL_HEAD.pack(_DELIVERED | seq_id)
+        segment.publishes[relative] = persistent, head, term
         segment.unacked += 1
         self._entries += 2
-        self._held_bytes += len(body)
-        if len(self._buffer) > _WRITE_BYTES or self._entries > self.settings.journal_entries_max:
+        self._held_bytes += len(term)
+        if self._entries > self.settings.journal_entries_max or len(self._buffer) > _WRITE_BYTES:
             self._spill()
 
     def acknowledge(self, seq_ids: Iterable[int]) -> None:
@@ -212,12 +217,13 @@ class QueueIndex:
         if segment is None:
             return []
         found = self._read_file(number, segment)
+        path = f"{self.folder}/{JOURNAL_NAME}"
         for relative in segment.acks:
             found.pop(relative, None)
-        for relative, (persistent, body) in segment.publishes.items():
-            found[relative] = _entry_of(first + relative, persistent, body, f"{self.folder}/{JOURNAL_NAME}")
-        wanted = sorted(relative for relative in found if start <= first + relative < stop)
-        return [found[relative] for relative in wanted]
+        for relative, (persistent, head, term) in segment.publishes.items():
+            found[relative] = _entry_of(first + relative, persistent, head, term, path)
+        low, high = start - first, stop - first
+        return [found[relative] for relative in sorted(found) if low <= relative < high]
 
     def _read_file(self, number: int, segment: _Segment) -> dict[int, IndexEntry]:
         """The unacknowledged entries of the file."""
@@ -279,7 +285,7 @@ class QueueIndex:
             if not entry.acked and keep(entry):
                 segment.unacked += 1
                 if relative not in known:
-                    segment.publishes[relative] = entry.persistent, _body_of(entry)
+                    segment.publishes[relative] = entry.persistent, _head_of(entry), entry.term or b""
                 yield entry
             elif relative in known:
                 segment.acks.append(relative)
@@ -319,22 +325,22 @@ def _segment_bytes(segment: _Segment) -> bytes:
     """Publishes with their delivered marks, then acknowledgements."""
     pack = SEGMENT_HEAD.pack
     parts = []
-    for relative, (persistent, body) in segment.publishes.items():
+    for relative, (persistent, head, term) in segment.publishes.items():
         parts.append(pack(SEGMENT_PUBLISH | (SEGMENT_PERSISTENT if persistent else 0) | relative))
-        parts.append(body)
+        parts.append(head[JOURNAL_HEAD.size :])
+        parts.append(term)
         parts.append(pack(SEGMENT_MARK | relative))
     parts.extend(pack(SEGMENT_MARK | relative) for relative in segment.acks)
     return b"".join(parts)
 
 
-def _entry_of(seq_id: int, persistent: bool, body: bytes, file: str) -> IndexEntry:
-    msg_id, expiry_us, size, embedded = PUBLISH_BODY.unpack_from(body)
-    term = body[PUBLISH_BODY.size :] if embedded else None
-    entry = IndexEntry(seq_id, msg_id, expiry_us, size, persistent, term, file, 0)
+def _entry_of(seq_id: int, persistent: bool, head: bytes, term: bytes, file: str) -> IndexEntry:
+    _head, msg_id, expiry_us, size, embedded = _PUBLISH.unpack(head)
+    entry = IndexEntry(seq_id, msg_id, expiry_us, size, persistent, term or None, embedded > 0, file, 0)
     entry.delivered = True
     return entry
 
 
-def _body_of(entry: IndexEntry) -> bytes:
-    term = entry.term or b""
-    return PUBLISH_BODY.pack(entry.msg_id, entry.expiry_us, entry.size, len(term)) + term
+def _head_of(entry: IndexEntry) -> bytes:
+    head = entry.seq_id if entry.persistent else _TRANSIENT | entry.seq_id
+    return _PUBLISH.pack(head, entry.msg_id, entry.expiry_us, entry.size, len(entry.term or b""))

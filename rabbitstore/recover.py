@@ -14,8 +14,8 @@ from storageio import REAL_DISK, Disk, Mode, replace_file
 
 from . import layout
 from .check import Checked, verify
+from .entry_cy import IndexEntry
 from .folder import VhostFolder, guess_segment_entries
-from .index_entry import IndexEntry
 from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .opening import CLEAN_FILES
@@ -24,7 +24,7 @@ from .paths import read_all
 from .problems import Problem
 from .queue_folder import QueueFolder
 from .records import scan_records
-from .segment import read_segment, write_segment
+from .segment_cy import read_segment, write_segment
 from .store_recovery import salvage
 
 _ENTRY_DAMAGE = ("bad_index_entry", "message_lost")

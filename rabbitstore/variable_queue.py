@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable
 
 from storageio import StoreCorrupt
 
-from .index_entry import IndexEntry
+from .delta import Delta
+from .entry_cy import IndexEntry
 from .queue_index import QueueIndex
-from .queued import Delta, Queued
 from .rates import INFINITY, Rates
 from .settings import RabbitSettings
 from .shared_store import StoreClient
@@ -55,13 +55,13 @@ class VariableQueue:
         self.now_ms = now_ms
         self.mode = mode
         self.durable = durable
-        self.q1: deque[Queued] = deque()
-        self.q2: deque[Queued] = deque()
-        self.q3: deque[Queued] = deque()
-        self.q4: deque[Queued] = deque()
+        self.q1: deque[IndexEntry] = deque()
+        self.q2: deque[IndexEntry] = deque()
+        self.q3: deque[IndexEntry] = deque()
+        self.q4: deque[IndexEntry] = deque()
         self.delta = Delta()
-        self.ram_pending: dict[int, Queued] = {}
-        self.disk_pending: dict[int, Queued] = {}
+        self.ram_pending: dict[int, IndexEntry] = {}
+        self.disk_pending: dict[int, IndexEntry] = {}
         self.length = 0
         self.ram_count = 0  # messages in q1..q4 whose term is in memory
         self.ram_bytes = 0  # of terms, pending ones included
@@ -123,10 +123,10 @@ class VariableQueue:
         self.rates.count(1, 1, 1, 0)
         return message.seq_id
 
-    def _new(self, msg_id: bytes, term: bytes, size: int, expiry_us: int, persistent: bool, embedded: bool) -> Queued:
+    def _new(self, msg_id: bytes, term: bytes, size: int, expiry_us: int, persistent: bool, embedded: bool) -> IndexEntry:
         seq_id = self.next_seq_id
         self.next_seq_id = self.index.next_seq_id = seq_id + 1
-        message = Queued(seq_id, msg_id, term, size, expiry_us, persistent and self.durable, embedded)
+        message = IndexEntry(seq_id, msg_id, expiry_us, size, persistent and self.durable, term, embedded)
         (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
 
@@ -153,7 +153,7 @@ class VariableQueue:
 
     # --- fetch and acknowledge
 
-    def fetch(self, *, ack_required: bool = True) -> tuple[Queued, bytes, bool] | None:
+    def fetch(self, *, ack_required: bool = True) -> tuple[IndexEntry, bytes, bool] | None:
         """(message, its term, redelivered) from the head, None when empty.  Without `ack_required` it is gone at once.
 
         `StoreCorrupt` when the stored message is damaged or missing; it is then dropped, so that the next fetch goes on.
@@ -175,7 +175,7 @@ class VariableQueue:
             self._update_rates()
         return message, term, redelivered
 
-    def _keep_pending(self, message: Queued) -> None:
+    def _keep_pending(self, message: IndexEntry) -> None:
         if message.term is None:
             self.disk_pending[message.seq_id] = message
         else:
@@ -194,7 +194,7 @@ class VariableQueue:
         """The unacknowledged numbers of a multiple acknowledgement."""
         return sorted(number for pending in (self.ram_pending, self.disk_pending) for number in pending if number <= seq_id)
 
-    def _take_pending(self, seq_ids: Iterable[int]) -> list[Queued]:
+    def _take_pending(self, seq_ids: Iterable[int]) -> list[IndexEntry]:
         wanted = list(dict.fromkeys(seq_ids))
         for seq_id in wanted:
             if seq_id not in self.ram_pending and seq_id not in self.disk_pending:
@@ -209,7 +209,7 @@ class VariableQueue:
             found.append(message)
         return found
 
-    def _forget(self, messages: Iterable[Queued]) -> None:
+    def _forget(self, messages: Iterable[IndexEntry]) -> None:
         """Take the messages off the disk."""
         indexed = []
         for message in messages:
@@ -237,12 +237,12 @@ class VariableQueue:
             count += 1
         return count
 
-    def _peek(self) -> Queued | None:
+    def _peek(self) -> IndexEntry | None:
         if not self.q4 and not self.q3 and self.delta.count:
             self._load_delta()
         return self.q4[0] if self.q4 else self.q3[0] if self.q3 else None
 
-    def _take_head(self) -> Queued | None:
+    def _take_head(self) -> IndexEntry | None:
         """The first message, out of its queue; q4, then q3."""
         if self.q4:
             message = self.q4.popleft()
@@ -255,7 +255,7 @@ class VariableQueue:
         self._count_term(message, -1)
         return message
 
-    def _take_q3(self) -> Queued | None:
+    def _take_q3(self) -> IndexEntry | None:
         if not self.q3 and self.delta.count:  # lazy mode only
             self._load_delta()
         if not self.q3:
@@ -276,9 +276,10 @@ class VariableQueue:
             stop = min(self.index.segment_end(delta.start), delta.stop)
             entries = [entry for entry in self.index.read(delta.start, stop) if not self._is_pending(entry.seq_id)]
             for entry in entries:
-                message = _from_entry(entry)
-                self.q3.append(message)
-                self._count_term(message, 1)
+                entry.in_index = True
+                entry.in_store = not entry.embedded
+                self.q3.append(entry)
+                self._count_term(entry, 1)
             delta.start = stop
             delta.count -= len(entries)
             if stop == delta.stop and delta.count:
@@ -316,25 +317,27 @@ class VariableQueue:
         if self.target_ram_count != INFINITY:
             self.reduce_memory()
 
-    def _merge(self, messages: list[Queued], name: str, limit: int | None, prepare: Callable[[Queued], None]) -> list[Queued]:
+    def _merge(
+        self, messages: list[IndexEntry], name: str, limit: int | None, prepare: Callable[[IndexEntry], None]
+    ) -> list[IndexEntry]:
         """Merge those below `limit` into a queue by sequence number; the rest."""
         count = len(messages) if limit is None else sum(message.seq_id < limit for message in messages)
         for message in messages[:count]:
             prepare(message)
             self._count_term(message, 1)
         if count:
-            queue: deque[Queued] = getattr(self, name)
+            queue: deque[IndexEntry] = getattr(self, name)
             if not queue or messages[count - 1].seq_id < queue[0].seq_id:
                 queue.extendleft(reversed(messages[:count]))
             else:
                 setattr(self, name, deque(heapq.merge(queue, messages[:count], key=_seq_id)))
         return messages[count:]
 
-    def _into_alpha(self, message: Queued) -> None:
+    def _into_alpha(self, message: IndexEntry) -> None:
         if message.term is None:
             message.term = self._read(message)
 
-    def _into_beta(self, message: Queued) -> None:
+    def _into_beta(self, message: IndexEntry) -> None:
         self._write(message, force=True)
         if not message.embedded:
             message.term = None
@@ -402,7 +405,7 @@ class VariableQueue:
             count += 1
         return count
 
-    def _drop_term(self, message: Queued) -> None:
+    def _drop_term(self, message: IndexEntry) -> None:
         self._count_term(message, -1)
         self._write(message, force=True)
         if not message.embedded:
@@ -438,7 +441,7 @@ class VariableQueue:
             self._into_delta(self.q2.popleft())
             quota -= 1
 
-    def _into_delta(self, message: Queued) -> None:
+    def _into_delta(self, message: IndexEntry) -> None:
         self._count_term(message, -1)
         self._write(message, force=True)
         self._write_index(message, force=True)
@@ -459,10 +462,10 @@ class VariableQueue:
 
     # --- disk
 
-    def _client(self, message: Queued) -> StoreClient:
+    def _client(self, message: IndexEntry) -> StoreClient:
         return self.persistent_store if message.persistent else self.transient_store
 
-    def _write(self, message: Queued, *, force: bool) -> None:
+    def _write(self, message: IndexEntry, *, force: bool) -> None:
         """The message to its store, unless it belongs into the index."""
         if message.embedded or message.in_store or not (force or message.persistent):
             return
@@ -470,14 +473,14 @@ class VariableQueue:
         self._client(message).write(message.msg_id, message.term)
         message.in_store = True
 
-    def _write_index(self, message: Queued, *, force: bool) -> None:
+    def _write_index(self, message: IndexEntry, *, force: bool) -> None:
         if message.in_index or not (force or message.persistent):
             return
         term = message.term if message.embedded else None
         self.index.publish(message.seq_id, message.msg_id, message.expiry_us, message.size, message.persistent, term)
         message.in_index = True
 
-    def _read(self, message: Queued) -> bytes:
+    def _read(self, message: IndexEntry) -> bytes:
         self.disk_reads += 1
         term = self._client(message).read(message.msg_id)
         if term is None:
@@ -485,7 +488,7 @@ class VariableQueue:
             raise StoreCorrupt("message is in no file", file=file, offset=0, expected=message.msg_id.hex(), found="nothing")
         return term
 
-    def _read_or_drop(self, message: Queued) -> bytes:
+    def _read_or_drop(self, message: IndexEntry) -> bytes:
         try:
             return self._read(message)
         except StoreCorrupt:
@@ -493,7 +496,7 @@ class VariableQueue:
             self._forget((message,))
             raise
 
-    def _count_term(self, message: Queued, sign: int) -> None:
+    def _count_term(self, message: IndexEntry, sign: int) -> None:
         if message.term is not None:
             self.ram_count += sign
             self.ram_bytes += sign * len(message.term)
@@ -531,13 +534,5 @@ class VariableQueue:
             assert message.in_store or message.embedded, "betas are on the disk"
 
 
-def _seq_id(message: Queued) -> int:
+def _seq_id(message: IndexEntry) -> int:
     return message.seq_id
-
-
-def _from_entry(entry: IndexEntry) -> Queued:
-    embedded = entry.term is not None
-    message = Queued(entry.seq_id, entry.msg_id, entry.term, entry.size, entry.expiry_us, entry.persistent, embedded)
-    message.in_index = True
-    message.in_store = not embedded
-    return message
