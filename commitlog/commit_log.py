@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
-from ._append_cy import Appender, QueueOffsets
+from ._append_cy import Appender
 from ._message_cy import StoredMessage
+from ._offsets_cy import QueueOffsets
 from ._scan_cy import Reader, count, find_record
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .hosts import encode_host

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
-from storageio import InvalidMessage, StoreCorrupt
+from storageio import InvalidMessage, StoreCorrupt, random_bytes
 
 from .terms import FALSE, NONE, TRUE, Atom, Term, decode, encode
 
@@ -34,7 +33,7 @@ class Content(NamedTuple):
 
 def new_msg_id() -> bytes:
     """16 opaque bytes; nothing is ever read out of them."""
-    return os.urandom(16)
+    return random_bytes(16)
 
 
 def _bare(term: Term) -> bytes:
