@@ -11,13 +11,14 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import DiskError, InvalidMessage, StoreClosed
+from storageio import DiskError, InvalidMessage, PutRejected, StoreClosed
 
 from ._message_cy import Message, PutResult, delete_property, encode_properties
 from ._record_cy import Envelope
 from .hosts import encode_host
 from .java_numbers import SCHEDULE_TOPIC, check_number_properties
 from .layout import (
+    BATCH_MEMBER_SIZE,
     BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, MAGIC_V1, MAGIC_V2, NAME_END,
     PAIR_END, PROPERTIES_SIZE_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX, TOPIC_SIZE_MAX_V1,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
@@ -132,7 +133,7 @@ class QueueOffsets:
             if self._known is not None:
                 for queue_id, queue_offset in self._known(name):
                     found.set_next_offset(queue_id, queue_offset)
-            found = self._topics.setdefault(name, found)
+            found = self._topics.setdefault(name, found)  # another thread may have been faster
         return found
 
     def next_offset(self, topic: str, queue_id: int) -> int:
@@ -247,25 +248,18 @@ class Appender:
     def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
         """Append a body whose properties are encoded already; (physical offset, queue offset).
 
-        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `InvalidMessage` or
-        `DiskError` where `append` gives a status.
+        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `PutRejected` where
+        `append` gives a status.
         """
         name: TopicQueues = self.offsets.topic(topic)
         envelope: Envelope = self._envelope
-        result: PutResult | None = None
         self._lock.acquire()
         try:
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
-            if len(body) > self.body_size_max or len(properties) > PROPERTIES_SIZE_MAX - CRC_SIZE:
-                result = self._result()
-                self._refusal(len(body), len(properties), result)
-            elif size + BLANK_SIZE > self._capacity - self.position:
-                result = self._result()
-                self._reserve(size, result)
-            if result is not None and result.status is not OK:
-                raise InvalidMessage(str(result.reason))
+            if size > self._size_sure or size + BLANK_SIZE > self._capacity - self.position:
+                self._make_room(len(body), len(properties), size)
             now: I64 = self._now()
             envelope.born_timestamp_ms = now
             offset: I64 = self.base + self.position
@@ -278,6 +272,14 @@ class Appender:
             return offset, queue_offset
         finally:
             self._lock.release()
+
+    def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
+        """Room for a record, or `PutRejected`."""
+        result: PutResult = self._result()
+        if self._refusal(body_size, properties_size, result).status is OK:
+            self._reserve(size, result)
+        if result.status is not OK:
+            raise PutRejected(result.status, str(result.reason))
 
     def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
         """Append messages, to `queue_ids` where they are given, under one lock.
@@ -321,6 +323,7 @@ class Appender:
         encoded: list[bytes] = self._prepare(messages, [queue_id] * len(messages))
         result: PutResult = self._result()
         sizes: Size = 0
+        wire_size: Size = 0
         index: Size
         message: Message = messages[0]
         topic: TopicQueues = self.offsets.topic(message.topic)
@@ -328,12 +331,15 @@ class Appender:
         try:
             for index in range(len(messages)):
                 message = messages[index]
-                if message.topic != topic.name:
-                    raise InvalidMessage("a batch has one topic")
+                if message.topic != topic.name or (message.queue_id != queue_id and message.queue_id >= 0):
+                    raise InvalidMessage("a batch has one topic and one queue")
                 if message.sys_flag & TRANSACTION_MASK:
                     return _refused(result, ILLEGAL, "a batch takes no transactional messages")
                 self._address(message, topic, queue_id)
                 sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
+                wire_size += BATCH_MEMBER_SIZE + len(message.body) + len(encoded[index])
+            if wire_size > self.body_size_max:
+                raise InvalidMessage(f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
@@ -367,8 +373,8 @@ class Appender:
         result: PutResult = self._result()
         name: TopicQueues = self.offsets.topic(topic)
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
-            self._refusal(columns.body_size_max, columns.properties_size_max, result)
-            return result
+            if self._refusal(columns.body_size_max, columns.properties_size_max, result).status is not OK:
+                return result
         self._lock.acquire()
         try:
             self._check_queue(name, queue_id)
@@ -432,9 +438,17 @@ class Appender:
         if queue_ids is not None and len(queue_ids) != len(messages):
             raise InvalidMessage(f"{len(queue_ids)} queue ids for {len(messages)} messages")
         encoded: list[bytes] = []
+        topic: str | None = None
         index: Size
         for index in range(len(messages)):
             message: Message = messages[index]
+            if message.topic is not topic:
+                topic = message.topic
+                self.offsets.topic(topic)
+            if message.born_host is not None:
+                encode_host(message.born_host)
+            if message.store_host is not None:
+                encode_host(message.store_host)
             properties: bytes = self._properties_of(message)
             size: Size = len(message.body) + len(properties)
             queue_id: I32 = message.queue_id if queue_ids is None else queue_ids[index]
@@ -460,7 +474,7 @@ class Appender:
         """A message's properties, fit to be written."""
         properties: bytes = encode_properties(message)
         is_raw: Bool = message.properties_raw is not None
-        if is_raw or (message.properties is not None and _may_be_numbers(message.topic, properties)):
+        if is_raw or message.properties is not None:
             return self._tidy(message.topic, properties, is_raw)
         return properties
 
@@ -468,7 +482,7 @@ class Appender:
         """Properties fit to be followed by the checksum; text that a real store would choke on is refused."""
         source: Source = source_of_bytes(properties)
         size: Size = len(properties)
-        if is_raw and has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
+        if has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
             properties = delete_property(properties, CRC_NAME)
             source = source_of_bytes(properties)
             size = len(properties)
@@ -687,8 +701,8 @@ def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]
     """Both buffers, held, with offsets that never fall and stay inside the data."""
     held = memoryview(offsets)
     held_data = memoryview(data)
-    if held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
-        raise InvalidMessage(f"{name}: contiguous 64-bit offsets wanted, one more than rows")
+    if held.format not in ("q", "l") or held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
+        raise InvalidMessage(f"{name}: contiguous native 64-bit offsets wanted, one more than rows")
     if not held_data.c_contiguous:
         raise InvalidMessage(f"{name}: contiguous data wanted")
     held_data = held_data.cast("B") if held_data.nbytes else memoryview(b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
@@ -15,7 +16,7 @@ from .hosts import encode_host
 from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
-from .mapped_file_queue import MappedFileQueue
+from .mapped_file_queue import MAPS_MAX, MappedFileQueue
 from .offset_files import common_file_size
 
 HOST_DEFAULT = "127.0.0.1:10911"
@@ -55,17 +56,15 @@ class CommitLog:
         size = file_size_bytes or common_file_size(paths.all_files()) or FILE_SIZE_DEFAULT
         self._disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable)
-        if not writable:
-            self.queue.load()
+        self.queue.load()
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
-        self._readers: dict[int, Reader] = {}
+        self._readers: WeakKeyDictionary[MappedFile, Reader] = WeakKeyDictionary()
         if writable:
             paths.make()
             for empty in paths.empty_files():
                 disk.delete(empty.path)
-            self.queue.load()
 
     @property
     def file_size_bytes(self) -> int:
@@ -131,12 +130,11 @@ class CommitLog:
 
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
-        view = self.queue.view(file)
-        reader = self._readers.get(file.start_offset)
-        if reader is None or not file.is_mapped:
-            if len(self._readers) >= 64:
+        reader = self._readers.get(file)
+        if reader is None:
+            if len(self._readers) >= MAPS_MAX:
                 self._readers.clear()
-            reader = self._readers[file.start_offset] = Reader(view, file.start_offset)
+            reader = self._readers[file] = Reader(self.queue.view(file), file.start_offset)
         return reader
 
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
@@ -220,7 +218,10 @@ class CommitLog:
         return -1
 
     def messages(self, start: int | None = None, stop: int | None = None, checks: int = CHECK_ALL) -> Iterator[StoredMessage]:
-        """Every record from `start` on, in log order, over all files.  Raises `StoreCorrupt` at the first bad place."""
+        """Every record from `start` on that ends by `stop`, in log order, over all files.
+
+        Raises `StoreCorrupt` at the first bad place.
+        """
         for file in self.queue.files:
             at = max(0, (start or 0) - file.start_offset)
             if at >= file.size_bytes:
@@ -233,6 +234,8 @@ class CommitLog:
             while why == "full":
                 batch, at, why = reader.decode_range(at, end, 256, checks)
                 yield from batch
+            if why == STOPS[TORN] and end < file.size_bytes and reader.check(at, checks) != TORN:
+                return
             where = Stop(file.start_offset + at, why, 0, 0)
             if why != "end" and not self.is_end(where):
                 raise self.problem(where)

@@ -86,4 +86,5 @@ CRC_SIZE = len(CRC_NAME) + 1 + CRC_DIGITS + 1
 assert CRC_SIZE == 20
 
 BODY_SIZE_MAX_DEFAULT = 4 * 1024 * 1024
+BATCH_MEMBER_SIZE = 4 + 4 + 4 + 4 + 4 + 2  # of a wire batch, around body and properties (section 7.4)
 RECORD_ALLOWANCE = 64 * 1024  # what a record may have beyond the greatest body

@@ -71,6 +71,8 @@ class MappedFileQueue:
             fresh.append(file)
         with self._lock:
             self.files = fresh
+            for file in set(self._used.values()).difference(fresh):
+                del self._used[file.start_offset]
 
     @property
     def min_offset(self) -> int:
@@ -167,11 +169,12 @@ class MappedFileQueue:
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset`: later files are deleted, the one that holds it ends there.
 
-        The bytes behind stay as they are; recovery zeroes them (`MappedFile.write`).
+        The bytes behind stay as they are; recovery zeroes them (`MappedFile.write`).  A file that begins there stays, empty.
         """
         with self._lock:
-            kept = [file for file in self.files if file.start_offset < offset]
-            gone = [file for file in self.files if file.start_offset >= offset]
+            self.drop_prepared()
+            kept = [file for file in self.files if file.start_offset <= offset]
+            gone = [file for file in self.files if file.start_offset > offset]
             self.files = kept
             if kept:
                 kept[-1].set_positions(min(kept[-1].size_bytes, offset - kept[-1].start_offset))

@@ -385,7 +385,8 @@ def _due_time(table: Dispatcher, properties: Source, at: Size, stop: Size, store
         return 0
     if table._delay_levels == 0:
         return store_ms + 1000
-    return store_ms + table._delays[level - 1 if level <= table._delay_levels else table._delay_levels - 1]
+    delay: I64 = table._delays[level - 1 if level <= table._delay_levels else table._delay_levels - 1]
+    return store_ms + delay
 
 
 @cython.cfunc

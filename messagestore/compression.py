@@ -16,8 +16,7 @@ from commitlog.layout import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
 from storageio import MissingExtra, StoreCorrupt
 
 LIMIT_BYTES = 64 << 20
-PIECE_SIZE = 1024
-WINDOW_SIZE_MAX = 1 << 27  # bytes of memory that a ZSTD frame may ask for, as the reference decoder allows
+PIECE_SIZE = 1024  # bytes in, so that one call gives some 40 MiB out at most
 
 
 class Compression(IntEnum):
@@ -93,9 +92,9 @@ def _unpack_lz4(body: bytes, limit: int) -> bytes:
 
 
 def _unpack_zstd(body: bytes, limit: int) -> bytes:
-    """Fed in small pieces, as the library bounds no output: a piece gives a few dozen MiB at most."""
+    """Fed in small pieces, as the library bounds no output.  It refuses windows above 128 MiB by itself."""
     zstandard = _extra("zstandard", "zstandard")
-    unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_SIZE_MAX).decompressobj()
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     size = 0
     try:

@@ -6,11 +6,11 @@ stored data: `ARCHITECTURE.md`, "A torn tail is not damage".
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlog.findings import Finding
+from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from consumequeue import ConsumeQueues
 
@@ -70,7 +70,8 @@ class _Walk:
 
     def __init__(self, files: LogFiles, safe_ms: int, found: Survey) -> None:
         self._starts = {file.path: file.start_offset for file in files.files}
-        self._ends = {file.path: file.start_offset + file.size_bytes for file in files.files}
+        self._size = files.file_size_bytes
+        self._reached = files.files[0].start_offset if files.files else 0  # first byte of the file looked at, or the next
         self._safe_ms = safe_ms
         self._found = found
         self._open: list[Hole] = []  # begun and not seen to end
@@ -79,18 +80,22 @@ class _Walk:
 
     def problem(self, finding: Finding) -> None:
         """A hole begins, if none is open in this file."""
+        self._enter(finding.file)
         start = self._starts[finding.file] + finding.offset
-        if not self._open or self._open[-1].file_end != self._ends[finding.file]:
-            self._open.append(Hole(start, start, self._ends[finding.file], finding))
+        end = self._starts[finding.file] + max(self._size, 1)
+        if not self._open or self._open[-1].file_end != end:
+            self._open.append(Hole(start, start, end, finding))
 
     def blank(self, step: Blank) -> None:
         """The file is over."""
+        self._enter(step.file)
         self._close(self._starts[step.file] + step.offset)
-        self._found.end = max(self._found.end, self._ends[step.file])
+        self._found.end = max(self._found.end, self._starts[step.file] + self._size)
 
     def piece(self, step: Piece) -> None:
         """Whole records: what is open ends here."""
         found = self._found
+        self._enter(step.file)
         self._close(step.base + step.start)
         for message in step.messages():
             lane = (message.topic, message.queue_id)
@@ -102,6 +107,15 @@ class _Walk:
                 found.first_damaged = found.holes[0].start
             found.records += 1
         found.end = step.base + step.stop
+
+    def _enter(self, path: str) -> None:
+        """Files that are missing before this one are holes as long as a file."""
+        start = self._starts[path]
+        while self._size and self._reached + self._size < start:
+            self._reached += self._size
+            finding = Finding(path, 0, "missing_file", file_name(self._reached), file_name(start))
+            self._open.append(Hole(self._reached, self._reached, self._reached + self._size, finding))
+        self._reached = max(self._reached, start)
 
     def _close(self, stop: int) -> None:
         """Every open hole ends at `stop`, or at its file's end."""
@@ -139,9 +153,3 @@ def _add_known_units(found: Survey, queues: ConsumeQueues) -> None:
                 if lost not in known and unit.physical_offset >= hole.start:
                     found.lost.setdefault(hole.start, []).append(lost)
                 place += 1
-
-
-def file_of(files: LogFiles, offset: int) -> str:
-    """The name of the file that a physical offset lies in."""
-    file = files.find(offset)
-    return os.path.basename(file.path) if file else "no file"

@@ -27,6 +27,7 @@ from .flusher import FlushService
 from .housekeeper import Housekeeper
 from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .running_flags import Flag, RunningFlags
+from .set_back import set_back_numbers
 from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
@@ -128,8 +129,14 @@ class Engine:
         self._make_services(start, end)
         if start < end.offset:
             self.dispatcher.catch_up()
+        if not self.was_clean:
+            self.set_back()
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
+
+    def set_back(self) -> list[str]:
+        """Numbers of consumers and delays that lie beyond their queues; what was done."""
+        return set_back_numbers(self.disk, self.places.config, self.queues)
 
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""

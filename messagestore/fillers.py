@@ -41,8 +41,9 @@ def fill(
     data = bytearray(size_bytes)
     at = 0
     left_out: list[Lost] = []
+    dress = _dress(size_bytes, lost, BLANK_SIZE if to_file_end else least_size(FILLER_TOPIC))
     for index, message in enumerate(lost):
-        least = least_size(message.topic)
+        least = least_size(message.topic) + dress
         after = BLANK_SIZE if to_file_end else _padding_least(lost[index + 1 :])
         if size_bytes - at < least or (0 < size_bytes - at - least < after):
             if size_bytes - at < least or index + 1 < len(lost):
@@ -58,6 +59,12 @@ def fill(
     else:
         _pad(data, at, offset, store_timestamp_ms)
     return bytes(data), left_out
+
+
+def _dress(size_bytes: int, lost: list[Lost], rest: int) -> int:
+    """Bytes for mark and checksum in each filler, if there is room for all of them."""
+    dress = len(MARK) + CRC_SIZE
+    return dress if sum(least_size(message.topic) + dress for message in lost) + rest <= size_bytes else 0
 
 
 def _padding_least(rest: list[Lost]) -> int:

@@ -1,7 +1,7 @@
 """Files of a log that a real store would refuse: of a wrong size, missing, or strange.
 
-A file that is too short gets zeros, one that is too long loses what is over, a missing one in the middle becomes a file that is
-one blank record, and a stray is moved to `brokerstore/strays/`.  What is taken away is kept beside the store first.
+A file that is too short gets zeros, one that is too long loses what is over, a missing one in the middle is made with zeros (a
+hole to be closed like any other), and a stray is moved to `brokerstore/strays/`.  What is taken away is kept first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from itertools import pairwise
 
-from commitlog.layout import MAGIC_BLANK
 from commitlog.offset_files import OffsetFile, file_name
 from commitlog.walk import LogFiles
 from storageio import Disk, Mode
@@ -39,7 +38,7 @@ def plan_files(files: LogFiles, actions: list[str]) -> None:
     """Say what `mend_files` would do."""
     actions += [f"move the stray file {finding.file} aside" for finding in files.strays]
     actions += [f"bring {file.path} from {file.size_bytes} to {files.file_size_bytes} bytes" for file in odd_files(files)]
-    actions += [f"make the missing file {file_name(start)} as one blank record" for start in missing_starts(files)]
+    actions += [f"make the missing file {file_name(start)} again" for start in missing_starts(files)]
 
 
 def mend_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> None:
@@ -52,7 +51,7 @@ def mend_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> 
     for file in odd_files(files):
         _resize(disk, root, file, files.file_size_bytes, keep_backup)
     for start in list(missing_starts(files)):
-        _make_blank(disk, os.path.dirname(files.files[0].path), start, files.file_size_bytes)
+        _make_empty(disk, os.path.dirname(files.files[0].path), start, files.file_size_bytes)
 
 
 def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> None:
@@ -70,13 +69,12 @@ def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backu
         opened.close()
 
 
-def _make_blank(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
-    """A file whose only record is a blank one."""
+def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
+    """A file of zeros."""
     path = os.path.join(folder, file_name(start))
     opened = disk.open(path + ".new", Mode.CREATE)
     try:
         opened.allocate(size_bytes)
-        opened.write(0, size_bytes.to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big"))
         opened.sync()
     finally:
         opened.close()

@@ -30,10 +30,11 @@ from .engine import Engine, Places, found_sizes
 from .fillers import fill
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
-from .recovery import OWN_FOLDER, cut_tail, keep
+from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
 from .topics import Topics, is_deleted
 
 FOR_EVER_MS = (1 << 63) - 1
+NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
 
 
 class Choice(Enum):
@@ -116,7 +117,7 @@ class Recovery:
             return FOR_EVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
-            return max(0, checkpoint.physic_msg_timestamp_ms - 3000)
+            return max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
         finally:
             checkpoint.close()
 
@@ -140,7 +141,7 @@ class Recovery:
         elif found.holes:
             for hole in found.holes:
                 lost = len(found.lost.get(hole.start, ()))
-                plan.records_dropped += max(lost, 1)
+                plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
                 plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
         if found.tail is not None:
             plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
@@ -218,7 +219,7 @@ class Recovery:
             self._rebuild_wrong()
         finally:
             lock.release()
-        self._open_once()
+        self._open_once(plan)
         self._report(plan)
         return plan
 
@@ -266,9 +267,10 @@ class Recovery:
         finally:
             log.close()
 
-    def _open_once(self) -> None:
+    def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
         engine = Engine(self.root, self.config, self.disk, None, writable=True)
+        plan.actions += engine.set_back()
         engine.close()
 
     def _report(self, plan: Plan) -> None:

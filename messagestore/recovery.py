@@ -21,6 +21,7 @@ LOG = logging.getLogger(__name__)
 OWN_FOLDER = "brokerstore"  # what RocketMQ does not know; losing it loses no message
 CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
+SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (section 4)
 
 
 class LogEnd(NamedTuple):
@@ -115,7 +116,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
         return LogEnd(0, 0, 0)
     stop = _walk(log, first)
     last_ms = _store_time(log, stop.last_offset)
-    _refuse_damage(log, stop, last_ms, checkpoint.min_timestamp_ms)
+    _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS))
     cut = cut_tail(log, stop.offset, disk, root)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
 
@@ -146,10 +147,11 @@ def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> No
     while (at := log.find_record(at)) >= 0:
         message = log.message_at(at)
         if message is not None and last_ms <= message.store_timestamp_ms <= safe_ms:
+            file = log.queue.find(stop.offset) or log.queue.files[0]
             raise StoreCorrupt(
-                f"{stop.why}, with safely stored records behind it",
-                file=log.queue.files[0].path if log.queue.find(stop.offset) is None else log.queue.find(stop.offset).path,  # type: ignore[union-attr]
-                offset=stop.offset - (log.queue.find(stop.offset) or log.queue.files[0]).start_offset,
+                f"{stop.why}, with safely stored records behind it; see `brokerstore recover`",
+                file=file.path,
+                offset=stop.offset - file.start_offset,
                 expected="a record",
                 found=f"a record stored at {message.store_timestamp_ms} at physical offset {at}",
             )

@@ -1,0 +1,1 @@
+"""The RabbitMQ-style store."""
