@@ -11,7 +11,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from ._append_cy import Appender
 from ._message_cy import StoredMessage
 from ._offsets_cy import QueueOffsets
-from ._scan_cy import Reader, count, find_record
+from ._scan_cy import Reader, count
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .hosts import encode_host
 from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
@@ -19,6 +19,7 @@ from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .mapped_file_queue import MAPS_MAX, MappedFileQueue
 from .offset_files import common_file_size
+from .resync import find_in_file
 
 HOST_DEFAULT = "127.0.0.1:10911"
 
@@ -55,7 +56,7 @@ class CommitLog:
     ) -> None:
         """The file size is found from the files where it is not given; an empty folder gets 1 GiB files."""
         size = file_size_bytes or common_file_size(paths.all_files()) or FILE_SIZE_DEFAULT
-        self._disk = disk
+        self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable)
         self.queue.load()
         self.appender = Appender(
@@ -213,7 +214,7 @@ class CommitLog:
             if file.end_offset <= offset:
                 continue
             start = max(0, offset - file.start_offset)
-            found = find_record(self.queue.view(file), start, file.size_bytes, file.start_offset)
+            found = find_in_file(file, start)
             if found >= 0:
                 return file.start_offset + found
         return -1

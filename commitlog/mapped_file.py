@@ -83,6 +83,15 @@ class MappedFile:
                 self._close_file()
         return self._map.view
 
+    def next_data(self, position: int) -> int:
+        """The first place at or behind `position` that may hold something but zeros; the size when there is none."""
+        if position >= self.size_bytes:
+            return self.size_bytes
+        found = min(self._opened().next_data(position), self.size_bytes)
+        if not self.writable:
+            self._close_file()
+        return found
+
     def populate(self, start: int, stop: int) -> None:
         """Have pages ready for the appends to come."""
         if self._map is not None:
