@@ -136,7 +136,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         target = f">= {row['target']}" + ("" if row["ratio"] >= row["target"] else "  MISSED") if row["target"] else ""
         write(
             f"{row['build'] + ' ' + row['what']:28}{row['body']:>6}{'on' if row['crc'] else 'off':>5}{row['rate']:>13,.0f}"
-            f"{row['baseline']:>12,.0f}{row['ratio']:>8.2f}{row['min']:>8.2f}{row['max']:>8.2f}{row['counted']:>5}/{row['rounds']}  {target}"
+            f"{row['baseline']:>12,.0f}{row['ratio']:>8.2f}{row['min']:>8.2f}{row['max']:>8.2f}"
+            f"{row['counted']:>5}/{row['rounds']}  {target}"
         )
     rates = [row["baseline_append"] for row in _TABLE if row["body"] == 100]
     if rates:

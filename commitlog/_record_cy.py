@@ -18,8 +18,8 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same, publish_i32, put_bytes,
-        put_i16, put_i32, put_i64, source_of_bytes, target_of,
+        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same, publish_i32,
+        put_bytes, put_i16, put_i32, put_i64, source_of_bytes, target_of,
     )  # fmt: skip
     from storebytes._crc_cy import crc32, crc32_more
 

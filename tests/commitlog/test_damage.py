@@ -211,7 +211,7 @@ def test_a_log_names_the_file_and_byte_of_the_damage(world: World, tmp_path: Pat
     found = []
     with pytest.raises(StoreCorrupt, match="bad_body_crc") as caught:
         for message in log.messages():
-            found.append(message.queue_offset)  # noqa: PERF401
+            found.append(message.queue_offset)
     assert found == [0, 1, 2, 3]
     assert (caught.value.file, caught.value.offset) == (str(tmp_path / f"{4096:020d}"), 0)
     assert caught.value.expected == "a record, a blank or zeros"
