@@ -330,7 +330,8 @@ def test_deleting_a_property(world: World, raw: bytes, name: bytes, left: bytes)
     [
         ({"topic": None}, TypeError),
         ({"body": None}, TypeError), ({"body": "text"}, TypeError), ({"topic": b"x"}, TypeError),
-        ({"tags": 5}, TypeError), ({"keys": "k"}, TypeError), ({"properties": []}, TypeError), ({"flag": 1 << 31}, OverflowError),
+        ({"tags": 5}, TypeError), ({"keys": "k"}, TypeError), ({"properties": []}, TypeError),
+        ({"flag": 1 << 31}, OverflowError),
         ({"queue_id": "1"}, TypeError), ({"born_timestamp_ms": 1 << 63}, OverflowError), ({"properties_raw": "x"}, TypeError),
     ],
 )  # fmt: skip
