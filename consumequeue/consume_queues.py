@@ -130,13 +130,16 @@ class ConsumeQueues:
             queue.truncate(physical_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
-        """Of every queue (section 5.5)."""
+        """Of every queue (section 5.5): of those whose minimum is known now, of the others when they are asked."""
+        self.files.log_min_offset = log_min_offset
         for queue in self:
-            queue.correct_min_offset(log_min_offset)
+            if queue.is_min_known:
+                queue.correct_min_offset(log_min_offset)
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete files whose records left the log and correct the minima; how many files (section 6.7)."""
         deleted = 0
+        self.files.log_min_offset = log_min_offset
         for queue in self:
             deleted += queue.delete_expired(log_min_offset)
             queue.correct_min_offset(log_min_offset)

@@ -100,6 +100,7 @@ class Engine:
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
             clock=clock, body_size_max=config.max_message_size,
         )  # fmt: skip
+        self.queues.correct_min_offsets(self.log.min_offset)
         self.index = IndexFiles(
             disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
             max_matches=config.max_msgs_num_batch,
@@ -127,6 +128,8 @@ class Engine:
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
+        if not self.was_clean:
+            self.log.sync_from(end.dispatch_from)
         start = self._agree(end) if not self.was_clean or self._lacks_derived(end) else end.offset
         self._make_services(start, end)
         if start < end.offset:
@@ -228,9 +231,9 @@ class Engine:
         try:
             self.flusher.flush_now()
             self.dispatcher.wait_for(self.log.written_offset, STOP_WAIT_S)
+            self.housekeeper.flush_derived(thorough=True)  # before the index as a whole: it notes which files became full
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
-            self.housekeeper.flush_derived(thorough=True)
             self.log.queue.drop_prepared()
         except StoreError as error:
             LOG.error("not a clean stop: %s", error)
@@ -258,6 +261,7 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: the store is the parent's.  Touches no file, no lock, no thread."""
         self.is_closed = True
+        self._close_guard = threading.Lock()  # a thread that is not here may have held it
         self.log.appender.abandon()
 
     def check_open(self) -> None:
