@@ -129,6 +129,21 @@ class CommitLog:
                 file.flush()
         return self.flushed_offset
 
+    def refresh(self) -> bool:
+        """For a reader beside a writer: see `MappedFileQueue.refresh`."""
+        before = self.queue.files
+        is_whole = self.queue.refresh()
+        if self.queue.files is not before:
+            self._readers = {}  # a file of the same name may be another one now
+        return is_whole
+
+    def delete_first(self, count: int) -> int:
+        """Take whole files from the front, never the last; how many went.  Views of them live on."""
+        gone = self.queue.delete_first(count)
+        for start in [start for start in list(self._readers) if start < self.min_offset]:
+            self._readers.pop(start, None)
+        return gone
+
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
         view = self.queue.view(file)
@@ -208,13 +223,17 @@ class CommitLog:
         found = bytes(self.queue.view(file)[at : at + 16]).hex(" ")
         return StoreCorrupt(stop.why, file=file.path, offset=at, expected="a record, a blank or zeros", found=found)
 
-    def find_record(self, offset: int) -> int:
-        """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none."""
+    def find_record(self, offset: int, limit: int | None = None) -> int:
+        """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none.
+
+        With a `limit` no record that ends behind it is found.
+        """
         for file in self.queue.files:
-            if file.end_offset <= offset:
-                continue
             start = max(0, offset - file.start_offset)
-            found = find_record(self.queue.view(file), start, file.size_bytes, file.start_offset)
+            stop = file.size_bytes if limit is None else min(file.size_bytes, limit - file.start_offset)
+            if start >= stop:
+                continue
+            found = find_record(self.queue.view(file), start, stop, file.start_offset)
             if found >= 0:
                 return file.start_offset + found
         return -1

@@ -25,6 +25,8 @@ from .config import StoreConfig, delay_times_ms
 from .dispatcher import DispatchService
 from .flusher import FlushService
 from .housekeeper import Housekeeper
+from .progress import Progress
+from .reader_view import ReaderView
 from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .running_flags import Flag, RunningFlags
 
@@ -56,6 +58,8 @@ class Engine:
         self.disk = disk
         self.writable = writable
         self.flags = RunningFlags()
+        self.progress = Progress()
+        self.view: ReaderView | None = None
         self.is_closed = False
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -68,6 +72,8 @@ class Engine:
             if writable:
                 self._recover()
                 self._start()
+            else:
+                self.view = ReaderView(disk, self.log, self.queues, self.index)
         except BaseException:
             self._release()
             raise
@@ -182,8 +188,15 @@ class Engine:
         self.abort_file.create()
         if self.config.is_sync_flush:
             self.flusher.on_flushed.append(self.dispatcher.wake)
+        self.flusher.on_flushed.append(self.progress.notify)
+        self.dispatcher.on_progress.append(self.progress.notify)
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
+
+    def refresh(self, *, again: bool = False) -> None:
+        """Opened for reading: see what a writer did since.  Opened for writing there is nothing to see."""
+        if self.view is not None:
+            self.view.refresh(again=again)
 
     # Closing
 
@@ -193,6 +206,7 @@ class Engine:
             if self.is_closed:
                 return
             self.is_closed = True
+        self.progress.notify()
         if not self.writable:
             self._release()
             return

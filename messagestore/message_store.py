@@ -32,6 +32,7 @@ from storebytes.java_hash import java_hash_code
 
 from .config import Role, StoreConfig
 from .engine import Engine
+from .follower import Follower, LogFollower, OwnFollower
 from .reads import Page, QueueReader
 from .topics import Topics
 
@@ -68,7 +69,7 @@ class MessageStore:
         self._topics = topics
         self._appender = engine.log.appender
         self._append = engine.log.appender.append
-        self._reader = QueueReader(engine.log, engine.queues, engine.config, _memory_share)
+        self._reader = QueueReader(engine.log, engine.view or engine.queues, engine.config, _memory_share, engine.refresh)
         self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
         self._turn = itertools.count()
         self._is_sync = engine.config.is_sync_flush
@@ -324,10 +325,12 @@ class MessageStore:
 
     def topics(self) -> list[str]:
         """Those that have queues on the disk, and those only written down."""
+        self._discover()
         return sorted({*self._engine.queues.topics(), *self._topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Those that have had a message."""
+        self._discover()
         return self._engine.queues.queue_ids(topic)
 
     def get(
@@ -341,15 +344,26 @@ class MessageStore:
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
         """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
         self._settle()
-        queue = self._engine.queues.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         if queue is None:
             return iter(())
         end = queue.max_offset if stop is None else min(stop, queue.max_offset)
         return self._reader.messages(queue, max(start, queue.min_offset), end)
 
+    def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
+        """The log as it grows, from the record at a physical offset (the oldest) on, in log order.
+
+        `end`: "written", or "durable" for what is on the disk for sure.  The iteration waits for more until it is closed,
+        or until nothing came for `timeout_s`.  Beside a writer that was recovered to less it raises `StoreRewound`.
+        """
+        self._engine.check_open()
+        kind = OwnFollower if self._engine.writable else LogFollower
+        return kind(self._engine, start, end, timeout_s)
+
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """The message whose record begins there, None when none does."""
         self._engine.check_open()
+        self._engine.refresh()
         return self._engine.log.message_at(physical_offset, CHECK_ALL)
 
     def query(
@@ -390,6 +404,7 @@ class MessageStore:
     def earliest_time(self) -> int:
         """The store time of the oldest record, -1 without one."""
         self._engine.check_open()
+        self._engine.refresh()
         return self._store_time(max(self._engine.log.min_offset, 0), 0)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -406,7 +421,13 @@ class MessageStore:
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         self._engine.check_open()
-        return self._engine.queues.get(topic, queue_id)
+        self._engine.refresh()
+        return (self._engine.view or self._engine.queues).get(topic, queue_id)
+
+    def _discover(self) -> None:
+        self._engine.check_open()
+        if self._engine.view is not None:
+            self._engine.view.discover()
 
     def _store_time(self, physical_offset: int, _size: int) -> int:
         """-1 where no record begins."""
@@ -417,6 +438,7 @@ class MessageStore:
         """Wait for the dispatcher to reach what was written, so that what was put is found."""
         engine = self._engine
         engine.check_open()
+        engine.refresh()
         if engine.writable and engine.dispatcher.position < (end := engine.dispatch_limit()):
             engine.dispatcher.wait_for(end)
 
