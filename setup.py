@@ -39,10 +39,12 @@ def extensions() -> list[Extension]:
         if required:
             raise
         return []
+    declarations = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*.pxd"))
     modules = [extension(module) for module in BUILDS["kernel_modules"](ROOT)]
     made = cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/c", nthreads=0)
     for module in made:
         module.optional = not required  # cythonize drops the attribute, and without it a missing compiler is an error
+        module.depends = declarations  # the hash of each covers all of them, so each is built again when one changes
     return made
 
 

@@ -280,8 +280,9 @@ class Appender:
             self._lock.release()
 
     def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
-        """Append messages, to `queue_ids` where they are given, under one lock; `message_count` says how many are in, all of them where the status is PUT_OK.
+        """Append messages, to `queue_ids` where they are given, under one lock.
 
+        `message_count` says how many are in, all of them where the status is PUT_OK.
         What is wrong with any of them is found before the first is written.
         """
         encoded: list[bytes] = self._prepare(messages, queue_ids)

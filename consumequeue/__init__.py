@@ -29,6 +29,7 @@ What is better than RocketMQ's: cut bytes are zeroed; blanks before a first unit
 """
 
 from .batch import BatchQueue, BatchUnit
+from .batch_time import batch_offset_by_time
 from .consume_queue import NO_RECORD, ConsumeQueue, Unit
 from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, queue_folders
 from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
@@ -47,6 +48,7 @@ __all__ = [
     "QueueFiles",
     "StoreTimeOf",
     "Unit",
+    "batch_offset_by_time",
     "check_queue_id",
     "check_topic",
     "find_file_size",

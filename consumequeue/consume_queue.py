@@ -185,6 +185,12 @@ class ConsumeQueue(UnitFolder):
         self._must_write()
         packed = memoryview(units).cast("B")
         count = len(packed) // UNIT_SIZE
+        if self._follows(queue_offset, len(packed)):
+            fresh, top = count_new(packed, self.max_physical_offset)
+            if fresh == count:  # nearly always: nothing of what follows could happen
+                self._write(packed)
+                self._max_physical_offset = top
+                return count
         if len(packed) % UNIT_SIZE or queue_offset < 0 or count_valid(packed) < count:
             raise InvalidMessage(f"{self!r}: {len(packed)} bytes at offset {queue_offset} are no run of units")
         done = added = 0
@@ -196,6 +202,13 @@ class ConsumeQueue(UnitFolder):
             done += step
             added += step if is_written else 0
         return added
+
+    def _follows(self, queue_offset: int, size_bytes: int) -> bool:
+        """Whether units of these bytes belong right behind the last one, in the same file."""
+        starts = self._starts
+        if not starts or size_bytes % UNIT_SIZE or queue_offset * UNIT_SIZE != self._written:
+            return False
+        return starts[-1] < self._written and self._written + size_bytes <= starts[-1] + self.file_size_bytes
 
     def _append_some(self, queue_offset: int, packed: memoryview) -> tuple[int, bool]:
         """(units dealt with, whether they were written); the first of them is no repeat by its record."""
@@ -250,7 +263,7 @@ class ConsumeQueue(UnitFolder):
         self._written = end if kept else 0
         self._flushed = min(self._flushed, self._written)
         self._moved()
-        self.drop_tail()
+        self._cut(kept)
         self._min_offset = min(self.min_offset, self.max_offset) if kept else None
 
     def _end_below(self, start: int, physical_offset: int) -> int:

@@ -128,12 +128,9 @@ class QueueFiles:
             self._maps.clear()
 
     def _shrink(self) -> None:
-        """Close the least recently used that nobody uses."""
+        """Close the least recently used; one in use closes when it is given back."""
         while len(self._files) > self._max_files:
-            idle = next((path for path, entry in self._files.items() if entry.users == 0), None)
-            if idle is None:
-                return
-            self._drop(self._files.pop(idle))
+            self._drop(self._files.popitem(last=False)[1])
 
     def _drop(self, entry: OpenFile) -> None:
         entry.is_dropped = True

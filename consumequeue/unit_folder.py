@@ -6,18 +6,20 @@ is zero.  Nothing is listed or opened before it is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from itertools import pairwise
 
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
-from storageio import StoreCorrupt, StoreError, StoreReadOnly
+from storageio import DiskError, StoreCorrupt, StoreError, StoreReadOnly
 
 from .queue_files import QueueFiles
 
 PAGE_SIZE = 4096
 BLOCK_UNITS = 200  # read at once while the end is looked for
 READ_SIZE = 1 << 18  # read at once while a whole file is walked
+ZEROS = bytes(READ_SIZE)
 RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a)
 
 
@@ -46,7 +48,7 @@ class UnitFolder:
     @property
     def folder(self) -> str:
         """`<root>/<topic>/<queue id>`."""
-        return os.path.join(self._root, self.topic, str(self.queue_id))
+        return f"{self._root}/{self.topic}/{self.queue_id}"  # every append asks, and a join takes longer than the write
 
     @property
     def starts(self) -> list[int]:
@@ -72,7 +74,7 @@ class UnitFolder:
 
     def path(self, start: int) -> str:
         """Of the file that begins at `start`."""
-        return os.path.join(self.folder, file_name(start))
+        return f"{self.folder}/{file_name(start)}"
 
     # What a kind of unit knows
 
@@ -181,8 +183,11 @@ class UnitFolder:
         RocketMQ leaves the rest as it is, and may take it for units after the next crash (section 5.3).
         """
         self._must_write()
+        self._cut([start for start in self.starts if start <= self._written])
+
+    def _cut(self, kept: list[int]) -> None:
+        """Delete all files but these and zero what is behind the end in the last."""
         with self._files.structure:
-            kept = [start for start in self.starts if start <= self._written]
             self._delete_all_but(kept)
             if kept and self._written < kept[-1] + self.file_size_bytes:
                 self._zero_rest(kept[-1], self._written)
@@ -203,8 +208,8 @@ class UnitFolder:
         with self._files.borrow(self.path(start)) as file:
             while at < start + self.file_size_bytes:
                 size = min(READ_SIZE, start + self.file_size_bytes - at)
-                if file.read(at - start, size).count(0) != size:
-                    file.write(at - start, bytes(size))
+                if file.read(at - start, size) != ZEROS[:size]:
+                    file.write(at - start, ZEROS[:size])
                     is_changed = True
                 at += size
             if is_changed:
@@ -228,7 +233,12 @@ class UnitFolder:
         start = self._start_of(at)
         if start < 0 or at >= self.written:
             return None
-        return self._read(start, at, self.unit_size)
+        try:
+            return self._read(start, at, self.unit_size)
+        except DiskError as error:
+            if not self._is_gone(start, error):
+                raise
+            return None
 
     def rest(self, at: int) -> memoryview | None:
         """The written units of one file from `at` on, without a copy.  None when there is none at `at`."""
@@ -236,7 +246,16 @@ class UnitFolder:
         stop = min(self.written, start + self.file_size_bytes)
         if start < 0 or at >= stop:
             return None
-        return self._files.view(self.path(start), self.file_size_bytes)[at - start : stop - start]
+        try:
+            return self._files.view(self.path(start), self.file_size_bytes)[at - start : stop - start]
+        except DiskError as error:
+            if not self._is_gone(start, error):
+                raise
+            return None
+
+    def _is_gone(self, start: int, error: DiskError) -> bool:
+        """Whether another thread deleted the file meanwhile, or, for a reader, another process."""
+        return start not in self.starts or (not self._files.writable and error.errno == errno.ENOENT)
 
     # Writing
 

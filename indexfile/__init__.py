@@ -10,8 +10,8 @@ Order of calls
 - A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the files that
   exist: `find_shape` finds them.  After an unclean stop it first calls `delete_unsafe(checkpoint's index time)`.
 - `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
-  does the same with `active()` and, from C, `put_item`: when that returns false the file is full and `active()` makes the
-  next.  Both skip a record that lies before the active file's last one.
+  does the same from C on what `active()` gives: `is_before_end` and `put_item` for a record whose keys fit (`room_of`);
+  one whose keys do not fit goes to `build`, which makes the next file on the way.
 - `sync_full()` from any one thread syncs what became full and returns the time for the checkpoint; `sync()` at a clean stop.
 - `select(...)` at any time, in any thread.  It compares hashes only: pass `keep` to drop strangers.
 

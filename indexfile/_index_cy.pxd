@@ -16,6 +16,8 @@ cdef class IndexBuffer:
 cdef I32 key_hash(I32 code) noexcept nogil
 cdef Bool put_item(IndexBuffer index, I32 code, I64 physical_offset, I64 store_ms) noexcept nogil
 cdef I32 next_item(IndexBuffer index) noexcept nogil
+cdef Size room_of(IndexBuffer index) noexcept nogil
+cdef Bool is_before_end(IndexBuffer index, I64 physical_offset) noexcept nogil
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil

@@ -80,9 +80,22 @@ class IndexBuffer:
         self.items = items
         self.is_writable = not view.readonly
 
+    @property
+    def data(self) -> memoryview:
+        """All of it, for who reads many items at once."""
+        return self._view
+
     def header(self) -> bytes:
         """The first forty bytes as they are now."""
         return bytes(self._view[:HEADER_SIZE])
+
+    def room(self) -> int:
+        """How many more keys fit."""
+        return room_of(self)
+
+    def is_repeat(self, physical_offset: int) -> bool:
+        """Whether a record lies before the last one indexed here: then it was indexed (section 3.3)."""
+        return is_before_end(self, physical_offset)
 
     def put(self, topic: bytes, key: bytes, physical_offset: int, store_timestamp_ms: int) -> bool:
         """Add one key (section 3.2); false when the file is full."""
@@ -180,6 +193,23 @@ def next_item(index: IndexBuffer) -> I32:
     """The header's count; what is not positive reads as 1."""
     count: I32 = get_i32(index._target, NEXT_ITEM_AT)
     return count if count > FIRST_ITEM else FIRST_ITEM
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def room_of(index: IndexBuffer) -> Size:
+    """How many more keys fit: a dispatch kernel hands a record with more keys to `IndexFiles.build`, which rolls."""
+    used: Size = next_item(index)
+    return index.items - used if used < index.items else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
+    """Strictly: the last record itself is indexed again."""
+    return physical_offset < get_i64(index._target, END_OFFSET_AT)
 
 
 @cython.cfunc

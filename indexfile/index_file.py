@@ -142,7 +142,7 @@ class IndexFile:
     @property
     def is_full(self) -> bool:
         """Whether the next put would be refused."""
-        return self.header.items_used + FIRST_ITEM >= self.items
+        return self.buffer.room() == 0
 
     def hits(self, code: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of a key hash, newest first.  No more than the file has items, so a loop of items ends."""

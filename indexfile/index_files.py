@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 
-from storageio import Disk, Kind, StoreCorrupt, StoreReadOnly
+from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
 from ._index_cy import IndexBuffer, hash_of
 from .index_file import Header, IndexFile
@@ -170,7 +170,7 @@ class IndexFiles:
         nothing; the newest one itself is indexed again.
         """
         buffer = self.active()
-        if is_rollback or physical_offset < self._files[-1].header.end_physical_offset:
+        if is_rollback or buffer.is_repeat(physical_offset):
             return 0
         words = [unique_key or "", *(keys or "").split(KEY_SEPARATOR)]
         encoded = [word.encode("utf-8", "replace") for word in words if word]
@@ -250,9 +250,14 @@ class IndexFiles:
             self._files[-1].sync()
 
     def _sync_name(self) -> None:
-        if self._is_new_name:
+        if not self._is_new_name:
+            return
+        self._is_new_name = False  # before the call: the writer may make another file meanwhile
+        try:
             self.disk.sync_folder(self.folder)
-            self._is_new_name = False
+        except StoreError:
+            self._is_new_name = True
+            raise
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete leading files that end before the log does begin, never the newest (section 3.7); how many."""

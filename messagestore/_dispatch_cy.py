@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 from commitlog.checks import STOPS
 from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.layout import (
-    BODY_AT, BORN_HOST_AT, BORN_HOST_V6, HOST_SIZE, HOST_SIZE_V6, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
+    BORN_HOST_AT, BORN_HOST_V6, HOST_SIZE, HOST_SIZE_V6, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, SYS_FLAG_AT, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK,
 )  # fmt: skip
 from consumequeue.layout import UNIT_SIZE
@@ -385,7 +385,8 @@ def _due_time(table: Dispatcher, properties: Source, at: Size, stop: Size, store
         return 0
     if table._delay_levels == 0:
         return store_ms + 1000
-    return store_ms + table._delays[level - 1 if level <= table._delay_levels else table._delay_levels - 1]
+    delay: I64 = table._delays[level - 1 if level <= table._delay_levels else table._delay_levels - 1]
+    return store_ms + delay
 
 
 @cython.cfunc
@@ -410,7 +411,7 @@ def _find_properties(properties: Source, size: Size, found: I32s) -> Nothing:
     while at < size:
         end: Size = find_byte(properties, at, size, PAIR_END)
         middle: Size = find_byte(properties, at, end, NAME_END)
-        if at < middle and middle < end - 1:
+        if at < middle < end - 1:
             which: Size = -1
             if is_same(properties, at, middle - at, _KEYS, 4):
                 which = 2

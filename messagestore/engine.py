@@ -17,7 +17,7 @@ from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import IndexFiles, find_shape, index_paths
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
-from storageio import Disk, FolderLock, StoreClosed, StoreError
+from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
 
 from .abort_file import AbortFile
 from .checkpoint import Checkpoint
@@ -29,6 +29,8 @@ from .progress import Progress
 from .reader_view import ReaderView
 from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .running_flags import Flag, RunningFlags
+from .set_back import set_back_numbers
+from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
@@ -43,10 +45,20 @@ class Places:
         self.commit_log = commit_log or os.path.join(root, "commitlog")
         self.queues = os.path.join(root, "consumequeue")
         self.index = os.path.join(root, "index")
-        self.checkpoint = os.path.join(root, "checkpoint")
-        self.abort = os.path.join(root, "abort")
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
+
+
+def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
+    """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
+    has_index = disk.stat(places.index) is not None
+    shape = find_shape(disk, index_paths(disk, places.index)[0]) if has_index else None
+    queue_size = find_file_size(disk, places.queues) if disk.stat(places.queues) is not None else None
+    return config.but(
+        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
+        max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
+        max_index_num=config.max_index_num or (shape.items if shape else ITEMS_DEFAULT),
+    )
 
 
 class Engine:
@@ -67,7 +79,7 @@ class Engine:
             disk.make_folder(root)
             self._lock = disk.lock(self.places.lock)
         try:
-            self.config = self._found_sizes(config)
+            self.config = found_sizes(config, self.places, disk)
             self._load(clock)
             if writable:
                 self._recover()
@@ -79,21 +91,6 @@ class Engine:
             raise
 
     # Opening
-
-    def _found_sizes(self, config: StoreConfig) -> StoreConfig:
-        """Sizes not given are those of the files that are there."""
-        disk, places = self.disk, self.places
-        shape = find_shape(disk, index_paths(disk, places.index)[0]) if self._has(places.index) else None
-        return config.but(
-            mapped_file_size_consume_queue=config.mapped_file_size_consume_queue
-            or (find_file_size(disk, places.queues) if self._has(places.queues) else None)
-            or QUEUE_FILE_SIZE_DEFAULT,
-            max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
-            max_index_num=config.max_index_num or (shape.items if shape else ITEMS_DEFAULT),
-        )
-
-    def _has(self, path: str) -> bool:
-        return self.disk.stat(path) is not None
 
     def _load(self, clock: Callable[[], int] | None) -> None:
         config, disk, places = self.config, self.disk, self.places
@@ -111,9 +108,10 @@ class Engine:
             disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
             max_matches=config.max_msgs_num_batch,
         ) if config.message_index_enable else None  # fmt: skip
-        self.checkpoint = Checkpoint(disk, places.checkpoint, writable=self.writable)
-        self.abort_file = AbortFile(disk, places.abort)
+        self.checkpoint = Checkpoint(disk, places.root, writable=self.writable)
+        self.abort_file = AbortFile(disk, places.root)
         self.was_clean = not self.abort_file.is_present
+        self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Next queue offsets of a topic, from its queues."""
@@ -137,8 +135,14 @@ class Engine:
         self._make_services(start, end)
         if start < end.offset:
             self.dispatcher.catch_up()
+        if not self.was_clean:
+            self.set_back()
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
+
+    def set_back(self) -> list[str]:
+        """Numbers of consumers and delays that lie beyond their queues; what was done."""
+        return set_back_numbers(self.disk, self.places.config, self.queues)
 
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
@@ -175,6 +179,7 @@ class Engine:
             start,
             end.last_offset,
         )
+        self.dispatcher.is_ignored = lambda topic: is_deleted(self.topics, topic)
         self.housekeeper = Housekeeper(
             self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher
         )
@@ -185,7 +190,7 @@ class Engine:
 
     def _start(self) -> None:
         """The abort file first: whoever finds it knows that the store was in use."""
-        self.abort_file.create()
+        self.abort_file.create(process_id())
         if self.config.is_sync_flush:
             self.flusher.on_flushed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)

@@ -34,7 +34,6 @@ from .config import Role, StoreConfig
 from .engine import Engine
 from .follower import Follower, LogFollower, OwnFollower
 from .reads import Page, QueueReader
-from .topics import Topics
 
 MODES = ("a", "r", "r+", "x")
 TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer (section 7.2)
@@ -63,10 +62,10 @@ class MessageStore:
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
     """
 
-    def __init__(self, engine: Engine, topics: Topics) -> None:
+    def __init__(self, engine: Engine) -> None:
         """Made by `open`."""
         self._engine = engine
-        self._topics = topics
+        self._topics = engine.topics
         self._appender = engine.log.appender
         self._append = engine.log.appender.append
         self._reader = QueueReader(engine.log, engine.view or engine.queues, engine.config, _memory_share, engine.refresh)
@@ -102,11 +101,7 @@ class MessageStore:
         if mode == "x" and exists:
             raise UnknownStore(f"{root}: there is a store already")
         engine = Engine(root, config or StoreConfig(), disk, clock, writable=mode != "r")
-        try:
-            store = cls(engine, Topics(disk, engine.places.config))
-        except BaseException:
-            engine.close()
-            raise
+        store = cls(engine)
         if engine.writable:
             _open_engines.add(engine)
         return store
@@ -307,8 +302,19 @@ class MessageStore:
         if reason:
             raise InvalidMessage(reason)
         with self._topic_guard:
-            number = self._topics.get_or_create(topic, queues or self._engine.config.default_topic_queue_nums)
-            self._admitted[topic] = number
+            known = self._topics.get(topic)
+            if known is None:
+                self._write_down_existing()
+                known = self._topics.create(topic, queues)
+            self._topics.persist()
+            self._admitted[topic] = max(1, known.write_queues)
+
+    def _write_down_existing(self) -> None:
+        """A table that is made for a first topic must name those that have queues already, or they would count as deleted."""
+        if not self._topics.names():
+            for name in self._engine.queues.topics():
+                if not name.startswith("%LMQ%"):
+                    self._topics.create(name, max(self._engine.queues.queue_ids(name), default=0) + 1)
 
     def _choose(self, message: Message) -> int:
         """By the first key, so that what belongs together keeps its order; else in turn."""

@@ -21,6 +21,7 @@ LOG = logging.getLogger(__name__)
 OWN_FOLDER = "brokerstore"  # what RocketMQ does not know; losing it loses no message
 CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
+SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (section 4)
 
 
 class LogEnd(NamedTuple):
@@ -115,7 +116,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
         return LogEnd(0, 0, 0)
     stop = _walk(log, first)
     last_ms = _store_time(log, stop.last_offset)
-    _refuse_damage(log, stop, last_ms, checkpoint.min_timestamp_ms)
+    _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS))
     cut = cut_tail(log, stop.offset, disk, root)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
 
@@ -143,20 +144,21 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
 def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> None:
     """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail."""
     at = stop.offset
-    while 0 <= (at := log.find_record(at)):
+    while (at := log.find_record(at)) >= 0:
         message = log.message_at(at)
         if message is not None and last_ms <= message.store_timestamp_ms <= safe_ms:
+            file = log.queue.find(stop.offset) or log.queue.files[0]
             raise StoreCorrupt(
-                f"{stop.why}, with safely stored records behind it",
-                file=log.queue.files[0].path if log.queue.find(stop.offset) is None else log.queue.find(stop.offset).path,  # type: ignore[union-attr]
-                offset=stop.offset - (log.queue.find(stop.offset) or log.queue.files[0]).start_offset,
+                f"{stop.why}, with safely stored records behind it; see `brokerstore recover`",
+                file=file.path,
+                offset=stop.offset - file.start_offset,
                 expected="a record",
                 found=f"a record stored at {message.store_timestamp_ms} at physical offset {at}",
             )
         at += message.size if message else 1
 
 
-def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str) -> int:
+def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup: bool = True) -> int:
     """Keep what lies behind `offset` beside the store, zero it durably, and drop later files; how many bytes were no zeros.
 
     Zeroing comes before anything new is written, so that stale records can never follow a new one.
@@ -169,7 +171,8 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str) -> int:
         end = _last_used(file, start)
         if end > start:
             kept += end - start
-            _keep(disk, root, file.start_offset + start, file.view[start:end])
+            if keep_backup:
+                keep(disk, root, file.start_offset + start, file.view[start:end])
             for at in range(start, end, CUT_PIECE):
                 file.write(at, bytes(min(CUT_PIECE, end - at)))
             file.set_positions(file.size_bytes)
@@ -190,7 +193,7 @@ def _last_used(file: MappedFile, start: int) -> int:
     return start
 
 
-def _keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
+def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
     """Cut bytes, named by the physical offset of the first; an earlier cut at the same place is never written over."""
     folder = os.path.join(root, OWN_FOLDER)
     disk.make_folder(folder)

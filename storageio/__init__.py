@@ -20,6 +20,7 @@ from .errors import (
     DiskFull,
     FlushTimeout,
     InvalidMessage,
+    MissingExtra,
     PutRejected,
     StoreClosed,
     StoreCorrupt,
@@ -30,7 +31,7 @@ from .errors import (
     UnknownStore,
     UnsupportedPlatform,
 )
-from .processes import in_forked_child, memory_bytes
+from .processes import in_forked_child, memory_bytes, process_id
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
 
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidMessage",
     "Kind",
     "Map",
+    "MissingExtra",
     "Mode",
     "PutRejected",
     "RealDisk",
@@ -60,5 +62,6 @@ __all__ = [
     "UnsupportedPlatform",
     "in_forked_child",
     "memory_bytes",
+    "process_id",
     "replace_file",
 ]

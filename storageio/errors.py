@@ -13,6 +13,10 @@ class UnsupportedPlatform(StoreError):
     """This operating system cannot do what was asked (for example open a store for writing on Windows)."""
 
 
+class MissingExtra(StoreError, ImportError):
+    """A library that this needs is not installed; the text names the extra to install."""
+
+
 class UnknownStore(StoreError):
     """The folder is no store, or one of a kind that is named but not read here."""
 

@@ -12,6 +12,11 @@ def in_forked_child(call: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=call)
 
 
+def process_id() -> int:
+    """Of this process."""
+    return os.getpid()
+
+
 def memory_bytes() -> int:
     """The machine's memory; 1 GiB where it cannot be asked."""
     try:

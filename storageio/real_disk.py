@@ -21,6 +21,7 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does n
 _FULL = {errnos.ENOSPC, errnos.EDQUOT}
 _IS_WINDOWS = sys.platform == "win32"
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _ZEROS = bytes(1 << 20)
 
@@ -171,6 +172,29 @@ class RealFile:
                 os.close(descriptor)
 
 
+def _open(path: str, flags: int) -> int:
+    """A descriptor.  Reading leaves the access time alone where the system lets us: only the owner may ask for that."""
+    if _NO_ACCESS_TIME and not flags & (os.O_WRONLY | os.O_RDWR):
+        with contextlib.suppress(PermissionError):
+            return os.open(path, flags | _NO_ACCESS_TIME)
+    return os.open(path, flags, 0o644)
+
+
+@contextlib.contextmanager
+def _names(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """A folder's names, read through a descriptor where that keeps its access time."""
+    if not _NO_ACCESS_TIME:
+        with os.scandir(folder) as names:
+            yield names
+        return
+    descriptor = _open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as names:
+            yield names
+    finally:
+        os.close(descriptor)
+
+
 def _full_sync(descriptor: int) -> None:
     """macOS: `fsync` stops at the drive's cache."""
     import fcntl  # absent on Windows
@@ -224,7 +248,7 @@ class RealDisk:
         if mode is not Mode.READ and _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
         with _named("open", path):
-            descriptor = os.open(path, flags | _SAFE | _BINARY, 0o644)
+            descriptor = _open(path, flags | _SAFE | _BINARY)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise OSError(errnos.EINVAL, "not a regular file")
@@ -233,7 +257,7 @@ class RealDisk:
     def list(self, folder: str) -> list[Entry]:
         """A name that vanishes while we look is left out."""
         found = []
-        with _named("list", folder), os.scandir(folder) as names:
+        with _named("list", folder), _names(folder) as names:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     found.append(_entry(name.name, name.stat(follow_symlinks=False)))

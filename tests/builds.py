@@ -31,6 +31,8 @@ class World:
         return self._modules[name]
 
     def __getattr__(self, name: str) -> ModuleType:
+        if name not in self._modules:
+            raise AttributeError(name)  # so that Hypothesis may ask a fixture what it is
         return self._modules[name]
 
 

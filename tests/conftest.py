@@ -40,7 +40,7 @@ def _unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`fixture_store(name)`: shared and unpacked once, for reading only.  `fixture_store(name, own=True)`: a copy of one's own."""
+    """`fixture_store(name)`: shared and unpacked once, for reading only; with `own=True` a copy of one's own."""
 
     def unpack(name: str, own: bool = False) -> Fixture:
         if own or name not in _unpacked:

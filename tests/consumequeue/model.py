@@ -1,14 +1,28 @@
-"""Section 2.3 as plainly as it can be said: one unit at a time, files as byte arrays."""
+"""What the tests hold the queues against."""
 
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
+PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 UNIT = struct.Struct(">qiq")
 
 
+def packed(first: int, count: int) -> bytes:
+    """Units `first` and on, of records of 100 bytes, one behind the other; the tags code is the unit's number."""
+    return b"".join(UNIT.pack(100 * number, 100, number) for number in range(first, first + count))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 class PlainQueue:
-    """What RocketMQ's queue would hold."""
+    """Section 2.3 as plainly as it can be said: one unit at a time, files as byte arrays."""
 
     def __init__(self, file_size: int) -> None:
         self.file_size = file_size

@@ -6,7 +6,6 @@ import errno
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storageio import DiskFull, InvalidMessage, StoreReadOnly
+from storageio import REAL_DISK, DiskFull, InvalidMessage, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
-from tests.consumequeue.model import UNIT, PlainQueue
+from tests.builds import World
+from tests.consumequeue.model import PROPERTY, UNIT, PlainQueue, files_of, packed
 
-PRE_BLANK = bytes.fromhex("0000000000000000" "7fffffff" "0000000000000000")
-
-
-def packed(first: int, count: int) -> bytes:
-    """Units of records of 100 bytes, one behind the other."""
-    return b"".join(UNIT.pack(100 * number, 100, number) for number in range(first, first + count))
+PRE_BLANK = bytes.fromhex("00000000000000007fffffff0000000000000000")
 
 
-def test_units_lie_one_behind_the_other_and_roll_to_the_next_file(queues: Any, tmp_path: Path, files_of: Any) -> None:
+def test_units_lie_one_behind_the_other_and_roll_to_the_next_file(queues: Any, tmp_path: Path) -> None:
     """Twelve units in files of ten: a full file and one with two units and zeros."""
     opened = queues()
     assert opened.get_or_add("T", 3).append_run(0, packed(0, 12)) == 12
@@ -80,7 +75,15 @@ def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
     assert queue.max_offset == 3
 
 
-def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path, files_of: Any) -> None:
+def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
+    """Of a run from 0 in a queue that has units only the first is appended: the places of the others are taken."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 4))
+    assert queue.append_run(0, packed(50, 3)) == 1
+    assert [unit.tags_code for _, unit in queue.units()] == [0, 1, 2, 3, 50]
+
+
+def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path) -> None:
     """Step 3: the file before the first unit is filled with units no record has; they are no units of the queue."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(23, packed(50, 2))
@@ -157,25 +160,23 @@ RUNS = st.lists(
 )
 
 
+@PROPERTY
 @given(RUNS, st.integers(1, 7))
-def test_any_runs_give_the_bytes_of_the_plain_model(runs: Any, units: int) -> None:
+def test_any_runs_give_the_bytes_of_the_plain_model(world: World, runs: Any, units: int) -> None:
     """In bulk, one by one, and as the model says: repeats, gaps, blanks and rolls in any mixture."""
-    from consumequeue import ConsumeQueues
-    from storageio import REAL_DISK
-    from tests.consumequeue.conftest import read_folder
-
+    make = world.consumequeue.ConsumeQueues
     plain = PlainQueue(20 * units)
     folder = Path(tempfile.mkdtemp())
-    bulk = ConsumeQueues(REAL_DISK, str(folder / "bulk"), writable=True, file_size_bytes=20 * units)
-    single = ConsumeQueues(REAL_DISK, str(folder / "single"), writable=True, file_size_bytes=20 * units)
+    bulk = make(REAL_DISK, str(folder / "bulk"), writable=True, file_size_bytes=20 * units)
+    single = make(REAL_DISK, str(folder / "single"), writable=True, file_size_bytes=20 * units)
     try:
         for first, run in runs:
             bulk.get_or_add("T", 0).append_run(first, b"".join(UNIT.pack(*unit) for unit in run))
             for number, unit in enumerate(run):
                 plain.append(*unit, first + number)
                 single.get_or_add("T", 0).append(*unit, first + number)
-        assert read_folder(folder / "single") == plain.as_files("T/0")
-        assert read_folder(folder / "bulk") == plain.as_files("T/0")
+        assert files_of(folder / "single") == plain.as_files("T/0")
+        assert files_of(folder / "bulk") == plain.as_files("T/0")
         for opened in (bulk, single):
             assert opened.max_physical_offset() == plain.top
             assert not runs or opened.get("T", 0).max_offset == plain.written // 20
@@ -195,15 +196,16 @@ def test_one_run_is_one_write(queues: Any) -> None:
     assert disk.counts["write"] == before + 1
 
 
-def test_the_units_of_real_stores_give_their_files(fixture: Callable[[str], Any], queues: Any, tmp_path: Path, files_of: Any) -> None:
-    """The units of every queue of five real stores give the files that the real stores wrote."""
-    for name in ("plain", "cqext", "batchcq", "broker-live", "lmq"):
-        store, manifest = fixture(name)
-        opened = queues(units=100, folder=tmp_path / name)
-        for queue in manifest["queues"]:
-            if "cq" in queue and not queue.get("ext"):
-                units = b"".join(UNIT.pack(*unit) for unit in queue["cq"])
-                opened.get_or_add(queue["topic"], queue["queueId"]).append_run(0, units)
-        made, real = files_of(tmp_path / name), files_of(store / "consumequeue")
-        assert made == {path: real[path] for path in made}
-        assert len(made) == len(real) or name == "cqext"
+@pytest.mark.parametrize("name", ["plain", "cqext", "batchcq", "broker-live", "lmq"])
+def test_the_units_of_a_real_store_give_its_files(name: str, fixture_store: Any, queues: Any, tmp_path: Path) -> None:
+    """Every queue file, byte by byte (all but those that hold addresses of extended units)."""
+    fixture = fixture_store(name)
+    opened = queues(units=100)
+    for queue in fixture.truth()["queues"]:
+        if "cq" in queue and not queue.get("ext"):
+            units = b"".join(UNIT.pack(*unit) for unit in queue["cq"])
+            opened.get_or_add(queue["topic"], queue["queueId"]).append_run(0, units)
+    opened.flush()
+    made, real = files_of(tmp_path / "consumequeue"), files_of(fixture.store / "consumequeue")
+    assert made == {path: real[path] for path in made}
+    assert len(made) == len(real) or name == "cqext"
