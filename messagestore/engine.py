@@ -25,6 +25,7 @@ from .config import StoreConfig, delay_times_ms
 from .dispatcher import DispatchService
 from .flusher import FlushService
 from .housekeeper import Housekeeper
+from .pool import PooledFiles
 from .progress import Progress
 from .reader_view import ReaderView
 from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
@@ -128,6 +129,8 @@ class Engine:
             end = end_after_clean_stop(self.log, note)
         else:
             end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
+        if self.config.uses_pool:
+            self.log.buffers = PooledFiles(self.log, self.config.transient_store_pool_size)
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
@@ -185,14 +188,15 @@ class Engine:
         )
 
     def dispatch_limit(self) -> int:
-        """With synchronous flush nothing is readable before it is on the disk (format page, section 2.2)."""
-        return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.written_offset
+        """Nothing is readable before it is in the files (section 6.1), with synchronous flush on the disk (section 2.2)."""
+        return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset
 
     def _start(self) -> None:
         """The abort file first: whoever finds it knows that the store was in use."""
         self.abort_file.create(process_id())
         if self.config.is_sync_flush:
             self.flusher.on_flushed.append(self.dispatcher.wake)
+        self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
         for service in (self.flusher, self.dispatcher, self.housekeeper):

@@ -25,7 +25,7 @@ from commitlog._scan_cy import Reader, scan
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 
-from .checkpoint import Checkpoint
+from .checkpoint import SLACK_MS, read_checkpoint
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -39,7 +39,6 @@ BATCH = 256
 STAND_SIZE = 128  # bytes kept of the last record taken: its offsets, times and the CRC of its body are among them
 DAMAGE_AFTER_S = 1.0  # bytes that are no record and do not change for so long may be damage
 DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
-SAFE_SLACK_MS = 3000
 FOR_EVER_MS = (1 << 63) - 1
 
 
@@ -330,8 +329,5 @@ class LogFollower(Follower):
         """Up to which store time records may be taken."""
         if not self._is_durable or not self._engine.abort_file.is_present:
             return FOR_EVER_MS
-        checkpoint = Checkpoint(self._engine.disk, self._engine.places.checkpoint, writable=False)
-        try:
-            return checkpoint.physic_msg_timestamp_ms - SAFE_SLACK_MS
-        finally:
-            checkpoint.close()
+        found = read_checkpoint(self._engine.disk, self._engine.checkpoint.path)
+        return found.values.physic_msg_timestamp_ms - SLACK_MS

@@ -76,7 +76,7 @@ class PooledFiles:
         self.pool = BufferPool(log.file_size_bytes, count)
         self._buffered: list[_Buffered] = []
         self._guard = threading.Lock()
-        self.committed_offset = 0
+        self.committed_offset = log.written_offset
 
     def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
         """Go on in a file that holds records up to `file.written`."""
