@@ -58,6 +58,7 @@ class StoreConfig:
     flush_interval_consume_queue_ms: int = 1000
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval_ms: int = 60_000
+    flush_consumer_offset_interval_ms: int = 5000
     sync_flush_timeout_ms: int = 5000
     os_page_cache_busy_timeout_ms: int = 1000
 

@@ -22,15 +22,18 @@ from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
 from .abort_file import AbortFile
 from .checkpoint import Checkpoint
 from .config import StoreConfig, delay_times_ms
+from .consumer_offsets import ConsumerOffsets
 from .dispatcher import DispatchService
 from .flusher import FlushService
-from .housekeeper import Housekeeper
+from .housekeeper import Housekeeper, every
 from .pool import PooledFiles
 from .progress import Progress
 from .reader_view import ReaderView
 from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
+from .retention import Retention
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
+from .sharing import QueueSharing
 from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +75,10 @@ class Engine:
         self.writable = writable
         self.flags = RunningFlags()
         self.progress = Progress()
+        self.sharing = QueueSharing()
         self.view: ReaderView | None = None
+        self._consumer_offsets: ConsumerOffsets | None = None
+        self._offsets_guard = threading.Lock()
         self.is_closed = False
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -186,6 +192,15 @@ class Engine:
         self.housekeeper = Housekeeper(
             self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher
         )
+        self.retention = Retention(
+            self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper
+        )
+        self.housekeeper.jobs.append(self.retention.run_due)
+        self.housekeeper.jobs.append(every(config.flush_consumer_offset_interval_ms, self.persist_offsets))
+
+    def _settled(self) -> int:
+        """Before it everything is dispatched and on the disk."""
+        return min(self.dispatcher.position, self.flusher.flushed_offset)
 
     def dispatch_limit(self) -> int:
         """Nothing is readable before it is in the files (section 6.1), with synchronous flush on the disk (section 2.2)."""
@@ -201,6 +216,23 @@ class Engine:
         self.dispatcher.on_progress.append(self.progress.notify)
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
+
+    @property
+    def lookup(self) -> ReaderView | ConsumeQueues:
+        """Where a queue is looked up."""
+        return self.view or self.queues
+
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """Loaded when first wanted; beside a writer every time, since he changes them."""
+        with self._offsets_guard:
+            if self._consumer_offsets is None or not self.writable:
+                self._consumer_offsets = ConsumerOffsets(self.disk, self.places.config)
+            return self._consumer_offsets
+
+    def persist_offsets(self) -> None:
+        """Write down what consumers committed."""
+        if self._consumer_offsets is not None:
+            self._consumer_offsets.persist()
 
     def refresh(self, *, again: bool = False) -> None:
         """Opened for reading: see what a writer did since.  Opened for writing there is nothing to see."""
@@ -237,6 +269,7 @@ class Engine:
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
             self.housekeeper.flush_derived(thorough=True)
+            self.persist_offsets()
             self.log.queue.drop_prepared()
         except StoreError as error:
             LOG.error("not a clean stop: %s", error)

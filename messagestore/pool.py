@@ -47,7 +47,7 @@ class BufferPool:
             if self._left == 0:
                 raise DiskError("borrow a buffer", path, errno.ENOMEM, "every buffer of the transient store pool is in use")
             self._left -= 1
-        return memoryview(numpy.zeros(self._size_bytes, dtype=numpy.uint8))
+        return numpy.zeros(self._size_bytes, dtype=numpy.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
         """For the next file."""

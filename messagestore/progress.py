@@ -6,7 +6,10 @@ import threading
 
 
 class Progress:
-    """A number that grows with every step.  Look at `count`, look for work, and wait only if there was none: no step is missed."""
+    """A number that grows with every step.
+
+    Look at `count`, look for work, and wait only if there was none: then no step is missed.
+    """
 
     def __init__(self) -> None:
         """Nothing happened yet."""

@@ -111,6 +111,14 @@ class ReaderView:
             found = find_file_size(self._disk, self._queues.folder)
             self._queues.file_size_bytes = found or self._queues.file_size_bytes
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """Of one topic, as its folder lists them; sorted."""
+        folder = os.path.join(self._queues.folder, topic)
+        if self._disk.stat(folder) is None:
+            return []
+        found = [entry.name for entry in self._disk.list(folder) if entry.kind is Kind.FOLDER]
+        return sorted(int(name) for name in found if name.isascii() and name.isdigit() and str(int(name)) == name)
+
     def discover(self) -> None:
         """Every queue that came since."""
         with self._guard:

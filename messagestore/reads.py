@@ -56,7 +56,7 @@ class QueueReader:
         self, log: CommitLog, queues: Queues, config: StoreConfig, memory_bytes: Callable[[], int],
         refresh: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`memory_bytes()`: how far behind the log's end a record still counts as in memory; `refresh()`: see a writer's files."""
+        """`memory_bytes()`: how far behind the log's end a record counts as in memory; `refresh()`: see a writer's files."""
         self._log = log
         self._queues = queues
         self._config = config
@@ -124,6 +124,11 @@ class QueueReader:
                 file=queue.folder, offset=place * UNIT_SIZE, expected=f"a record of {size} bytes at {physical}", found=found,
             )  # fmt: skip
         return message
+
+    def store_time(self, physical_offset: int, _size: int) -> int:
+        """Of a record, -1 where none begins."""
+        message = self._log.message_at(physical_offset, 0)
+        return message.store_timestamp_ms if message is not None else -1
 
     def _is_full(self, page: Page, physical: int, size: int, max_count: int, max_bytes: int) -> bool:
         """The limits of one answer; the first message always fits."""
