@@ -110,11 +110,17 @@ class Consumer:
         return found[0]
 
     def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
-        """Up to `max_count` messages; waits for the first of them until the time-out, for ever with None."""
+        """Up to `max_count` messages; waits for the first of them until the time-out, for ever with None.
+
+        What was put before the call is found.
+        """
         began = time.monotonic()
         while not self.is_closed:
             seen = self._engine.progress.count
             found = self._take(max_count)
+            if len(found) < max_count:
+                self._engine.settle()
+                found += self._take(max_count - len(found))
             waited_s = time.monotonic() - began
             if found or (timeout_s is not None and waited_s >= timeout_s):
                 return found
@@ -171,18 +177,20 @@ class Consumer:
     def _assign(self) -> None:
         """Let go of queues that others have now, and go on in those that came."""
         self._discover()
-        generation = self._engine.sharing.generation
+        changes = self._engine.sharing.changes(self.topic, self.group)
         mine = self._fixed
         if mine is None:
             mine = self._engine.sharing.share(self.topic, self.group, self, self._queue_ids)
-        if mine == self._seen[1] and generation == self._seen[0]:
+        if mine == self._seen[1] and changes == self._seen[0]:
             return
+        if changes - self._seen[0] > 1 and self._fixed is None:
+            self._states.clear()  # any of them may have been in another hand meanwhile
         for queue_id in self._states.keys() - set(mine):
             del self._states[queue_id]
         for queue_id in mine:
             if queue_id not in self._states:
                 self._states[queue_id] = _QueueState(self._first_position(queue_id))
-        self._seen = (generation, mine)
+        self._seen = (changes, mine)
 
     def _discover(self) -> None:
         """The topic's queues: known in the writing process, looked for now and then elsewhere."""
@@ -209,6 +217,8 @@ class Consumer:
     def queues(self) -> list[int]:
         """The queue ids in this consumer's hand."""
         with self._lock:
+            self._check()
+            self._engine.settle()
             self._assign()
             return list(self._seen[1])
 
@@ -221,10 +231,10 @@ class Consumer:
 
     def seek(self, queue_id: int, offset: int) -> None:
         """Go on at a queue offset; one outside the queue is brought to its nearer end.  Nothing is committed by it."""
-        queue = self._engine.lookup.get(self.topic, queue_id)
-        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         with self._lock:
             self._state(queue_id)
+            queue = self._engine.lookup.get(self.topic, queue_id)
+            low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
             self._states[queue_id] = _QueueState(min(max(offset, low), high))
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
@@ -246,6 +256,8 @@ class Consumer:
         return max(0, queue.max_offset - max(state.done_before, queue.min_offset)) if queue is not None else 0
 
     def _state(self, queue_id: int) -> _QueueState:
+        self._check()
+        self._engine.settle()
         self._assign()
         if queue_id not in self._states:
             raise InvalidMessage(f"queue {queue_id} of {self.topic} is not in this consumer's hand: {sorted(self._states)} are")

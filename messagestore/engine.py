@@ -239,6 +239,13 @@ class Engine:
         if self.view is not None:
             self.view.refresh(again=again)
 
+    def settle(self) -> None:
+        """Wait for the dispatcher to reach what was written (with a pool, committed), so that what was put is found."""
+        self.check_open()
+        self.refresh()
+        if self.writable and self.dispatcher.position < (end := self.dispatch_limit()):
+            self.dispatcher.wait_for(end)
+
     # Closing
 
     def close(self) -> None:

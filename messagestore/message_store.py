@@ -362,12 +362,12 @@ class MessageStore:
         tags: set[str] | None = None,
     ) -> Page:  # fmt: skip
         """One page from a queue offset, with a status and the offset to go on at (format page, section 8.1)."""
-        self._settle()
+        self._engine.settle()
         return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
 
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
         """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
-        self._settle()
+        self._engine.settle()
         queue = self._queue(topic, queue_id)
         if queue is None:
             return iter(())
@@ -394,7 +394,7 @@ class MessageStore:
         waits for more until it is closed, or until nothing came for `timeout_s`.  Consumers of one group in this process
         share the queues, but for those that were given queues.
         """
-        self._engine.check_open()
+        self._engine.settle()
         return Consumer(self._engine, self._reader, topic, group, queues, tags, timeout_s, start)
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
@@ -412,7 +412,7 @@ class MessageStore:
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
     ) -> list[StoredMessage]:
         """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
-        self._settle()
+        self._engine.settle()
         if self._engine.index is None:
             return []
         low, high = begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
@@ -431,7 +431,7 @@ class MessageStore:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
-        self._settle()
+        self._engine.settle()
         queue = self._queue(topic, queue_id)
         if queue is None:
             return 0
@@ -470,14 +470,6 @@ class MessageStore:
         self._engine.check_open()
         if self._engine.view is not None:
             self._engine.view.discover()
-
-    def _settle(self) -> None:
-        """Wait for the dispatcher to reach what was written, so that what was put is found."""
-        engine = self._engine
-        engine.check_open()
-        engine.refresh()
-        if engine.writable and engine.dispatcher.position < (end := engine.dispatch_limit()):
-            engine.dispatcher.wait_for(end)
 
 
 class PutFuture(Future[PutResult]):

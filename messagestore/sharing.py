@@ -15,14 +15,18 @@ class QueueSharing:
     def __init__(self) -> None:
         """Nobody consumes."""
         self._members: dict[tuple[str, str], list[object]] = {}
+        self._changes: dict[tuple[str, str], int] = {}
         self._guard = threading.Lock()
-        self.generation = 0
+
+    def changes(self, topic: str, group: str) -> int:
+        """How often somebody came or went: between two looks one apart, no queue can have gone and come back."""
+        return self._changes.get((topic, group), 0)
 
     def join(self, topic: str, group: str, member: object) -> None:
         """Take part from now on."""
         with self._guard:
             self._members.setdefault((topic, group), []).append(member)
-            self.generation += 1
+            self._changes[topic, group] = self.changes(topic, group) + 1
 
     def leave(self, topic: str, group: str, member: object) -> None:
         """Leave one's queues to the others."""
@@ -30,7 +34,7 @@ class QueueSharing:
             members = self._members.get((topic, group), [])
             if member in members:
                 members.remove(member)
-                self.generation += 1
+                self._changes[topic, group] = self.changes(topic, group) + 1
             if not members:
                 self._members.pop((topic, group), None)
 
