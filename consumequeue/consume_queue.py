@@ -32,7 +32,7 @@ class ConsumeQueue(UnitFolder):
     An open queue costs a few hundred bytes: no descriptor, no map, and its files are listed when first needed.
     """
 
-    __slots__ = ("_max_physical_offset", "_min_offset")
+    __slots__ = ("_max_physical_offset", "_min_offset", "log_min_offset")
     unit_size = UNIT_SIZE
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
@@ -40,6 +40,7 @@ class ConsumeQueue(UnitFolder):
         super().__init__(root, topic, queue_id, file_size_bytes, files)
         self._max_physical_offset: int | None = None
         self._min_offset: int | None = None
+        self.log_min_offset = 0  # as the log began when it was opened
 
     def _count_valid(self, units: bytes) -> int:
         return count_valid(units)
@@ -66,6 +67,8 @@ class ConsumeQueue(UnitFolder):
         """The first unit that still has its record: see `correct_min_offset`.  Never one of the blanks before a first unit."""
         if self._min_offset is None:
             self._min_offset = self._first_unit()
+            if self.log_min_offset > 0:
+                self.correct_min_offset(self.log_min_offset)
         starts = self.starts
         return max(self._min_offset, starts[0] // UNIT_SIZE) if starts else self._min_offset
 

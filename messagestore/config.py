@@ -87,7 +87,9 @@ class StoreConfig:
         if self.default_topic_queue_nums < 1:
             raise InvalidMessage("default_topic_queue_nums: at least 1")
         if self.transient_store_pool_size < 2:
-            raise InvalidMessage("transient_store_pool_size: at least 2, since a file gets its buffer before the last one is done")
+            raise InvalidMessage(
+                "transient_store_pool_size: at least 2, since a file gets its buffer before the last one is done"
+            )
         delay_times_ms(self.message_delay_level)
 
     @classmethod

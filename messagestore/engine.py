@@ -102,14 +102,15 @@ class Engine:
     def _load(self, clock: Callable[[], int] | None) -> None:
         config, disk, places = self.config, self.disk, self.places
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
-        self.queues = ConsumeQueues(
-            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue
-        )
         self.offsets = QueueOffsets(self._known_offsets)
         self.log = CommitLog(
             LogPaths.parse(disk, places.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
             clock=clock, body_size_max=config.max_message_size,
+        )  # fmt: skip
+        self.queues = ConsumeQueues(
+            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
+            log_min_offset=max(self.log.min_offset, 0),
         )  # fmt: skip
         self.index = IndexFiles(
             disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,

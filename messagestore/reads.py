@@ -143,11 +143,27 @@ class QueueReader:
 
     def messages(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[StoredMessage]:
         """Every message of a range, in order; those whose records left the log are passed over."""
-        for place, unit in queue.units(start, stop):
-            if unit.physical_offset >= self._log.min_offset:
-                message = self._message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
-                if message is not None:
-                    yield message
+        at = start
+        while at < stop:
+            try:
+                for place, unit in queue.units(at, stop):
+                    at = place + 1
+                    if unit.physical_offset >= self._log.min_offset:
+                        message = self._message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
+                        if message is not None:
+                            yield message
+            except DiskError:  # a queue file that was deleted meanwhile
+                if at >= self._low(queue):
+                    raise
+            if at >= self._low(queue):
+                return
+            at = self._low(queue)
+
+    def _low(self, queue: ConsumeQueue) -> int:
+        """Where a queue begins now."""
+        self._refresh()
+        found = self._queues.get(queue.topic, queue.queue_id)
+        return found.min_offset if found is not None else 0
 
 
 def _out_of_range(offset: int, low: int, high: int) -> tuple[GetStatus | None, int]:

@@ -17,7 +17,10 @@ from storageio import DiskError, InvalidMessage, PutRejected
 from storageio.testing import WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, log_files, message, number_of, open_store, put_all, until
 
-STILL = {"commit_interval_commit_log_ms": 600_000, "flush_interval_commit_log_ms": 600_000}  # the flusher does nothing by itself
+STILL = {
+    "commit_interval_commit_log_ms": 600_000,
+    "flush_interval_commit_log_ms": 600_000,
+}  # the flusher does nothing by itself
 
 
 def pooled(root: Path, **changes: Any) -> MessageStore:
