@@ -25,7 +25,14 @@ def extension(module: str) -> Extension:
     """One kernel, with the hash of what it is made from inside."""
     source = module.replace(".", "/") + ".py"
     digest = BUILDS["source_hash"](ROOT, module)
-    return Extension(module, [source], extra_compile_args=["-O3"], define_macros=[("SOURCE_HASH", f"{digest}u")])
+    declarations = [str(path) for package in BUILDS["PACKAGES"] for path in sorted((ROOT / package).glob("*.pxd"))]
+    return Extension(
+        module,
+        [source],
+        extra_compile_args=["-O3"],
+        define_macros=[("SOURCE_HASH", f"{digest}u")],
+        depends=declarations,  # the hash covers them all, so a change in one makes every build stale
+    )
 
 
 def extensions() -> list[Extension]:

@@ -6,7 +6,7 @@ the next one ends in a blank record over its rest.  Behind the last record there
 
 Order of calls for a writer: `CommitLog(paths, writable=True)`, `find_end()`, `attach(end)`, then `appender.append(...)`,
 `append_many`, `append_batch`, `append_columns`; `flush()`; `close()`.  A reader: `open_log(folder)`, then `message_at`,
-`messages`, `select`, `walk_file`.
+`messages`, `select`, `walk_file`; `read_fixed` and `read_columns` for NumPy and Arrow columns.
 
 - *written*: the append returned.  Every process that maps the file sees the record, whole or not at all; it survives the
   process, not the machine.
@@ -18,9 +18,13 @@ Nothing here starts a thread, takes the store's lock or decides what damage mean
 
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
-from ._append_cy import Appender, QueueOffsets, TopicQueues
+from ._append_cy import Appender
 from ._message_cy import Message, PutResult, StoredMessage, decode_properties, delete_property, encode_properties
+from ._offsets_cy import QueueOffsets, TopicQueues
+from .arrow_columns import read_columns
 from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
+from .column_input import offsets_and_data
+from .columns import read_fixed
 from .commit_log import HOST_DEFAULT, CommitLog, Stop, open_log
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
@@ -53,5 +57,8 @@ __all__ = [
     "delete_property",
     "encode_message_id",
     "encode_properties",
+    "offsets_and_data",
     "open_log",
+    "read_columns",
+    "read_fixed",
 ]

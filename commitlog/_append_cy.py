@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import threading
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import DiskError, InvalidMessage, StoreClosed
+from storageio import DiskError, InvalidMessage, PutRejected, StoreClosed
 
 from ._message_cy import Message, PutResult, delete_property, encode_properties
+from ._offsets_cy import QueueOffsets, TopicQueues
 from ._record_cy import Envelope
 from .hosts import encode_host
 from .java_numbers import SCHEDULE_TOPIC, check_number_properties
 from .layout import (
-    BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, MAGIC_V1, MAGIC_V2, NAME_END,
-    PAIR_END, PROPERTIES_SIZE_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX, TOPIC_SIZE_MAX_V1,
+    BATCH_MEMBER_SIZE, BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, NAME_END,
+    PAIR_END, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 )  # fmt: skip
 from .status import PutStatus
@@ -36,118 +36,11 @@ OK = PutStatus.PUT_OK
 ILLEGAL = PutStatus.MESSAGE_ILLEGAL
 PROPERTIES_EXCEEDED = PutStatus.PROPERTIES_SIZE_EXCEEDED
 NO_FILE = PutStatus.CREATE_MAPPED_FILE_FAILED
-QUEUES_MAX = 65536
-QUEUES_FIRST = 8
 _KEYS: Source = source_of_bytes(b"KEYS\x01")
 _TAGS: Source = source_of_bytes(b"TAGS\x01")
 _INNER: Source = source_of_bytes(b"INNER_")
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
 NextFile = Callable[[], tuple[memoryview, int]]
-
-
-class TopicQueues:
-    """A topic's name as records hold it, and the next queue offset of each of its queues."""
-
-    __slots__ = ("_capacity", "_held", "_next", "_next_offsets", "encoded", "magic", "name")
-
-    def __init__(self, name: str) -> None:
-        """Raises `InvalidMessage` for a name that no record can hold."""
-        encoded: bytes = _encode_topic(name)
-        self.name = name
-        self.magic = MAGIC_V1 if _is_short(name, encoded) else MAGIC_V2
-        self.encoded = len(encoded).to_bytes(1 if self.magic == MAGIC_V1 else 2, "big") + encoded
-        self._capacity = 0
-        self._next_offsets: Any = array("q")
-        self._held = memoryview(b"")
-        self._grow(QUEUES_FIRST - 1)
-
-    def _grow(self, queue_id: Size) -> Bool:
-        """Make room for a queue; the old buffer lives while a view of it does."""
-        capacity: Size = max(QUEUES_FIRST, self._capacity)
-        while capacity <= queue_id:
-            capacity *= 2
-        grown = array("q", bytes(8 * capacity))
-        grown[: self._capacity] = self._next_offsets
-        self._next_offsets = grown
-        self._held = memoryview(grown)
-        self._next: I64s = i64s_of(self._held)
-        self._capacity = capacity
-        return True
-
-    def next_offset(self, queue_id: int) -> int:
-        """0 for a queue that never had a message."""
-        return int(self._next_offsets[queue_id]) if 0 <= queue_id < self._capacity else 0
-
-    def set_next_offset(self, queue_id: int, queue_offset: int) -> None:
-        """At opening, and when a store is cut."""
-        if not 0 <= queue_id < QUEUES_MAX:
-            raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
-        if queue_id >= self._capacity:
-            self._grow(queue_id)
-        self._next_offsets[queue_id] = queue_offset
-
-    def queues(self) -> Iterator[tuple[int, int]]:
-        """(queue id, next offset) of every queue that has had a message."""
-        for queue_id, queue_offset in enumerate(self._next_offsets):
-            if queue_offset:
-                yield queue_id, queue_offset
-
-
-def _encode_topic(name: str) -> bytes:
-    """UTF-8, not empty, not too long for two bytes of length."""
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidMessage(f"topic {name!r} is no text: {error}") from error
-    if not 0 < len(encoded) <= TOPIC_SIZE_MAX:
-        raise InvalidMessage(f"topic of {len(encoded)} bytes: 1 to {TOPIC_SIZE_MAX} wanted")
-    return encoded
-
-
-def _is_short(name: str, encoded: bytes) -> bool:
-    """Whether one byte of length does (section 1.1, version rule).
-
-    The real store counts characters and lets the bytes overflow; a name whose bytes do not fit is V2 here, which it reads.
-    """
-    return len(name.encode("utf-16-le")) // 2 <= TOPIC_SIZE_MAX_V1 and len(encoded) <= TOPIC_SIZE_MAX_V1
-
-
-class QueueOffsets:
-    """The next queue offset of every topic and queue (section 2.4)."""
-
-    __slots__ = ("_known", "_topics")
-
-    def __init__(self, known: Callable[[str], list[tuple[int, int]]] | None = None) -> None:
-        """`known(topic)` gives (queue id, next offset) of what the store has already, asked once a topic; without it every
-        queue begins at 0.
-        """
-        self._topics: dict[str, TopicQueues] = {}
-        self._known = known
-
-    def topic(self, name: str) -> TopicQueues:
-        """Made on first use."""
-        found: TopicQueues | None = self._topics.get(name)
-        if found is None:
-            found = TopicQueues(name)
-            if self._known is not None:
-                for queue_id, queue_offset in self._known(name):
-                    found.set_next_offset(queue_id, queue_offset)
-            found = self._topics.setdefault(name, found)
-        return found
-
-    def next_offset(self, topic: str, queue_id: int) -> int:
-        """0 for what never had a message."""
-        return self.topic(topic).next_offset(queue_id)
-
-    def set_next_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """At opening, and when a store is cut."""
-        self.topic(topic).set_next_offset(queue_id, queue_offset)
-
-    def queues(self) -> Iterator[tuple[str, int, int]]:
-        """(topic, queue id, next offset) of every queue that has had a message."""
-        for name, found in list(self._topics.items()):
-            for queue_id, queue_offset in found.queues():
-                yield name, queue_id, queue_offset
 
 
 class Appender:
@@ -247,25 +140,18 @@ class Appender:
     def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
         """Append a body whose properties are encoded already; (physical offset, queue offset).
 
-        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `InvalidMessage` or
-        `DiskError` where `append` gives a status.
+        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `PutRejected` where
+        `append` gives a status.
         """
         name: TopicQueues = self.offsets.topic(topic)
         envelope: Envelope = self._envelope
-        result: PutResult | None = None
         self._lock.acquire()
         try:
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
-            if len(body) > self.body_size_max or len(properties) > PROPERTIES_SIZE_MAX - CRC_SIZE:
-                result = self._result()
-                self._refusal(len(body), len(properties), result)
-            elif size + BLANK_SIZE > self._capacity - self.position:
-                result = self._result()
-                self._reserve(size, result)
-            if result is not None and result.status is not OK:
-                raise InvalidMessage(str(result.reason))
+            if size > self._size_sure or size + BLANK_SIZE > self._capacity - self.position:
+                self._make_room(len(body), len(properties), size)
             now: I64 = self._now()
             envelope.born_timestamp_ms = now
             offset: I64 = self.base + self.position
@@ -278,6 +164,14 @@ class Appender:
             return offset, queue_offset
         finally:
             self._lock.release()
+
+    def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
+        """Room for a record, or `PutRejected`."""
+        result: PutResult = self._result()
+        if self._refusal(body_size, properties_size, result).status is OK:
+            self._reserve(size, result)
+        if result.status is not OK:
+            raise PutRejected(result.status, str(result.reason))
 
     def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
         """Append messages, to `queue_ids` where they are given, under one lock.
@@ -321,6 +215,7 @@ class Appender:
         encoded: list[bytes] = self._prepare(messages, [queue_id] * len(messages))
         result: PutResult = self._result()
         sizes: Size = 0
+        wire_size: Size = 0
         index: Size
         message: Message = messages[0]
         topic: TopicQueues = self.offsets.topic(message.topic)
@@ -328,12 +223,15 @@ class Appender:
         try:
             for index in range(len(messages)):
                 message = messages[index]
-                if message.topic != topic.name:
-                    raise InvalidMessage("a batch has one topic")
+                if message.topic != topic.name or (message.queue_id != queue_id and message.queue_id >= 0):
+                    raise InvalidMessage("a batch has one topic and one queue")
                 if message.sys_flag & TRANSACTION_MASK:
                     return _refused(result, ILLEGAL, "a batch takes no transactional messages")
                 self._address(message, topic, queue_id)
                 sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
+                wire_size += BATCH_MEMBER_SIZE + len(message.body) + len(encoded[index])
+            if wire_size > self.body_size_max:
+                raise InvalidMessage(f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
@@ -367,8 +265,8 @@ class Appender:
         result: PutResult = self._result()
         name: TopicQueues = self.offsets.topic(topic)
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
-            self._refusal(columns.body_size_max, columns.properties_size_max, result)
-            return result
+            if self._refusal(columns.body_size_max, columns.properties_size_max, result).status is not OK:
+                return result
         self._lock.acquire()
         try:
             self._check_queue(name, queue_id)
@@ -432,9 +330,17 @@ class Appender:
         if queue_ids is not None and len(queue_ids) != len(messages):
             raise InvalidMessage(f"{len(queue_ids)} queue ids for {len(messages)} messages")
         encoded: list[bytes] = []
+        topic: str | None = None
         index: Size
         for index in range(len(messages)):
             message: Message = messages[index]
+            if message.topic is not topic:
+                topic = message.topic
+                self.offsets.topic(topic)
+            if message.born_host is not None:
+                encode_host(message.born_host)
+            if message.store_host is not None:
+                encode_host(message.store_host)
             properties: bytes = self._properties_of(message)
             size: Size = len(message.body) + len(properties)
             queue_id: I32 = message.queue_id if queue_ids is None else queue_ids[index]
@@ -460,7 +366,7 @@ class Appender:
         """A message's properties, fit to be written."""
         properties: bytes = encode_properties(message)
         is_raw: Bool = message.properties_raw is not None
-        if is_raw or (message.properties is not None and _may_be_numbers(message.topic, properties)):
+        if is_raw or message.properties is not None:
             return self._tidy(message.topic, properties, is_raw)
         return properties
 
@@ -468,7 +374,7 @@ class Appender:
         """Properties fit to be followed by the checksum; text that a real store would choke on is refused."""
         source: Source = source_of_bytes(properties)
         size: Size = len(properties)
-        if is_raw and has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
+        if has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
             properties = delete_property(properties, CRC_NAME)
             source = source_of_bytes(properties)
             size = len(properties)
@@ -687,8 +593,8 @@ def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]
     """Both buffers, held, with offsets that never fall and stay inside the data."""
     held = memoryview(offsets)
     held_data = memoryview(data)
-    if held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
-        raise InvalidMessage(f"{name}: contiguous 64-bit offsets wanted, one more than rows")
+    if held.format not in ("q", "l") or held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
+        raise InvalidMessage(f"{name}: contiguous native 64-bit offsets wanted, one more than rows")
     if not held_data.c_contiguous:
         raise InvalidMessage(f"{name}: contiguous data wanted")
     held_data = held_data.cast("B") if held_data.nbytes else memoryview(b"")

@@ -108,23 +108,12 @@ def encode_properties(message: Message) -> bytes:
         if keys or message.tags or properties:
             raise InvalidMessage("properties_raw stands for tags, keys and properties: give one or the other")
         return raw
-    texts: list[str] = []
-    spaces: Size = 0
-    if keys:
-        spaces = len(keys) - 1
-        texts.append("KEYS")
-        texts.append(keys[0] if spaces == 0 else " ".join(keys))
-    if message.tags:
-        texts.append("TAGS")
-        texts.append(message.tags)
-    if properties:
-        for name, value in properties.items():
-            texts.append(name)
-            texts.append(value)
-    if not texts:
+    if not keys and not message.tags and not properties:
         return b""
+    texts: list[str]
     encoded: bytes
     try:
+        texts = _texts_of(message)
         encoded = encode_pairs(texts)
     except (TypeError, UnicodeEncodeError) as error:
         raise InvalidMessage(f"tags, keys and properties are text: {error}") from error
@@ -132,8 +121,25 @@ def encode_properties(message: Message) -> bytes:
     source: Source = source_of_bytes(encoded)
     if count_byte(source, len(encoded), NAME_END) != pairs or count_byte(source, len(encoded), PAIR_END) != pairs:
         raise InvalidMessage("a tag, key or property holds \\x01 or \\x02")
-    _check_pairs(encoded, spaces if keys else -1)
+    _check_pairs(encoded, len(keys) - 1 if keys else -1)
     return encoded
+
+
+@cython.cfunc
+def _texts_of(message: Message) -> list[str]:
+    """[name, value, name, value, ...] of keys, tags and properties."""
+    texts: list[str] = []
+    if message.keys:
+        texts.append("KEYS")
+        texts.append(message.keys[0] if len(message.keys) == 1 else " ".join(message.keys))
+    if message.tags:
+        texts.append("TAGS")
+        texts.append(message.tags)
+    if message.properties:
+        for name, value in message.properties.items():
+            texts.append(name)
+            texts.append(value)
+    return texts
 
 
 @cython.cfunc

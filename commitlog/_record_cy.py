@@ -18,12 +18,13 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same, publish_i32, put_bytes,
-        put_i16, put_i32, put_i64, source_of_bytes, target_of,
+        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same, publish_i32,
+        put_bytes, put_i16, put_i32, put_i64, source_of_bytes, target_of,
     )  # fmt: skip
     from storebytes._crc_cy import crc32, crc32_more
 
 ZERO = 48  # the digit
+HALF = 100_000  # five of the checksum's ten digits
 CRC_NAME_SIZE = len(CRC_NAME)
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
 
@@ -143,16 +144,20 @@ def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> 
     """The checksum property: CRC of everything before it, ten digits, least significant first (section 1.6)."""
     at: Size = start + size - CRC_SIZE
     put_i32(envelope._scratch, 0, size)
-    left: I64 = crc32_more(crc32_more(0, envelope._scratch, 0, 4), out, start + 4, size - CRC_SIZE - 4) & CRC_MASK
+    crc: U32 = crc32_more(crc32_more(0, envelope._scratch, 0, 4), out, start + 4, size - CRC_SIZE - 4) & CRC_MASK
+    low: U32 = crc % HALF  # two chains of divisions that run side by side
+    high: U32 = crc // HALF
     put_bytes(out, at, _CRC_NAME, 0, CRC_NAME_SIZE)
     at += CRC_NAME_SIZE
     out[at] = NAME_END
-    stop: Size = at + 10
+    stop: Size = at + 5
     while at < stop:
         at += 1
-        out[at] = ZERO + left % 10
-        left //= 10
-    out[at + 1] = PAIR_END
+        out[at] = ZERO + low % 10
+        out[at + 5] = ZERO + high % 10
+        low //= 10
+        high //= 10
+    out[at + 6] = PAIR_END
 
 
 @cython.cfunc
@@ -290,11 +295,13 @@ def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int 
 
 
 def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:
-    """Whether a record, which was checked, carries the checksum property."""
+    """Whether a record carries the checksum property."""
     held: memoryview = memoryview(buffer).cast("B")
     if not 0 <= at <= at + size <= len(held) or size < RECORD_SIZE_MIN:
         raise ValueError(f"{at} and {size} more bytes are not inside the buffer of {len(held)} bytes")
     source: Source = target_of(held)
+    if check_record(source, at, at + size, 0, 0) != size:
+        raise ValueError(f"no record of {size} bytes lies at {at}")
     place: Size = topic_place(source, at)
     place += topic_size_size(source, at) + topic_size_at(source, at, place)
     return bool(has_trailer(source, at + size, get_i16(source, place)))

@@ -16,8 +16,8 @@ except ModuleNotFoundError:
 from ._message_cy import StoredMessage
 from .checks import CHECK_ALL, STOPS
 from .layout import (
-    BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT, NAME_END,
-    PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+    BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
+    NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
 )  # fmt: skip
 
 if not cython.compiled:
@@ -229,8 +229,10 @@ def _scan(
     state[2] = row
 
 
-def find_record(buffer: Any, start: int, stop: int, base: int) -> int:
-    """The first place from `start` on where a record lies that says its own place and passes every check, or -1.
+def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:
+    """The first place from `start` on, before `until`, where a record lies that says its own place and passes every check.
+
+    -1 where there is none.  `until` -1 is `stop`, by which the record ends.
 
     How a walk is taken up again behind damage, or in the middle of a file.
     """
@@ -239,27 +241,30 @@ def find_record(buffer: Any, start: int, stop: int, base: int) -> int:
     at: Size = start
     end: Size = stop
     begin: I64 = base
+    limit: Size = stop if until < 0 else until
     found: Size
+    if limit > end:
+        raise ValueError(f"{until} lies behind {stop}")
     if not 0 <= at <= end <= len(held):
         raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
-        found = _find_record(source, at, end, begin)
+        found = _find_record(source, at, end, begin, limit)
     return found
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_record(source: Source, at: Size, stop: Size, base: I64) -> Size:
+def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -> Size:
     """Looks for the first byte of the magic; the full check is made at few places only."""
     piece: Size = 1 << 12
-    while at + 8 <= stop:
+    while at + 8 <= stop and at < limit:
         end: Size = at + MAGIC_AT + piece
         end = min(end, stop)
         ahead: Source = window(source, at + MAGIC_AT, end - at - MAGIC_AT)
         step: Size = find_byte(ahead, 0, end - at - MAGIC_AT, 0xDA)
         at += step
-        if at + MAGIC_AT < end:
+        if at + MAGIC_AT < end and at < limit:
             if check_record(source, at, stop, base, 7) > 0:
                 return at
             at += 1
@@ -293,10 +298,13 @@ def fill_fixed(buffer: Any, positions: Any, rows: int, columns: list[Any]) -> No
     store_times: I64s = i64s_of(views[9])
     reconsumes: I32s = i32s_of(views[10])
     prepareds: I64s = i64s_of(views[11])
-    row: Size
+    limit: Size = len(held)
+    row: Size = 0
     with cython.nogil:
-        for row in range(number):
+        while row < number:
             at: Size = starts[row]
+            if not _is_record(source, at, limit):
+                break
             sizes[row] = get_i32(source, at + SIZE_AT)
             magics[row] = get_i32(source, at + MAGIC_AT)
             body_crcs[row] = get_i32(source, at + BODY_CRC_AT)
@@ -312,6 +320,17 @@ def fill_fixed(buffer: Any, positions: Any, rows: int, columns: list[Any]) -> No
             place += 8 + (HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE)
             reconsumes[row] = get_i32(source, place)
             prepareds[row] = get_i64(source, place + 4)
+            row += 1
+    if row < rows:
+        raise ValueError(f"row {row}: no record lies at {places[row]}")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_record(source: Source, at: Size, limit: Size) -> Bool:
+    """Whether the lengths at a place that a caller handed in can be believed."""
+    return 0 <= at <= limit and check_record(source, at, limit, 0, 0) > 0
 
 
 def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: list[Any]) -> None:
@@ -340,10 +359,13 @@ def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: lis
     properties_sizes: I32s = i32s_of(size_views[2])
     born_sizes: I32s = i32s_of(size_views[3])
     store_sizes: I32s = i32s_of(size_views[4])
-    row: Size
+    limit: Size = len(held)
+    row: Size = 0
     with cython.nogil:
-        for row in range(number):
+        while row < number:
             at: Size = records[row]
+            if not _is_record(source, at, limit):
+                break
             sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
             born_starts[row] = at + BORN_HOST_AT
             born_sizes[row] = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
@@ -360,7 +382,10 @@ def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: lis
             properties_starts[row] = place + 2
             properties_sizes[row] = get_i16(source, place)
             if has_trailer(source, place + 2 + properties_sizes[row], properties_sizes[row]):
-                properties_sizes[row] -= 20
+                properties_sizes[row] -= CRC_SIZE
+            row += 1
+    if row < rows:
+        raise ValueError(f"row {row}: no record lies at {places[row]}")
 
 
 def gather(buffer: Any, starts: Any, sizes: Any, rows: int, offsets: Any, data: Any) -> int:
@@ -389,7 +414,7 @@ def gather(buffer: Any, starts: Any, sizes: Any, rows: int, offsets: Any, data: 
         to_offsets[0] = 0
         while row < number:
             if from_starts[row] >= 0:
-                if copied + from_sizes[row] > room or from_starts[row] + from_sizes[row] > limit:
+                if not _is_inside(from_starts[row], from_sizes[row], limit) or copied + from_sizes[row] > room:
                     break
                 put_bytes(out, copied, source, from_starts[row], from_sizes[row])
                 copied += from_sizes[row]
@@ -414,10 +439,22 @@ def find_values(buffer: Any, starts: Any, sizes: Any, rows: int, name: bytes, va
     to_starts: I64s = i64s_of(views[2])
     to_sizes: I32s = i32s_of(views[3])
     number: Size = rows
-    row: Size
+    limit: Size = len(held)
+    row: Size = 0
     with cython.nogil:
-        for row in range(number):
+        while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
             _find_value(source, from_starts[row], from_sizes[row], wanted, wanted_size, to_starts, to_sizes, row)
+            row += 1
+    if row < rows:
+        raise ValueError(f"row {row} lies outside the buffer")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_inside(start: I64, size: I32, limit: Size) -> Bool:
+    """Whether a stretch that a caller handed in lies in the buffer."""
+    return start >= 0 and 0 <= size <= limit and start <= limit - size
 
 
 @cython.cfunc
@@ -474,18 +511,19 @@ def split_pairs(
     out_ends: I32s = i32s_of(ends)
     room: Size = min([len(view) for view in views[2:]])
     number: Size = rows
+    limit: Size = len(held)
     row: Size = 0
     pairs: Size = 0
     with cython.nogil:
         out_ends[0] = 0
-        while row < number:
+        while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
             pairs = _split_row(source, from_starts[row], from_sizes[row], pairs, room, names, names_sizes, values, values_sizes)
             if pairs < 0:
                 break
             row += 1
             out_ends[row] = pairs
     if row < rows:
-        raise ValueError("the pair columns are too small")
+        raise ValueError(f"row {row} lies outside the buffer, or the pair columns are too small")
     return pairs
 
 
@@ -533,7 +571,13 @@ def _slot_of(source: Source, at: Size, size: Size, first: Size, pairs: Size, nam
 def column_of(column: Any, item_size: int) -> memoryview:
     """The column's buffer, held; a wrong item size is refused before any pointer is taken."""
     view: memoryview = memoryview(column)
-    if view.itemsize != item_size or not view.c_contiguous or view.ndim != 1 or view.readonly:
+    if (
+        view.itemsize != item_size
+        or view.format not in ("i", "l", "q")
+        or not view.c_contiguous
+        or view.ndim != 1
+        or view.readonly
+    ):
         raise ValueError(f"a contiguous writable column of {item_size}-byte integers is wanted")
     return view
 

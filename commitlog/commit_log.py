@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
-from ._append_cy import Appender, QueueOffsets
+from ._append_cy import Appender
 from ._message_cy import StoredMessage
-from ._scan_cy import Reader, count, find_record
+from ._offsets_cy import QueueOffsets
+from ._scan_cy import Reader, count
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .hosts import encode_host
 from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
-from .mapped_file_queue import MappedFileQueue
+from .mapped_file_queue import MAPS_MAX, MappedFileQueue
 from .offset_files import common_file_size
+from .resync import find_in_file
 
 HOST_DEFAULT = "127.0.0.1:10911"
 
@@ -68,20 +71,18 @@ class CommitLog:
     ) -> None:
         """The file size is found from the files where it is not given; an empty folder gets 1 GiB files."""
         size = file_size_bytes or common_file_size(paths.all_files()) or FILE_SIZE_DEFAULT
-        self._disk = disk
+        self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable)
-        if not writable:
-            self.queue.load()
+        self.queue.load()
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
         self.buffers: WriteBuffers | None = None  # set before `attach`
-        self._readers: dict[int, Reader] = {}
+        self._readers: WeakKeyDictionary[MappedFile, Reader] = WeakKeyDictionary()
         if writable:
             paths.make()
             for empty in paths.empty_files():
                 disk.delete(empty.path)
-            self.queue.load()
 
     @property
     def file_size_bytes(self) -> int:
@@ -170,29 +171,13 @@ class CommitLog:
                 file.flush()
         return self.flushed_offset
 
-    def refresh(self) -> bool:
-        """For a reader beside a writer: see `MappedFileQueue.refresh`."""
-        before = self.queue.files
-        is_whole = self.queue.refresh()
-        if self.queue.files is not before:
-            self._readers = {}  # a file of the same name may be another one now
-        return is_whole
-
-    def delete_first(self, count: int) -> int:
-        """Take whole files from the front, never the last; how many went.  Views of them live on."""
-        gone = self.queue.delete_first(count)
-        for start in [start for start in list(self._readers) if start < self.min_offset]:
-            self._readers.pop(start, None)
-        return gone
-
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
-        view = self.queue.view(file)
-        reader = self._readers.get(file.start_offset)
-        if reader is None or not file.is_mapped:
-            if len(self._readers) >= 64:
+        reader = self._readers.get(file)
+        if reader is None:
+            if len(self._readers) >= MAPS_MAX:
                 self._readers.clear()
-            reader = self._readers[file.start_offset] = Reader(view, file.start_offset)
+            reader = self._readers[file] = Reader(self.queue.view(file), file.start_offset)
         return reader
 
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
@@ -264,23 +249,22 @@ class CommitLog:
         found = bytes(self.queue.view(file)[at : at + 16]).hex(" ")
         return StoreCorrupt(stop.why, file=file.path, offset=at, expected="a record, a blank or zeros", found=found)
 
-    def find_record(self, offset: int, limit: int | None = None) -> int:
-        """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none.
-
-        With a `limit` no record that ends behind it is found.
-        """
+    def find_record(self, offset: int) -> int:
+        """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none."""
         for file in self.queue.files:
-            start = max(0, offset - file.start_offset)
-            stop = file.size_bytes if limit is None else min(file.size_bytes, limit - file.start_offset)
-            if start >= stop:
+            if file.end_offset <= offset:
                 continue
-            found = find_record(self.queue.view(file), start, stop, file.start_offset)
+            start = max(0, offset - file.start_offset)
+            found = find_in_file(file, start)
             if found >= 0:
                 return file.start_offset + found
         return -1
 
     def messages(self, start: int | None = None, stop: int | None = None, checks: int = CHECK_ALL) -> Iterator[StoredMessage]:
-        """Every record from `start` on, in log order, over all files.  Raises `StoreCorrupt` at the first bad place."""
+        """Every record from `start` on that ends by `stop`, in log order, over all files.
+
+        Raises `StoreCorrupt` at the first bad place.
+        """
         for file in self.queue.files:
             at = max(0, (start or 0) - file.start_offset)
             if at >= file.size_bytes:
@@ -293,6 +277,8 @@ class CommitLog:
             while why == "full":
                 batch, at, why = reader.decode_range(at, end, 256, checks)
                 yield from batch
+            if why == STOPS[TORN] and end < file.size_bytes and reader.check(at, checks) != TORN:
+                return
             where = Stop(file.start_offset + at, why, 0, 0)
             if why != "end" and not self.is_end(where):
                 raise self.problem(where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storageio import Disk, File, Map, Mode
+from storageio import Disk, File, Map, Mode, StoreCorrupt
 
 from .offset_files import OffsetFile
 
@@ -41,6 +41,9 @@ class MappedFile:
         The folder is not synced here: `MappedFileQueue` does that.
         """
         made = cls(disk, path, start_offset, size_bytes, writable=True)
+        there = disk.stat(path)
+        if there is not None and there.size_bytes > 0:
+            raise StoreCorrupt("a file where the next one goes", file=path, offset=0, expected="none", found=there.size_bytes)
         try:
             made._file = disk.open(path, Mode.CREATE)
             made._file.allocate(size_bytes)
@@ -79,9 +82,18 @@ class MappedFile:
         """All of the file's bytes, writable where the file is."""
         if self._map is None:
             self._map = self._opened().map(self.size_bytes, writable=self.writable)
-            if not self.writable:
+            if not self.writable or self.flushed == self.size_bytes:
                 self._close_file()
         return self._map.view
+
+    def next_data(self, position: int) -> int:
+        """The first place at or behind `position` that may hold something but zeros; the size when there is none."""
+        if position >= self.size_bytes:
+            return self.size_bytes
+        found = min(self._opened().next_data(position), self.size_bytes)
+        if not self.writable:
+            self._close_file()
+        return found
 
     def populate(self, start: int, stop: int) -> None:
         """Have pages ready for the appends to come."""

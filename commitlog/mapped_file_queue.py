@@ -76,6 +76,8 @@ class MappedFileQueue:
         with self._lock:
             if fresh != self.files:
                 self.files = fresh
+            for file in set(self._used.values()).difference(fresh):
+                del self._used[file.start_offset]
         return len(whole) == len(found_all)
 
     def _adopt_size(self, listed: list[OffsetFile]) -> None:
@@ -183,11 +185,12 @@ class MappedFileQueue:
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset`: later files are deleted, the one that holds it ends there.
 
-        The bytes behind stay as they are; recovery zeroes them (`MappedFile.write`).
+        The bytes behind stay as they are; recovery zeroes them (`MappedFile.write`).  A file that begins there stays, empty.
         """
         with self._lock:
-            kept = [file for file in self.files if file.start_offset < offset]
-            gone = [file for file in self.files if file.start_offset >= offset]
+            self.drop_prepared()
+            kept = [file for file in self.files if file.start_offset <= offset]
+            gone = [file for file in self.files if file.start_offset > offset]
             self.files = kept
             if kept:
                 kept[-1].set_positions(min(kept[-1].size_bytes, offset - kept[-1].start_offset))

@@ -57,7 +57,7 @@ class StoreConfig:
     commit_commit_log_thorough_interval_ms: int = 200
     flush_interval_consume_queue_ms: int = 1000
     flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval_ms: int = 60_000
+    flush_consume_queue_thorough_interval_ms: int = 3_000  # RocketMQ: 60,000.  Recovery begins where the last one stood
     flush_consumer_offset_interval_ms: int = 5000
     sync_flush_timeout_ms: int = 5000
     os_page_cache_busy_timeout_ms: int = 1000

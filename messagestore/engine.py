@@ -26,10 +26,11 @@ from .consumer_offsets import ConsumerOffsets
 from .dispatcher import DispatchService
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
+from .index_note import drop_note, read_note
 from .pool import PooledFiles
 from .progress import Progress
 from .reader_view import ReaderView
-from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
+from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .retention import Retention
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
@@ -51,6 +52,7 @@ class Places:
         self.index = os.path.join(root, "index")
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
+        self.own = os.path.join(root, OWN_FOLDER)
 
 
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
@@ -172,7 +174,9 @@ class Engine:
         """Drop index files that the checkpoint does not vouch for, and say where their keys begin in the log."""
         if self.index is None:
             return end.offset
-        self.index.delete_unsafe(self.checkpoint.min_index_timestamp_ms)
+        note = read_note(self.disk, self.places.own)
+        if self.was_clean or note is None or not self.index.keep_until(*note, end.offset):
+            self.index.delete_unsafe(self.checkpoint.min_index_timestamp_ms)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -191,7 +195,15 @@ class Engine:
         )
         self.dispatcher.is_ignored = lambda topic: is_deleted(self.topics, topic)
         self.housekeeper = Housekeeper(
-            self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher
+            self.log,
+            self.queues,
+            self.index,
+            self.checkpoint,
+            config,
+            self.flags,
+            self.dispatcher,
+            self.flusher,
+            self.places.own,
         )
         self.retention = Retention(
             self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper
@@ -288,6 +300,7 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
+        drop_note(self.disk, self.places.own)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
         write_clean(self.disk, self.places.root, note)

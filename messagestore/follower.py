@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
 from commitlog._record_cy import is_protected
-from commitlog._scan_cy import Reader, scan
+from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 
@@ -319,8 +319,8 @@ class LogFollower(Follower):
             self._looked = (self._at, head, now)
         elif now - looked[2] > DAMAGE_AFTER_S:
             self._looked = (self._at, head, now)
-            stop = self._at + DAMAGE_REACH
-            if 0 <= self._log.find_record(self._at + 1, stop) < stop:
+            size = file.size_bytes
+            if find_record(self._view, at + 1, size, file.start_offset, min(size, at + DAMAGE_REACH)) >= 0:
                 raise StoreCorrupt(why, file=file.path, offset=at, expected="a record", found=head[:16].hex(" "))
 
     def _safe_ms(self) -> int:

@@ -198,14 +198,14 @@ class MessageStore:
         check: bool = True,
     ) -> PutResult:  # fmt: skip
         """Put one message a row, without a Python object for any: Arrow arrays, NumPy arrays, or lists of bytes and text."""
-        from commitlog.columns import buffers_of
+        from commitlog.column_input import offsets_and_data  # NumPy takes 80 ms
 
         refusal = self._refusal(topic)
         if refusal is not None:
             return self._answer(refusal, check)
-        key_column = buffers_of(keys) if keys is not None else None
-        tag_column = buffers_of(tags) if tags is not None else None
-        offsets, data = buffers_of(bodies)
+        key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
+        tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
+        offsets, data = offsets_and_data(bodies)
         result = self._appender.append_columns(topic, queue_id, offsets, data, key_column, tag_column, properties)
         return self._finish(result, check)
 

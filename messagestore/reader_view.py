@@ -73,7 +73,7 @@ class ReaderView:
         with self._guard:
             if again:
                 self._log_folders.forget()
-            if self._log_folders.changed() and not self._log.refresh():
+            if self._log_folders.changed() and not self._log.queue.refresh():
                 self._log_folders.forget()
             if self._index is not None and self._index_folder.changed():
                 self._refresh_index(self._index)

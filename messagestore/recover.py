@@ -122,12 +122,15 @@ class Recovery:
             checkpoint.close()
 
     def _survey(self) -> Survey:
+        queues = self._queues()
         try:
-            return survey(self._files(), self._safe_ms(), self._queues())
+            return survey(self._files(), self._safe_ms(), queues)
         except DiskError:
             raise
         except StoreError:  # queue files beyond use: the log alone has to say it
             return survey(self._files(), self._safe_ms(), None)
+        finally:
+            queues.close()
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Holes and tail."""
@@ -170,8 +173,10 @@ class Recovery:
         wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: []}
         files = self._files()
         low = files.files[0].start_offset if files.files else 0
+        queues, index = self._queues(), None
         try:
-            comparison = Agreement(self._queues(), self._index(), delay_times_ms(self.config.message_delay_level), low)
+            index = self._index()
+            comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
             comparison.is_ignored = self.is_ignored()
             comparison.compare(files)
         except DiskError:
@@ -185,6 +190,10 @@ class Recovery:
                 "found": str(error),
             }
             return {QUEUES: [problem], INDEX: [problem]}
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
         for finding in comparison.problems:
             of_index = finding.file.startswith(self.places.index)
             wrong[INDEX if of_index else QUEUES].append(finding.as_dict())

@@ -152,7 +152,7 @@ class Retention:
                     break  # somebody else deleted it
                 if deleted:
                     pause(PAUSE_S)
-                deleted += self._log.delete_first(1)
+                deleted += self._log.queue.delete_first(1)
             if deleted:
                 LOG.info("%d log files deleted; the log begins at %d", deleted, self._log.min_offset)
                 self.follow_log()

@@ -93,7 +93,9 @@ def has_bytes(source: Source, size: Size, wanted: Source, wanted_size: Size) -> 
 
 def encode_pairs(texts: list[str]) -> bytes:
     """[name, value, name, value, ...] as `name 1 value 2 name 1 value 2` in UTF-8."""
-    return ("%s\x01%s\x02" * (len(texts) // 2) % (*texts,)).encode()
+    pieces = ["", "\x01", "", "\x02"] * (len(texts) // 2)
+    pieces[::2] = texts
+    return "".join(pieces).encode()
 
 
 def is_same(source: Source, at: Size, size: Size, other: Source, other_size: Size) -> Bool:

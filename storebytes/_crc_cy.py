@@ -33,7 +33,6 @@ if not cython.compiled:
 ALL_ONES: U32 = 0xFFFFFFFF
 LOW_31: U32 = 0x7FFFFFFF
 FOLD_SIZE_MIN = 64 if cython.compiled else 0
-FOLD_UNIT = 16 if cython.compiled else 1  # a power of two
 _TABLE: list[int] = [int(entry) for entry in crcmod.predefined.PredefinedCrc("crc-32").table]
 
 
@@ -86,13 +85,9 @@ def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
 @cython.exceptval(check=False)
 def crc32_more(crc: U32, source: Source, at: Size, size: Size) -> U32:
     """CRC-32 of what came before (`crc`, 0 for nothing) and this stretch; all 32 bits."""
-    whole: Size
     crc = crc ^ ALL_ONES
     if _FOLDS and size >= FOLD_SIZE_MIN:
-        whole = size & -FOLD_UNIT
-        crc = fold(crc, source, at, whole)
-        at += whole
-        size -= whole
+        return fold(crc, source, at, size) ^ ALL_ONES
     return _sliced(crc, source, at, size) ^ ALL_ONES
 
 
