@@ -75,9 +75,13 @@ class IndexFiles:
         """From oldest to newest, as they are at the call."""
         return list(self._files)
 
-    def refresh(self) -> None:
-        """Take in files that came or went (a reader beside a live writer)."""
+    def refresh(self, *, whole_only: bool = False) -> None:
+        """Take in files that came or went (a reader beside a live writer); with `whole_only` none that is still being made."""
         paths, self.strays = index_paths(self.disk, self.folder)
+        if whole_only and paths:
+            newest = self.disk.stat(paths[-1])
+            if newest is None or newest.size_bytes < file_size(self.slots, self.items):
+                paths.pop()
         with self._guard:
             known = {file.path: file for file in self._files}
             for path in known.keys() - set(paths):

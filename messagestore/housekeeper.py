@@ -28,6 +28,19 @@ SHARE = 20  # a whole flush takes at most one part in so many of the time
 PREPARE_AT = 0.75  # of a file written: late, since a file takes its space at once
 
 
+def every(interval_ms: int, job: Callable[[], object]) -> Callable[[], None]:
+    """A job that does nothing before so much time went by since it last ran."""
+    last = time.monotonic()
+
+    def run() -> None:
+        nonlocal last
+        if time.monotonic() - last >= interval_ms / 1000:
+            last = time.monotonic()
+            job()
+
+    return run
+
+
 class Housekeeper:
     """Everything that may wait a second."""
 
@@ -56,6 +69,7 @@ class Housekeeper:
         self._last_thorough = time.monotonic()
         self._pause_s = 0.0  # ten thousand dirty queues take a while to sync: not again at once
         self._flushed_to = 0
+        self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
         self._noted_to = -1
         self._note_folder = note_folder
         self._wake = threading.Event()
@@ -74,6 +88,10 @@ class Housekeeper:
         if self._thread is not None:
             self._thread.join()
 
+    def pause(self, seconds: float) -> bool:
+        """Wait, but not beyond `stop`; whether that came."""
+        return self._wake.wait(seconds)
+
     def _run(self) -> None:
         while not self._wake.wait(self._config.flush_interval_consume_queue_ms / 1000):
             for job in (self.prepare_next, self.flush_derived, *self.jobs):
@@ -82,7 +100,8 @@ class Housekeeper:
     def _try(self, job: Callable[[], object]) -> None:
         """One job's trouble keeps no other from running."""
         try:
-            job()
+            with self.guard:
+                job()
         except DiskFull as error:
             LOG.warning("the disk is full: %s", error)
         except DiskError as error:
