@@ -18,8 +18,9 @@ Nothing here starts a thread, takes the store's lock or decides what damage mean
 
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
-from ._append_cy import Appender, QueueOffsets, TopicQueues
+from ._append_cy import Appender
 from ._message_cy import Message, PutResult, StoredMessage, decode_properties, delete_property, encode_properties
+from ._offsets_cy import QueueOffsets, TopicQueues
 from .arrow_columns import read_columns
 from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
 from .column_input import offsets_and_data

@@ -1,32 +1,16 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._message_cy cimport Message, PutResult, encode_properties
+from commitlog._offsets_cy cimport QueueOffsets, TopicQueues
 from commitlog._record_cy cimport Envelope, record_size, write_blank, write_record
 
-cdef Size BATCH_MEMBER_SIZE, BLANK_SIZE, CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, QUEUES_FIRST, RECORD_ALLOWANCE, TOPIC_SIZE_MAX, TOPIC_SIZE_MAX_V1
-cdef I32 MAGIC_V1, MAGIC_V2, TRANSACTION_MASK, TRANSACTION_COMMIT, TRANSACTION_NONE, BORN_HOST_V6, STORE_HOST_V6
+cdef Size BATCH_MEMBER_SIZE, BLANK_SIZE, CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, TOPIC_SIZE_MAX
+cdef I32 TRANSACTION_MASK, TRANSACTION_COMMIT, TRANSACTION_NONE, BORN_HOST_V6, STORE_HOST_V6
 cdef I32 NAME_END, PAIR_END
 cdef Size HOST_GROWTH, HOST_SIZE, RECORD_SIZE_MIN
 cdef object OK, ILLEGAL, PROPERTIES_EXCEEDED, NO_FILE
 cdef str SCHEDULE_TOPIC
 cdef Source _KEYS, _TAGS, _INNER, _CRC_NAME
-
-@cython.final
-cdef class TopicQueues:
-    cdef readonly str name
-    cdef readonly bytes encoded
-    cdef readonly I32 magic
-    cdef object _next_offsets
-    cdef memoryview _held
-    cdef I64s _next
-    cdef Size _capacity
-    cdef Bool _grow(self, Size queue_id) except -1
-
-@cython.final
-cdef class QueueOffsets:
-    cdef dict _topics
-    cdef object _known
-    cpdef TopicQueues topic(self, str name)
 
 @cython.final
 cdef class Appender:
@@ -50,6 +34,7 @@ cdef class Appender:
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)
     cdef PutResult _reserve(self, Size size, PutResult result)
+    cdef Size _plain_envelope(self, TopicQueues name, I32 queue_id, Size body_size, Size properties_size) except -1
     cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)
     cdef Size _now(self) except? -1
     cdef PutResult _result(self)

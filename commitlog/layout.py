@@ -85,6 +85,7 @@ CRC_DIGITS = 10
 CRC_SIZE = len(CRC_NAME) + 1 + CRC_DIGITS + 1
 assert CRC_SIZE == 20
 
+QUEUES_MAX = 65536  # of one topic; our own limit
 BODY_SIZE_MAX_DEFAULT = 4 * 1024 * 1024
 BATCH_MEMBER_SIZE = 4 + 4 + 4 + 4 + 4 + 2  # of a wire batch, around body and properties (section 7.4)
 RECORD_ALLOWANCE = 64 * 1024  # what a record may have beyond the greatest body

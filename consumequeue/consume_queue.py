@@ -49,6 +49,11 @@ class ConsumeQueue(UnitFolder):
         if self._min_offset is not None and self._min_offset * UNIT_SIZE > self._written:
             self._min_offset = None
 
+    def reload(self) -> None:
+        """The minimum too."""
+        self._min_offset = None
+        super().reload()
+
     # Bounds
 
     @property

@@ -65,12 +65,17 @@ class ConsumeQueues:
         writable: bool,
         file_size_bytes: int = FILE_SIZE_DEFAULT,
         files: QueueFiles | None = None,
+        log_min_offset: int = 0,
     ) -> None:
-        """Finds the queues and opens nothing.  `file_size_bytes` is rounded up to whole units."""
+        """Finds the queues and opens nothing.  `file_size_bytes` is rounded up to whole units.
+
+        Each queue's minimum is corrected by `log_min_offset` when it is first asked for (section 5.5).
+        """
         self.disk = disk
         self.folder = folder
         self.file_size_bytes = round_up(file_size_bytes)
         self.files = files or QueueFiles(disk, writable=writable)
+        self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self.discover()
 

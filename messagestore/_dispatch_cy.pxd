@@ -3,7 +3,7 @@ from storebytes._bytes_cy cimport *
 from commitlog._record_cy cimport check_record, growth, topic_place, topic_size_at, topic_size_size
 from indexfile._index_cy cimport IndexBuffer, next_item, put_item
 
-cdef Size BODY_AT, BORN_HOST_AT, HOST_SIZE, HOST_SIZE_V6, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
+cdef Size BORN_HOST_AT, HOST_SIZE, HOST_SIZE_V6, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
 cdef Size END_OFFSET_AT, UNIT_SIZE, FOUND_SIZE, LANES_FIRST, NAME_SIZE_USUAL, UNITS_MAX
 cdef I32 ORDINARY, SCHEDULED, IGNORED
 cdef I32 BORN_HOST_V6, NAME_END, PAIR_END, SPACE, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK

@@ -43,7 +43,10 @@ NAME_SIZE_USUAL = 64
 NO_LANE = -1  # of a record that enters no queue
 FOUND_SIZE = 8  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY
 SPACE = 32
-ORDINARY, SCHEDULED, IGNORED = 0, 1, 2  # kinds of lane; an ignored one's records enter no queue
+# Kinds of lane.
+ORDINARY = 0
+SCHEDULED = 1  # its units hold the time a message is due
+IGNORED = 2  # its records enter no queue
 _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
 _KEYS: Source = source_of_bytes(b"KEYS")
 _TAGS: Source = source_of_bytes(b"TAGS")

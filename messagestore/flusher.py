@@ -54,7 +54,9 @@ class FlushService:
         self.flushed_offset = flushed
         self.flushed_timestamp_ms = 0
         self.failure: DiskError | None = None
+        self.on_committed: list[Callable[[], None]] = []
         self.on_flushed: list[Callable[[], None]] = []
+        self._has_pool = log.buffers is not None
         self._leader = threading.Lock()  # held by the one who syncs
         self._group_guard = threading.Lock()
         self._tickets: list[_Ticket] = []  # of the puts that wait for a sync
@@ -79,9 +81,26 @@ class FlushService:
             self._thread.join()
 
     def flush_now(self, least_pages: int = 0) -> int:
-        """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after."""
+        """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after.
+
+        With `least_pages` only what is committed, and only if it is so many pages.
+        """
         with self._leader:
             return self._flush(least_pages)
+
+    def commit(self, least_pages: int) -> None:
+        """Bring the pool's buffers to the files (format page, section 6.3); nothing to do without a pool."""
+        with self._leader:
+            if self.failure is None:
+                self._guarded(lambda: self._commit(least_pages))
+
+    def _commit(self, least_pages: int) -> int:
+        before = self._log.committed_offset
+        committed = self._log.commit(least_pages)
+        if committed > before:
+            for call in self.on_committed:
+                call()
+        return committed
 
     def wait(self, end_offset: int) -> None:
         """Return when everything before `end_offset` is on the disk: lead a group, or be covered by another's.
@@ -145,13 +164,9 @@ class FlushService:
         if self.failure is not None:
             raise self.failure
         stamp, goal = self._log.appender.last_store_timestamp_ms, self._log.written_offset
-        try:
-            flushed = self._log.flush(least_pages)
-        except DiskError as error:
-            self.failure = error
-            self._flags.set(Flag.NOT_WRITEABLE, f"a sync failed: {error}")
-            LOG.error("the store is read-only now: %s", error)
-            raise
+        if self._has_pool and least_pages == 0:
+            self._guarded(lambda: self._commit(0))
+        flushed = self._guarded(lambda: self._log.flush(least_pages))
         if flushed > self.flushed_offset:
             self.flushed_offset = flushed
             for call in self.on_flushed:
@@ -160,15 +175,36 @@ class FlushService:
             self.flushed_timestamp_ms = max(self.flushed_timestamp_ms, stamp)
         return flushed
 
+    def _guarded(self, step: Callable[[], int]) -> int:
+        """An error is final: bytes that were promised may be lost."""
+        try:
+            return step()
+        except DiskError as error:
+            self.failure = error
+            self._flags.set(Flag.NOT_WRITEABLE, f"a {error.operation} failed: {error}")
+            LOG.error("the store is read-only now: %s", error)
+            raise
+
+    def _commit_due(self, last_thorough: float) -> float:
+        """The pool's commit phase: by least pages, and after the thorough interval all of it; when that was done last."""
+        now = time.monotonic()
+        thorough = now - last_thorough >= self._config.commit_commit_log_thorough_interval_ms / 1000
+        self.commit(0 if thorough else self._config.commit_commit_log_least_pages)
+        return now if thorough else last_thorough
+
     def _run(self) -> None:
         interval_s = self._config.flush_interval_commit_log_ms / 1000
-        last_thorough = time.monotonic()
+        if self._has_pool:
+            interval_s = min(interval_s, self._config.commit_interval_commit_log_ms / 1000)
+        last_thorough = last_commit = time.monotonic()
         while not self._is_stopping:
             self._wake.wait(interval_s)
             self._wake.clear()
             has_waiting = bool(self._waiting)
             is_due = time.monotonic() - last_thorough >= self._config.flush_commit_log_thorough_interval_ms / 1000
             try:
+                if self._has_pool:
+                    last_commit = self._commit_due(last_commit)
                 if self.failure is None and self._log.written_offset > self.flushed_offset:
                     thorough = is_due or has_waiting or self._config.is_sync_flush
                     self.flush_now(0 if thorough else self._config.flush_commit_log_least_pages)

@@ -1,1 +1,55 @@
-"""The RabbitMQ-style store."""
+"""The message store of RabbitMQ 3.10, byte for byte, with no broker running.
+
+A virtual host's folder (docs/formats/rabbitmq-folder.md):
+
+    .vhost .config                              its name; {segment_entry_count, 2048}.
+    msg_store_persistent/0.rdq 1.rdq ..         messages of 4096 bytes and more, each once however many queues have it
+    msg_store_transient/0.rdq ..                the same for what does not survive a restart
+    queues/<Q>/.queue_name 0.idx .. journal.jif one folder a queue: its index, with small messages inside
+    queues/<Q>/0.qi 0.qs ..                     version 2 of the same, read only here
+    recovery.dets, */clean.dot, */*.ets         written by RabbitMQ at a clean stop, read and deleted at the next start
+    brokerstore/                                ours; RabbitMQ ignores it
+
+Opened with mode "r" (`RabbitStore.open(path, "r")`) nothing is changed: `queues`, `messages`, `verify.verify`,
+`recovery.plan`.  Opened for writing, in this order: lock, read the clean-stop files, delete them, replay the journals, add
+up the references, scan the message files, go on.
+
+What the words mean:
+
+- *published*: in memory, and for a persistent message on its way to the disk;
+- *confirmed*: the message's record and its index entry are on the disk (`RabbitStore.sync`, every 25 ms, or a
+  publisher's `wait`).  It survives a crash;
+- *delivered*: given out with a tag, unacknowledged; back in the queue, flagged redelivered, after a crash or a requeue;
+- *acknowledged*: gone.  An acknowledgement of the last 25 ms may be lost in a crash: the message comes again.
+
+After a clean stop of ours a message is redelivered if it had been delivered before; after any other end all are.
+A message is never lost by a crash at any moment of a compaction (`collector`) or of a journal flush (`queue_index`).
+
+RabbitMQ opens what we write as after a crash: it rebuilds its counts, and flags every message redelivered.  The queues
+must be declared in its own database, or it deletes their folders.
+"""
+
+from .errors import StoreBroken, UnknownDelivery, UnknownQueue
+from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
+from .live_queue import Delivery
+from .problems import Problem
+from .settings import IndexSettings, RabbitSettings, StoreSettings
+from .store import RabbitStore
+from .stored_message import StoredMessage
+
+__all__ = [
+    "Delivery",
+    "IndexSettings",
+    "Problem",
+    "QueueInfo",
+    "RabbitSettings",
+    "RabbitStore",
+    "StoreBroken",
+    "StoreSettings",
+    "StoredMessage",
+    "UnknownDelivery",
+    "UnknownQueue",
+    "VhostFolder",
+    "find_vhosts",
+    "is_vhost_folder",
+]

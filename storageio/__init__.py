@@ -31,7 +31,7 @@ from .errors import (
     UnknownStore,
     UnsupportedPlatform,
 )
-from .processes import in_forked_child, memory_bytes, process_id
+from .processes import in_forked_child, memory_bytes, process_id, random_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
 
@@ -63,5 +63,6 @@ __all__ = [
     "in_forked_child",
     "memory_bytes",
     "process_id",
+    "random_bytes",
     "replace_file",
 ]

@@ -17,6 +17,11 @@ def process_id() -> int:
     return os.getpid()
 
 
+def random_bytes(size_bytes: int) -> bytes:
+    """Unforeseeable ones."""
+    return os.urandom(size_bytes)
+
+
 def memory_bytes() -> int:
     """The machine's memory; 1 GiB where it cannot be asked."""
     try:

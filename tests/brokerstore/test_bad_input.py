@@ -115,8 +115,9 @@ def test_a_flipped_bit_outside_the_body(log: Log) -> None:
     """Only the checksum over the whole record sees it."""
     at = log.offsets[6]
     log.write(at + 16, b"\x01")  # the user's flag
+    digits = log.read(log.offsets[7] - 11, 10)  # the checksum property's value, least significant first
     kind, expected, found = problem_at(log, at)
-    assert kind == "bad_record_crc"
+    assert (kind, expected) == ("bad_record_crc", int(bytes(reversed(digits))))
     assert expected != found
 
 
@@ -130,6 +131,16 @@ def test_a_broken_checksum_property_makes_a_record_suspect(log: Log) -> None:
 def test_records_without_checksums_are_not_suspect(tmp_path: Path) -> None:
     """A store that was never protected."""
     assert verify(Log(tmp_path, with_crc=False)).json["counts"]["protected_records"] == 0
+
+
+def test_checksums_switched_on_later_make_nothing_suspect(tmp_path: Path) -> None:
+    """Records without, then records with: no neighbours on both sides."""
+    bare, protected = Log(tmp_path, with_crc=False), Log(tmp_path / "other")
+    for index in range(1, 3):
+        protected.file(index * FILE_SIZE).replace(bare.file(index * FILE_SIZE))
+    ran = verify(bare)
+    assert ran.json["problems"] == []
+    assert 0 < ran.json["counts"]["protected_records"] < ran.json["counts"]["records"]
 
 
 def test_two_damaged_records_in_every_file(log: Log) -> None:
@@ -181,6 +192,16 @@ def test_stale_bytes_behind_the_end_are_a_note(log: Log) -> None:
     assert ran.code == 0
     assert [(note["kind"], note["offset"]) for note in ran.json["notes"]] == [
         ("stale_bytes", log.end_offset % FILE_SIZE + 1000 + next(i for i, byte in enumerate(old) if byte))
+    ]
+
+
+def test_stale_bytes_behind_a_blank_record_are_a_note(log: Log) -> None:
+    """The rest of a closed file is zeros, or what lay there before."""
+    log.write(FILE_SIZE - 5, b"old")
+    ran = verify(log)
+    assert (ran.code, ran.json["problems"]) == (0, [])
+    assert [(note["kind"], note["file"], note["offset"]) for note in ran.json["notes"]] == [
+        ("stale_bytes", str(log.file(0)), FILE_SIZE - 5)
     ]
 
 

@@ -24,14 +24,17 @@ def test_it_says_what_it_did_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_comes_back_changed_is_met(tmp_path: Path) -> None:
-    """The comparison is a real one."""
+@pytest.mark.parametrize(
+    ("there", "changed"), [(b"order-000000299", b"order-000000298"), (b"000000299a body", b"000000299A body")]
+)
+def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: bytes) -> None:
+    """The comparison is a real one: a key, a body."""
     end = demo.put_all(str(tmp_path), 300)
     path = tmp_path / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
-        place = path.read_bytes()[:end].rindex(b"order-000000299")
+        place = path.read_bytes()[:end].rindex(there)
         file.seek(place)
-        file.write(b"order-000000298")
+        file.write(changed)
     log = open_log(str(tmp_path / "commitlog"))
     with pytest.raises(SystemExit, match="message 299 came back as another"):
         demo.read_back(log.messages(checks=0), lambda _done: None)

@@ -51,7 +51,7 @@ def test_every_c_variable_of_a_declaration_is_assigned(module: str) -> None:
     declared = {name for found in MODULE_VARIABLE.finditer(declaration) for name in names_of(found)}
     in_c = {"_TABLES"} if module.endswith("_crc_cy") else set()  # filled by _fill_tables
     assert declared - in_c - assigned(tree) == set()
-    assert declared or module.endswith(("_message_cy", "_check_cy"))
+    assert declared or module.endswith(("_message_cy", "_check_cy")) or module.startswith("rabbitstore.")
 
 
 @pytest.mark.parametrize("module", KERNELS)
@@ -105,4 +105,5 @@ def test_the_environment_can_forbid_compiled_kernels(pure: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", script], env={"BROKERSTORE_PURE": pure}, cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == ("plain" if pure == "1" else builds.build_name())
+    is_built = any((ROOT / "storebytes").glob("_crc_cy.*.so"))
+    assert found.stdout.strip() == ("compiled" if pure == "0" and is_built else "plain")

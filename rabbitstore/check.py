@@ -1,0 +1,185 @@
+"""`verify`: every file of a virtual host's folder looked at, every problem named, nothing changed.
+
+The kinds of problems are listed in docs/formats/rabbitmq-damage.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from storageio import REAL_DISK, Disk, StoreCorrupt
+
+from . import layout, tables
+from .entry_cy import IndexEntry
+from .folder import VhostFolder
+from .paths import numbers_in, read_if_there
+from .problems import Problem, of_corrupt
+from .queue_folder import QueueFolder
+from .records import Record
+from .store_folder import StoreFolder, store_names
+
+_RECORD_KINDS = {"bad_term", "wrong_term_id"}
+
+
+@dataclass
+class Checked:
+    """What `verify` found.
+
+    `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    queues: int = 0
+    messages: int = 0
+    records: int = 0
+    files: int = 0
+    lost: list[tuple[QueueFolder, IndexEntry]] = field(default_factory=list)
+    bad_records: dict[str, set[int]] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that the tool prints."""
+        counts = {"queues": self.queues, "messages": self.messages, "records": self.records, "files": self.files}
+        return {"ok": self.ok, "problems": [problem._asdict() for problem in self.problems], **counts}
+
+
+def verify(path: str, disk: Disk = REAL_DISK) -> Checked:
+    """Check a virtual host's folder."""
+    folder = VhostFolder(path, disk)
+    found = Checked()
+    counts: dict[bytes, int] = {}
+    try:
+        for store in folder.stores.values():
+            _check_store_files(store, found)
+        for queue in folder.queue_folders():
+            found.queues += 1
+            _check_queue(folder, queue, found, counts)
+        for store in folder.stores.values():
+            _check_tables(folder, store, found, counts)
+    finally:
+        folder.close()
+    found.problems = list(dict.fromkeys((*folder.problems, *found.problems)))
+    return found
+
+
+def _check_store_files(store: StoreFolder, found: Checked) -> None:
+    for number in store.file_numbers():
+        found.files += 1
+        found.records += len(store.scan(number, found.problems).records)
+    for number in numbers_in(store.disk, store.path, "rdt"):
+        file = f"{store.name}/{number}.rdt"
+        found.problems.append(Problem(file, 0, "unfinished_compaction", "no such file", "a salvaged tail"))
+
+
+def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts: dict[bytes, int]) -> None:
+    terms = (folder.recovery or {}).get(queue.folder)
+    unacked: dict[int, int] = {}
+    highest = -1
+    found.files += len(queue.segment_numbers())
+    entries = layout.V2_SEGMENT_ENTRIES if queue.version == 2 else folder.segment_entries
+    for entry in queue.entries(found.problems):
+        highest = entry.seq_id
+        if entry.acked:
+            continue
+        found.messages += 1
+        unacked[entry.seq_id // entries] = unacked.get(entry.seq_id // entries, 0) + 1
+        if entry.term is None and entry.persistent:
+            counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
+        _check_message(folder, queue, entry, found)
+    if terms is not None:
+        _check_terms(queue, terms, highest, unacked, found)
+
+
+def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, found: Checked) -> None:
+    message = folder.message_of(queue, entry, True)
+    if message is None:
+        found.lost.append((queue, entry))
+        last = folder.problems[-1]
+        if last.kind in _RECORD_KINDS and last.file.endswith(".rdq"):
+            place = _place(folder, entry)
+            if place is not None:
+                found.bad_records.setdefault(last.file, set()).add(place.offset)
+    elif entry.msg_id and message.msg_id != entry.msg_id:
+        found.problems.append(Problem(message.file, message.offset, "wrong_term_id", entry.msg_id.hex(), message.msg_id.hex()))
+
+
+def _place(folder: VhostFolder, entry: IndexEntry) -> Record | None:
+    for name in store_names(entry.persistent):
+        place = folder.stores[name].places.get(entry.msg_id)
+        if place is not None:
+            return place[1]
+    return None
+
+
+def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, unacked: dict[int, int], found: Checked) -> None:
+    """The clean stop's numbers against the index itself."""
+    if terms.next_seq_id <= highest:
+        bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"next_seq_id above {highest}", str(terms.next_seq_id))
+        found.problems.append(bad)
+    known = {number: count for number, count in terms.segments.items() if count}
+    if terms.segments and known != unacked:
+        bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"{queue.folder}: {unacked}", str(known))
+        found.problems.append(bad)
+
+
+def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, counts: dict[bytes, int]) -> None:
+    """The clean-stop files, each on its own and against the files it describes."""
+
+    def read(name: str, kind: str, reader: Callable[[bytes, str], Any]) -> Any:
+        data = read_if_there(folder.disk, f"{store.path}/{name}")
+        if data is None:
+            return None
+        try:
+            return reader(data, f"{store.name}/{name}")
+        except StoreCorrupt as error:
+            found.problems.append(of_corrupt(kind, error))
+            return None
+
+    mark = read(layout.CLEAN_NAME, "bad_clean_mark", tables.read_clean_mark)
+    summary = read(layout.SUMMARY_NAME, "bad_table", tables.read_summary)
+    locations = read(layout.LOCATIONS_NAME, "bad_table", tables.read_locations)
+    if mark is not None:
+        _check_clients(folder, store, mark, found)
+    if summary is not None:
+        _check_summary(store, summary, found)
+    if locations is not None:
+        _check_locations(store, locations, counts if store.name == layout.PERSISTENT_FOLDER else None, found)
+
+
+def _check_clients(folder: VhostFolder, store: StoreFolder, mark: tables.CleanMark, found: Checked) -> None:
+    if store.name != layout.PERSISTENT_FOLDER or folder.recovery is None:
+        return
+    known = sorted(row.persistent_ref for row in folder.recovery.values() if row.persistent_ref is not None)
+    if known != sorted(mark.client_refs):
+        file = f"{store.name}/{layout.CLEAN_NAME}"
+        found.problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
+
+
+def _check_summary(store: StoreFolder, rows: list[tables.SummaryRow], found: Checked) -> None:
+    file = f"{store.name}/{layout.SUMMARY_NAME}"
+    sizes = {number: store.size_of(number) for number in store.file_numbers()}
+    listed = {row.file: row.file_size for row in rows}
+    for number in sorted({*sizes, *listed}):
+        if sizes.get(number) != listed.get(number):
+            expected, real = f"{number}.rdq of {listed.get(number)} bytes", str(sizes.get(number))
+            found.problems.append(Problem(file, 8, "bad_table", expected, real))
+
+
+def _check_locations(
+    store: StoreFolder, rows: list[tables.LocationRow], counts: dict[bytes, int] | None, found: Checked
+) -> None:
+    """Every row with references points at its record, and has as many references as the queues hold."""
+    file = f"{store.name}/{layout.LOCATIONS_NAME}"
+    for row in rows:
+        if row.ref_count and store.record_at(row.file, row.offset, row.total_size) != row.msg_id:
+            where = f"{row.msg_id.hex()} in {row.file}.rdq at {row.offset}"
+            found.problems.append(Problem(file, 8, "bad_location", where, "no such record"))
+        if counts is not None and row.ref_count != counts.get(row.msg_id, 0):
+            expected = f"{counts.get(row.msg_id, 0)} references to {row.msg_id.hex()}"
+            found.problems.append(Problem(file, 8, "bad_ref_count", expected, str(row.ref_count)))

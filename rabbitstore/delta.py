@@ -1,0 +1,27 @@
+"""A range of a queue's messages that are not in memory."""
+
+from __future__ import annotations
+
+
+class Delta:
+    """Messages of which only a range of sequence numbers is in memory: `count` of those in start..stop."""
+
+    __slots__ = ("count", "start", "stop")
+
+    def __init__(self, start: int = 0, count: int = 0, stop: int = 0) -> None:
+        """Empty unless told otherwise."""
+        self.start = start
+        self.count = count
+        self.stop = stop
+
+    def expand(self, seq_id: int) -> None:
+        """One more message."""
+        if self.count == 0:
+            self.start, self.stop = seq_id, seq_id + 1
+        else:
+            self.start, self.stop = min(self.start, seq_id), max(self.stop, seq_id + 1)
+        self.count += 1
+
+    def clear(self) -> None:
+        """Empty."""
+        self.start = self.count = self.stop = 0

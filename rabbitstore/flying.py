@@ -1,0 +1,45 @@
+"""Writes and removes of one client that the owner has not seen yet (format page, section 5).
+
+A write counts +1, a remove -1, each taken back when the owner meets it.  A count of 0 that is still there means that a
+write and a remove have met before the owner saw either: both are skipped.  A count beyond one is a caller's error.
+"""
+
+from __future__ import annotations
+
+from .errors import StoreBroken
+
+
+class Flying:
+    """Counts by message id."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        """Nothing flies."""
+        self._counts: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """Ids that the owner will still meet."""
+        return len(self._counts)
+
+    def started(self, msg_id: bytes, difference: int) -> None:
+        """The client sends a write (+1) or a remove (-1)."""
+        counts = self._counts
+        known = counts.get(msg_id)
+        if known is None:
+            counts[msg_id] = difference
+            return
+        if known + difference not in (0, difference):
+            raise StoreBroken(f"message {msg_id.hex()}: a second {'write' if difference > 0 else 'remove'} in flight")
+        counts[msg_id] = known + difference
+
+    def arrived(self, msg_id: bytes, difference: int) -> bool:
+        """The owner meets the write (+1) or the remove (-1); whether it is to be done."""
+        counts = self._counts
+        known = counts.get(msg_id)
+        if known == difference:
+            del counts[msg_id]
+            return True
+        if known == 0:
+            del counts[msg_id]
+        return False

@@ -1,0 +1,219 @@
+"""A virtual host's folder, read without changing a byte of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore
+
+from . import layout, tables
+from .content import decode_content
+from .entry_cy import IndexEntry
+from .names import read_segment_entries
+from .own_files import read_clean
+from .paths import read_if_there
+from .problems import Problem, of_corrupt
+from .queue_folder import QueueFolder
+from .records import TERM_AT
+from .store_folder import StoreFolder, store_names
+from .stored_message import StoredMessage
+
+_STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
+
+
+class QueueInfo(NamedTuple):
+    """One queue as `ls` shows it; a priority queue's parts are one.
+
+    `messages` are those not acknowledged; `unacked`, those of them that a consumer held (None when the stop was not clean and
+    nobody knows); `persistent`, those that survive a restart; `segments`, index files; `version`, of the index.
+    """
+
+    queue: str
+    vhost: str
+    messages: int
+    unacked: int | None
+    persistent: int
+    segments: int
+    version: int
+
+
+def is_vhost_folder(disk: Disk, path: str) -> bool:
+    """Whether `path` looks like a virtual host's folder."""
+    names = (*_STORES, layout.QUEUES_FOLDER)
+    return any((found := disk.stat(f"{path}/{name}")) is not None and found.kind is Kind.FOLDER for name in names)
+
+
+def find_vhosts(path: str, disk: Disk = REAL_DISK) -> list[str]:
+    """The virtual hosts' folders below a node's data folder, or `path` itself if it is one."""
+    if is_vhost_folder(disk, path):
+        return [path]
+    above = f"{path}/msg_stores/vhosts"
+    if disk.stat(above) is None:
+        return []
+    folders = [f"{above}/{entry.name}" for entry in disk.list(above) if entry.kind is Kind.FOLDER]
+    return [folder for folder in folders if is_vhost_folder(disk, folder)]
+
+
+class VhostFolder:
+    """Queues, messages and tables of one folder.  What is wrong goes to `problems`; the rest stays readable."""
+
+    def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:
+        """`UnknownStore` when the folder is no virtual host's."""
+        if not is_vhost_folder(disk, path):
+            raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
+        self.disk = disk
+        self.path = path
+        self.problems: list[Problem] = []
+        name = read_if_there(disk, f"{path}/{layout.VHOST_NAME_FILE}")
+        self.vhost = "/" if name is None else name.decode("utf-8", "replace")
+        self.segment_entries = self._read_config()
+        self.stores = {name: StoreFolder(disk, path, name) for name in _STORES}
+        self._is_ours = False
+        self.recovery = self._read_recovery()
+
+    def _read_config(self) -> int:
+        text = read_if_there(self.disk, f"{self.path}/{layout.CONFIG_NAME}")
+        entries = read_segment_entries(text)
+        if entries is None:
+            wrong = Problem(layout.CONFIG_NAME, 0, "bad_config", "{segment_entry_count, 1..16384}.", str(text))
+            self.problems.append(wrong)
+            entries = guess_segment_entries(self.disk, self.path)
+        return entries
+
+    def _read_recovery(self) -> dict[str, tables.RecoveryRow] | None:
+        """The clean stop's terms; None when there was none, so that every message counts as redelivered."""
+        data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
+        if data is None:
+            own = read_clean(self.disk, self.path)
+            self._is_ours = own is not None
+            return own
+        try:
+            found = tables.read_recovery(data, layout.RECOVERY_NAME)
+        except StoreCorrupt as error:
+            self.problems.append(of_corrupt("bad_recovery_terms", error))
+            return None
+        return found or None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the last stop was clean, as far as the marks say."""
+        mark = self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}")
+        return self.recovery is not None and (self._is_ours or mark is not None)
+
+    def queue_folders(self) -> list[QueueFolder]:
+        """Every queue's folder, by name; parts of a priority queue from the highest priority down."""
+        above = f"{self.path}/{layout.QUEUES_FOLDER}"
+        names = [entry.name for entry in self.disk.list(above) if entry.kind is Kind.FOLDER] if self.disk.stat(above) else []
+        found = [QueueFolder(self.disk, self.path, name, self.segment_entries, self.problems) for name in names]
+        return sorted(found, key=lambda folder: (folder.queue, -1 if folder.priority is None else -folder.priority))
+
+    def queues(self) -> list[QueueInfo]:
+        """One row a queue."""
+        found: dict[str, QueueInfo] = {}
+        for folder in self.queue_folders():
+            row = self._queue_info(folder)
+            known = found.get(folder.queue)
+            found[folder.queue] = row if known is None else _joined(known, row)
+        return list(found.values())
+
+    def _queue_info(self, folder: QueueFolder) -> QueueInfo:
+        terms = (self.recovery or {}).get(folder.folder)
+        bound = terms.next_deliver_seq_id if terms else 0
+        messages = unacked = persistent = 0
+        for entry in folder.entries(self.problems):
+            if not entry.acked:
+                messages += 1
+                unacked += entry.seq_id < bound
+                persistent += entry.persistent
+        held = unacked if terms else None
+        count = len(folder.segment_numbers())
+        return QueueInfo(folder.queue, folder.vhost or self.vhost, messages, held, persistent, count, folder.version)
+
+    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[StoredMessage]:
+        """The messages of one queue or of all, in the order a broker would deliver them."""
+        for folder in self.queue_folders():
+            if queue is None or folder.queue == queue:
+                yield from self.messages_in(folder, include_acked=include_acked)
+
+    def messages_in(self, folder: QueueFolder, *, include_acked: bool = False) -> Iterator[StoredMessage]:
+        """The messages of one folder by sequence number."""
+        terms = (self.recovery or {}).get(folder.folder)
+        for entry in folder.entries(self.problems):
+            if entry.acked and not include_acked:
+                continue
+            redelivered = terms is None or entry.seq_id < terms.next_deliver_seq_id
+            message = self.message_of(folder, entry, redelivered)
+            if message is not None:
+                yield message
+
+    def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
+        """The message of an entry; None, with a problem noted, when it is in no file or damaged."""
+        term, file, offset, term_at = entry.term, entry.file, entry.offset, entry.offset
+        if term is None:
+            found = self._find_stored(entry)
+            if found is None:
+                if not entry.acked:
+                    wrong = Problem(entry.file, entry.offset, "message_lost", f"message {entry.msg_id.hex()}", "in no store")
+                    self.problems.append(wrong)
+                return None
+            term, file, offset = found
+            term_at = offset + TERM_AT
+        try:
+            content = decode_content(term, file=file, base=term_at)
+        except StoreCorrupt as error:
+            self.problems.append(of_corrupt("bad_term", error))
+            return None
+        return StoredMessage(
+            folder.queue,
+            folder.priority,
+            entry.seq_id,
+            entry.persistent,
+            entry.acked,
+            redelivered,
+            entry.expiry_us,
+            entry.size,
+            entry.term is not None,
+            file,
+            offset,
+            content,
+        )
+
+    def _find_stored(self, entry: IndexEntry) -> tuple[bytes, str, int] | None:
+        """(term, file, offset) from the store that has it."""
+        for name in store_names(entry.persistent):
+            place = self.stores[name].places.get(entry.msg_id)
+            if place is not None:
+                number, record = place
+                term = self.stores[name].term(number, record)
+                if term is not None:
+                    return term, f"{name}/{number}.rdq", record.offset
+        return None
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for store in self.stores.values():
+            store.close()
+
+
+def _joined(left: QueueInfo, right: QueueInfo) -> QueueInfo:
+    unacked = None if left.unacked is None and right.unacked is None else (left.unacked or 0) + (right.unacked or 0)
+    return left._replace(
+        messages=left.messages + right.messages,
+        unacked=unacked,
+        persistent=left.persistent + right.persistent,
+        segments=left.segments + right.segments,
+    )
+
+
+def guess_segment_entries(disk: Disk, path: str) -> int:
+    """The segment size that the files speak for, where `.config` is unusable: a high relative number proves the old one."""
+    above = f"{path}/{layout.QUEUES_FOLDER}"
+    for entry in disk.list(above) if disk.stat(above) else []:
+        if entry.kind is not Kind.FOLDER:
+            continue
+        folder = QueueFolder(disk, path, entry.name, layout.SEGMENT_ENTRIES_OLD, [])
+        for number in folder.segment_numbers() if folder.version == 1 else []:
+            if any(relative >= layout.SEGMENT_ENTRIES_NEW for relative in folder.segment(number, [])):
+                return layout.SEGMENT_ENTRIES_OLD
+    return layout.SEGMENT_ENTRIES_NEW

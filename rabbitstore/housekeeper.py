@@ -1,0 +1,93 @@
+"""The one thread of a RabbitStore: sync every 25 ms, collect garbage, flush journals when idle, balance memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from storageio import StoreError
+
+from .live_queue import LiveQueue
+from .rates import INFINITY
+
+if TYPE_CHECKING:
+    from .store import RabbitStore
+
+_IDLE_S = 1.0
+_LOG = logging.getLogger("brokerstore")
+
+
+class Housekeeper:
+    """Sleeps while nothing happens."""
+
+    def __init__(self, store: RabbitStore) -> None:
+        """Starts at once."""
+        self._store = store
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rabbitstore-housekeeper", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something was published, fetched or acknowledged."""
+        if not self._woken.is_set():
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Return when the thread is gone."""
+        self._stopped.set()
+        self._woken.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        interval_s = self._store.settings.flush_interval_ms / 1000
+        is_flushed = True
+        try:
+            while not self._stopped.is_set():
+                if self._woken.wait(None if is_flushed else _IDLE_S):
+                    self._woken.clear()
+                    if self._stopped.wait(interval_s):
+                        return
+                    self._work()
+                    is_flushed = False
+                else:
+                    self._store.flush_journals()
+                    self._store.balance_memory()
+                    is_flushed = True
+        except StoreError as error:  # the caller meets it at the next call: the store refuses to write
+            _LOG.error("%s: background work stopped: %s", self._store.path, error)
+
+    def _work(self) -> None:
+        if self._store.has_work:
+            self._store.sync()
+        self._store.collect()
+
+
+def balance_memory(queues: list[LiveQueue], limit_bytes: int) -> None:
+    """Give every queue a target so that all keep below the limit (the server's memory monitor).
+
+    Below the limit nobody is limited.  Above it every moving queue gets the time that fits, a resting one its share.
+    """
+    used = {queue.name: queue.memory_bytes() for queue in queues}
+    total = sum(used.values())
+    share = 1.0 if total == 0 else min(1.0, limit_bytes * 0.75 / total)
+    for queue in queues:
+        with queue.lock:
+            for part in queue.parts:
+                if total <= limit_bytes * 0.75 and part.target_ram_count == INFINITY:
+                    continue
+                if total <= limit_bytes * 0.5:
+                    part.set_target_ram_count(INFINITY)
+                elif share < 1.0:
+                    _limit(part, share)
+
+
+def _limit(part, share) -> None:  # type: ignore[no-untyped-def]
+    held = part.ram_count + len(part.ram_pending)
+    duration_s = part.duration_s()
+    if duration_s == INFINITY:
+        part.set_target_ram_count(int(held * share))
+    else:
+        part.set_duration_target(duration_s * share)

@@ -1,0 +1,78 @@
+"""How virtual hosts, queues and files are named (format page, section 1)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from .layout import SEGMENT_ENTRIES_MAX, SEGMENT_ENTRIES_OLD
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ENTRIES = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d{1,9})\s*\}\s*\.", re.MULTILINE)
+_NUMBERED = re.compile(r"(0|[1-9][0-9]{0,18})\.([a-z]{2,3})\Z")
+CONFIG_TEXT = b"%%%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}."
+
+
+def base36(number: int) -> str:
+    """Upper-case digits, no padding."""
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
+
+
+def _hashed(*parts: bytes) -> str:
+    return base36(int.from_bytes(hashlib.md5(b"".join(parts), usedforsecurity=False).digest(), "big"))
+
+
+def vhost_folder_name(vhost: str) -> str:
+    """The folder of a virtual host below `msg_stores/vhosts`; 24 or 25 characters."""
+    return _hashed(vhost.encode())
+
+
+def queue_folder_name(vhost: str, queue: bytes) -> str:
+    """The folder below `queues`; `queue` is the whole name, with NUL and priority for a part of a priority queue."""
+    return _hashed(b"queue", vhost.encode(), queue)
+
+
+def part_name(queue: str, priority: int | None) -> bytes:
+    """The whole name of a queue, or of its part for one priority (0..255)."""
+    plain = queue.encode()
+    return plain if priority is None else plain + bytes((0, priority))
+
+
+def split_part_name(name: bytes) -> tuple[str, int | None]:
+    """The plain name and the priority, None for an ordinary queue."""
+    if len(name) >= 2 and name[-2] == 0:
+        return name[:-2].decode("utf-8", "replace"), name[-1]
+    return name.decode("utf-8", "replace"), None
+
+
+def queue_name_text(vhost: str, queue: bytes) -> bytes:
+    """What `.queue_name` holds for a version-1 queue."""
+    return b"VHOST: " + vhost.encode() + b"\nQUEUE: " + queue + b"\n"
+
+
+def read_queue_name(text: bytes) -> tuple[str, bytes] | None:
+    """(vhost, whole queue name) from `.queue_name` of either version; None when it is no such text."""
+    text = text.removesuffix(b"INDEX: v2\n").removesuffix(b"\n")
+    if not text.startswith(b"VHOST: "):
+        return None
+    vhost, found, queue = text.removeprefix(b"VHOST: ").partition(b"\nQUEUE: ")
+    return (vhost.decode("utf-8", "replace"), queue) if found else None
+
+
+def read_segment_entries(config: bytes | None) -> int | None:
+    """The number of entries in a segment from `.config`; None when the text has no usable one."""
+    if config is None:
+        return SEGMENT_ENTRIES_OLD
+    found = _ENTRIES.search(config)
+    entries = int(found[1]) if found else 0
+    return entries if 1 <= entries <= SEGMENT_ENTRIES_MAX else None
+
+
+def numbered(name: str, ending: str) -> int | None:
+    """N of `N.ending`, None for any other name."""
+    found = _NUMBERED.match(name)
+    return int(found[1]) if found and found[2] == ending else None

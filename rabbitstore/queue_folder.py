@@ -1,0 +1,106 @@
+"""One folder below `queues`, for reading: entries in order, of either index version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storageio import Disk, StoreCorrupt
+
+from . import layout
+from .entry_cy import IndexEntry
+from .journal import JournalEntry, join_journal, read_journal
+from .names import queue_folder_name, read_queue_name, split_part_name
+from .paths import numbers_in, read_all, read_if_there
+from .problems import Problem, of_corrupt
+from .segment_cy import read_segment
+from .version2 import V2Entry, read_chunk, read_index
+
+
+class QueueFolder:
+    """What a queue's folder says.
+
+    `name` is the whole name, `queue` and `priority` its parts; without a usable `.queue_name` the folder's own name stands
+    for it and `is_named` is false.
+    """
+
+    def __init__(self, disk: Disk, vhost_path: str, folder: str, segment_entries: int, problems: list[Problem]) -> None:
+        """Reads the name only."""
+        self.disk = disk
+        self.folder = folder
+        self.relative = f"{layout.QUEUES_FOLDER}/{folder}"
+        self.path = f"{vhost_path}/{self.relative}"
+        self.segment_entries = segment_entries
+        text = read_if_there(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}")
+        named = read_queue_name(text) if text is not None else None
+        self.is_named = named is not None and queue_folder_name(*named) == folder
+        self.vhost, self.name = named if named is not None and self.is_named else ("", folder.encode())
+        self.queue, self.priority = split_part_name(self.name)
+        if not self.is_named:
+            where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
+            problems.append(Problem(where, 0, "bad_queue_name", "the name that the folder is called after", str(text)))
+        self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
+
+    def segment_numbers(self) -> list[int]:
+        """The segments that have a file."""
+        return numbers_in(self.disk, self.path, "idx" if self.version == 1 else "qi")
+
+    def entries(self, problems: list[Problem]) -> Iterator[IndexEntry]:
+        """All entries by sequence number, acknowledged ones that are still in the files included."""
+        return self._entries_v1(problems) if self.version == 1 else self._entries_v2(problems)
+
+    def journal(self, problems: list[Problem]) -> dict[int, dict[int, JournalEntry]]:
+        """The journal's entries by segment, then by sequence number."""
+        where = f"{self.relative}/{layout.JOURNAL_NAME}"
+        data = read_if_there(self.disk, f"{self.path}/{layout.JOURNAL_NAME}") or b""
+        found, _end = read_journal(data, where, problems)
+        by_segment: dict[int, dict[int, JournalEntry]] = {}
+        for seq_id, entry in found.items():
+            by_segment.setdefault(seq_id // self.segment_entries, {})[seq_id] = entry
+        return by_segment
+
+    def segment(self, number: int, problems: list[Problem]) -> dict[int, IndexEntry]:
+        """One version-1 segment by relative number, without the journal."""
+        where = f"{self.relative}/{number}.idx"
+        data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
+        return read_segment(data, number * self.segment_entries, self.segment_entries, where, problems)[0]
+
+    def _entries_v1(self, problems: list[Problem]) -> Iterator[IndexEntry]:
+        journal = self.journal(problems)
+        for number in sorted({*self.segment_numbers(), *journal}):
+            first = number * self.segment_entries
+            joined = join_journal(self.segment(number, problems), journal.get(number, {}), first)
+            for relative in sorted(joined):
+                yield joined[relative]
+
+    def _entries_v2(self, problems: list[Problem]) -> Iterator[IndexEntry]:
+        for number in self.segment_numbers():
+            where = f"{self.relative}/{number}.qi"
+            first = number * layout.V2_SEGMENT_ENTRIES
+            try:
+                found = read_index(read_all(self.disk, f"{self.path}/{number}.qi"), first, where, problems)
+            except StoreCorrupt as error:
+                problems.append(of_corrupt("bad_index_head", error))
+                continue
+            store = read_if_there(self.disk, f"{self.path}/{number}.qs") or b""
+            for entry in found:
+                made = self._from_v2(entry, store, number, problems)
+                if made is not None:
+                    yield made
+
+    def _from_v2(self, entry: V2Entry, store: bytes, number: int, problems: list[Problem]) -> IndexEntry | None:
+        facts = entry.expiry_us, entry.size, entry.persistent
+        if entry.msg_id is not None:
+            made = IndexEntry(entry.seq_id, entry.msg_id, *facts, None, False, f"{self.relative}/{number}.qi", entry.offset)
+        else:
+            assert entry.place is not None
+            where = f"{self.relative}/{number}.qs"
+            try:
+                term = read_chunk(store, *entry.place, where)
+            except StoreCorrupt as error:
+                found = f"{where} at {entry.place[0]}: {error.reason}"
+                qi = f"{self.relative}/{number}.qi"
+                problems.append(Problem(qi, entry.offset, "message_lost", f"{entry.place[1]} bytes of message", found))
+                return None
+            made = IndexEntry(entry.seq_id, b"", *facts, term, True, where, entry.place[0])
+        made.delivered = True
+        return made

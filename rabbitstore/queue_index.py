@@ -1,0 +1,346 @@
+"""The index of one queue, version 1, for writing (format page, section 3).
+
+Every publish (with the delivered mark that 3.10 adds) and acknowledgement goes to the journal; `sync` makes the journal
+durable.  `flush` appends what is new to the segments, syncs them, and only then empties the journal, so that a crash
+between the two leaves entries twice, which the replay takes as one.  What was published and acknowledged between two
+flushes never reaches a segment.  A segment without unacknowledged entries is deleted at the flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from struct import Struct
+
+from storageio import Disk, File, Mode, replace_file
+
+from .entry_cy import IndexEntry
+from .journal import JournalEntry, join_journal, read_journal
+from .layout import (
+    JOURNAL_ACKNOWLEDGED,
+    JOURNAL_DELIVERED,
+    JOURNAL_HEAD,
+    JOURNAL_NAME,
+    JOURNAL_PUBLISH_SIZE,
+    JOURNAL_PUBLISH_TRANSIENT,
+    PUBLISH_BODY,
+    SEGMENT_HEAD,
+    SEGMENT_MARK,
+    SEGMENT_PERSISTENT,
+    SEGMENT_PUBLISH,
+)
+from .paths import numbers_in, read_if_there
+from .problems import Problem
+from .segment_cy import read_segment
+from .settings import IndexSettings
+
+_PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
+assert _PUBLISH.size == JOURNAL_PUBLISH_SIZE
+_TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
+_DELIVERED = JOURNAL_DELIVERED << 62
+_ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
+_WRITE_BYTES = 1024 * 1024  # of journal held back at most
+
+
+class _Segment:
+    """One segment: what the next flush will add to its file, and how many entries nobody has acknowledged."""
+
+    __slots__ = ("acks", "has_file", "must_replace", "publishes", "size_bytes", "unacked")
+
+    def __init__(self) -> None:
+        self.unacked = 0
+        self.publishes: dict[int, tuple[bool, bytes, bytes]] = {}  # relative number: persistent, journal entry, term
+        self.acks: list[int] = []  # of entries that the file has
+        self.has_file = False
+        self.size_bytes = 0  # of the file
+        self.must_replace = False  # the file is damaged, or lacks delivered marks: written anew, the old one kept as .bak
+
+
+class QueueIndex:
+    """Open it with `open_index`.  Not for two threads at once: the queue that owns it holds a lock."""
+
+    def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
+        """`folder` is the queue's; it is made with the first entry."""
+        self.disk = disk
+        self.folder = folder
+        self.settings = settings
+        self.next_seq_id = 0
+        self.read_count = 0  # segment files read
+        self._segments: dict[int, _Segment] = {}
+        self._buffer = bytearray()  # journal bytes not yet written
+        self._journal: File | None = None
+        self._journal_bytes = 0
+        self._entries = 0  # since the last flush
+        self._held_bytes = 0
+        self._is_dirty = False  # written to the journal, not synced
+
+    # --- changes
+
+    def publish(self, seq_id: int, msg_id: bytes, expiry_us: int, size: int, persistent: bool, term: bytes | None) -> None:
+        """A new message; `term` embeds it."""
+        number, relative = divmod(seq_id, self.settings.segment_entries)
+        segment = self._segments.get(number)
+        if segment is None:
+            segment = self._segments[number] = _Segment()
+        term = term or b""
+        head = _PUBLISH.pack(seq_id if persistent else _TRANSIENT | seq_id, msg_id, expiry_us, size, len(term))
+        self._buffer += head
+        if term:
+            self._buffer += term
+        self._buffer += JOURNAL_HEAD.pack(_DELIVERED | seq_id)
+        segment.publishes[relative] = persistent, head, term
+        segment.unacked += 1
+        self._entries += 2
+        self._held_bytes += len(term)
+        if self._entries > self.settings.journal_entries_max or len(self._buffer) > _WRITE_BYTES:
+            self._spill()
+
+    def acknowledge(self, seq_ids: Iterable[int]) -> None:
+        """Messages that are done with; each must be unacknowledged."""
+        entries, segments, buffer, pack = self.settings.segment_entries, self._segments, self._buffer, JOURNAL_HEAD.pack
+        count = 0
+        for seq_id in seq_ids:
+            buffer += pack(_ACKNOWLEDGED | seq_id)
+            number, relative = divmod(seq_id, entries)
+            segment = segments[number]
+            if segment.publishes.pop(relative, None) is None:
+                segment.acks.append(relative)
+            segment.unacked -= 1
+            count += 1
+        self._entries += count
+        if len(buffer) > _WRITE_BYTES or self._entries > self.settings.journal_entries_max:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._entries > self.settings.journal_entries_max or self._held_bytes > self.settings.journal_bytes_max:
+            self.flush()
+        else:
+            self._write_journal()
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether anything is not yet on the disk."""
+        return bool(self._buffer) or self._is_dirty
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether the journal holds anything."""
+        return self._entries > 0
+
+    # --- the journal
+
+    def _open_journal(self) -> File:
+        if self._journal is None:
+            self.disk.make_folder(self.folder)
+            self._journal = self.disk.open(f"{self.folder}/{JOURNAL_NAME}", Mode.CREATE)
+            self.disk.sync_folder(self.folder)
+        return self._journal
+
+    def _write_journal(self) -> None:
+        if self._buffer:
+            self._open_journal().write(self._journal_bytes, self._buffer)
+            self._journal_bytes += len(self._buffer)
+            self._buffer = bytearray()
+            self._is_dirty = True
+
+    def sync(self) -> None:
+        """All changes so far survive a crash afterwards."""
+        self._write_journal()
+        if self._is_dirty:
+            self._open_journal().sync()
+            self._is_dirty = False
+
+    def flush(self) -> None:
+        """Move everything from the journal to the segments."""
+        made_file = False
+        for number in [number for number, segment in self._segments.items() if segment.publishes or segment.acks]:
+            segment = self._segments[number]
+            if segment.unacked:
+                made_file = made_file or not segment.has_file
+                self._append(number, segment)
+        if self._delete_done() or made_file:
+            self.disk.sync_folder(self.folder)
+        self._empty_journal()
+
+    def _delete_done(self) -> bool:
+        """Delete the files of segments without unacknowledged entries; whether there was one."""
+        done = [number for number, segment in self._segments.items() if not segment.unacked]
+        gone = [number for number in done if self._segments.pop(number).has_file]
+        for number in gone:
+            self.disk.delete(f"{self.folder}/{number}.idx")
+        return bool(gone)
+
+    def _append(self, number: int, segment: _Segment) -> None:
+        path, data = f"{self.folder}/{number}.idx", _segment_bytes(segment)
+        if segment.must_replace:
+            replace_file(self.disk, path, data, keep_backup=True)
+            segment.must_replace, segment.size_bytes = False, 0
+        else:
+            self._append_bytes(path, segment.size_bytes, data)
+        segment.has_file = True
+        segment.size_bytes += len(data)
+        segment.publishes.clear()
+        segment.acks.clear()
+
+    def _append_bytes(self, path: str, offset: int, data: bytes) -> None:
+        self.disk.make_folder(self.folder)
+        file = self.disk.open(path, Mode.CREATE)
+        try:
+            file.write(offset, data)
+            file.sync()
+        finally:
+            file.close()
+
+    def _empty_journal(self) -> None:
+        """What the buffer still holds is in the segments by now."""
+        self._buffer = bytearray()
+        if self._journal_bytes:
+            journal = self._open_journal()
+            journal.truncate(0)
+            journal.sync()
+        self._journal_bytes = self._entries = self._held_bytes = 0
+        self._is_dirty = False
+
+    # --- reading
+
+    def segment_end(self, seq_id: int) -> int:
+        """The first sequence number of the next segment."""
+        entries = self.settings.segment_entries
+        return seq_id - seq_id % entries + entries
+
+    def read(self, start: int, stop: int) -> list[IndexEntry]:
+        """What is not acknowledged of start..stop, by sequence number; both ends in one segment's reach."""
+        entries = self.settings.segment_entries
+        number = start // entries
+        first = number * entries
+        assert stop <= first + entries, "one segment a read"
+        segment = self._segments.get(number)
+        if segment is None:
+            return []
+        found = self._read_file(number, segment)
+        path = f"{self.folder}/{JOURNAL_NAME}"
+        for relative in segment.acks:
+            found.pop(relative, None)
+        for relative, (persistent, head, term) in segment.publishes.items():
+            found[relative] = _entry_of(first + relative, persistent, head, term, path)
+        low, high = start - first, stop - first
+        return [found[relative] for relative in sorted(found) if low <= relative < high]
+
+    def _read_file(self, number: int, segment: _Segment) -> dict[int, IndexEntry]:
+        """The unacknowledged entries of the file."""
+        if not segment.has_file:
+            return {}
+        self.read_count += 1
+        path = f"{self.folder}/{number}.idx"
+        data = (read_if_there(self.disk, path) or b"")[: segment.size_bytes]
+        found, _end = read_segment(data, number * self.settings.segment_entries, self.settings.segment_entries, path, [])
+        return {relative: entry for relative, entry in found.items() if not entry.acked}
+
+    def bounds(self) -> tuple[int, int]:
+        """(first sequence number of the oldest segment with anything in it, next sequence number)."""
+        numbers = [number for number, segment in self._segments.items() if segment.unacked]
+        first = min(numbers) * self.settings.segment_entries if numbers else self.next_seq_id
+        return first, self.next_seq_id
+
+    @property
+    def unacked(self) -> int:
+        """Entries that nobody has acknowledged."""
+        return sum(segment.unacked for segment in self._segments.values())
+
+    # --- opening and closing
+
+    def load(self, keep: Callable[[IndexEntry], bool]) -> Iterator[IndexEntry]:
+        """Replay the journal, yielding every entry that is not acknowledged and that `keep` wants; others are acknowledged.
+
+        The journal is in the segments afterwards, and torn tails are gone: a segment that is not whole is written anew.
+        """
+        path = f"{self.folder}/{JOURNAL_NAME}"
+        journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [])
+        by_segment: dict[int, dict[int, JournalEntry]] = {}
+        for seq_id, late in journal.items():
+            by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
+        self._entries = len(journal)
+        for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *by_segment}):
+            yield from self._load_segment(number, by_segment.get(number, {}), keep)
+        self._finish_load(path)
+
+    def _load_segment(
+        self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool]
+    ) -> Iterator[IndexEntry]:
+        entries = self.settings.segment_entries
+        first = number * entries
+        path = f"{self.folder}/{number}.idx"
+        data = read_if_there(self.disk, path)
+        problems: list[Problem] = []
+        in_file, _end = read_segment(data or b"", first, entries, path, problems)
+        segment = self._segments[number] = _Segment()
+        segment.has_file = data is not None
+        segment.size_bytes = len(data or b"")
+        segment.must_replace = bool(problems) or not all(entry.delivered for entry in in_file.values())
+        known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
+        joined = join_journal(in_file, journal, first)
+        highest = max((*joined, *(seq_id - first for seq_id in journal)), default=-1)
+        self.next_seq_id = max(self.next_seq_id, first + highest + 1)
+        for relative in sorted(joined):
+            entry = joined[relative]
+            if not entry.acked and keep(entry):
+                segment.unacked += 1
+                if relative not in known:
+                    segment.publishes[relative] = entry.persistent, _head_of(entry), entry.term or b""
+                yield entry
+            elif relative in known:
+                segment.acks.append(relative)
+        if segment.must_replace and segment.unacked:
+            self._append(number, segment)
+
+    def _finish_load(self, journal_path: str) -> None:
+        entry = self.disk.stat(journal_path)
+        self._journal_bytes = entry.size_bytes if entry is not None else 0
+        new = sum(len(segment.publishes) + len(segment.acks) for segment in self._segments.values())
+        self._entries = max(self._entries, new)
+        self.flush()
+
+    def close(self) -> None:
+        """Flush, then give the descriptor back."""
+        try:
+            self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give the descriptor back as a dying process does."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def delete(self) -> None:
+        """Remove every file of the queue and its folder."""
+        self.abandon()
+        if self.disk.stat(self.folder) is not None:
+            for entry in self.disk.list(self.folder):
+                self.disk.delete(f"{self.folder}/{entry.name}")
+            self.disk.delete_folder(self.folder)
+
+
+def _segment_bytes(segment: _Segment) -> bytes:
+    """Publishes with their delivered marks, then acknowledgements."""
+    pack = SEGMENT_HEAD.pack
+    parts = []
+    for relative, (persistent, head, term) in segment.publishes.items():
+        parts.append(pack(SEGMENT_PUBLISH | (SEGMENT_PERSISTENT if persistent else 0) | relative))
+        parts.append(head[JOURNAL_HEAD.size :])
+        parts.append(term)
+        parts.append(pack(SEGMENT_MARK | relative))
+    parts.extend(pack(SEGMENT_MARK | relative) for relative in segment.acks)
+    return b"".join(parts)
+
+
+def _entry_of(seq_id: int, persistent: bool, head: bytes, term: bytes, file: str) -> IndexEntry:
+    _head, msg_id, expiry_us, size, embedded = _PUBLISH.unpack(head)
+    entry = IndexEntry(seq_id, msg_id, expiry_us, size, persistent, term or None, embedded > 0, file, 0)
+    entry.delivered = True
+    return entry
+
+
+def _head_of(entry: IndexEntry) -> bytes:
+    head = entry.seq_id if entry.persistent else _TRANSIENT | entry.seq_id
+    return _PUBLISH.pack(head, entry.msg_id, entry.expiry_us, entry.size, len(entry.term or b""))

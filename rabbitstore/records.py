@@ -1,0 +1,63 @@
+"""`N.rdq`: records back to back (format page, section 2).  Scan and encode; nothing here opens a file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
+from .problems import Problem
+
+TERM_AT = RECORD_HEAD.size  # in a record
+RECORD_END = bytes((RECORD_END_MARK,))
+
+
+class Record(NamedTuple):
+    """Where a record lies; `total_size` counts the length field and the end mark."""
+
+    msg_id: bytes
+    offset: int
+    total_size: int
+
+
+class Scan(NamedTuple):
+    """What a file holds; `valid_end` is where the last framed record ends."""
+
+    records: list[Record]
+    valid_end: int
+
+
+def encode_record(msg_id: bytes, term: bytes) -> bytes:
+    """The whole record."""
+    return RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id) + term + RECORD_END
+
+
+def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | None = None) -> Scan:
+    """Every record whose last byte is the mark, up to a size of 0 or a record that does not fit.
+
+    A record without the mark is skipped; `valid_end` goes on behind it only when a good record follows, as in RabbitMQ.
+    """
+    found: list[Record] = []
+    problems = [] if problems is None else problems
+    at = valid_end = 0
+    size_bytes = len(data)
+    while size_bytes - at >= RECORD_MIN:
+        size, msg_id = RECORD_HEAD.unpack_from(data, at)
+        total = size + RECORD_OVERHEAD
+        if size < MSG_ID_SIZE or total > size_bytes - at:
+            break
+        if data[at + total - 1] == RECORD_END_MARK:
+            found.append(Record(msg_id, at, total))
+            valid_end = at + total
+        else:
+            problems.append(Problem(file, at + total - 1, "record_without_end_mark", "255", str(data[at + total - 1])))
+        at += total
+    if at < size_bytes:
+        problems.append(Problem(file, at, "torn_record", "a record", f"{size_bytes - at} bytes that are none"))
+    return Scan(found, valid_end)
+
+
+def check_record(data: bytes, msg_id: bytes, total_size: int) -> bool:
+    """Whether these are the whole bytes of that record."""
+    if len(data) != total_size or total_size < RECORD_MIN:
+        return False
+    return RECORD_HEAD.unpack_from(data) == (total_size - RECORD_OVERHEAD, msg_id) and data[-1] == RECORD_END_MARK

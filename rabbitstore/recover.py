@@ -1,0 +1,245 @@
+"""`recover`: what would make a damaged folder whole, as a plan first, done only when asked.
+
+The clean-stop files go first, so that from then on everybody rebuilds what they say.  Each other step replaces one file
+at once (written beside, synced, renamed), keeps the old bytes in `brokerstore/cut/`, and may be repeated: a recovery that
+was interrupted is run again.  Nothing readable is dropped: a damaged record or entry loses itself alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from storageio import REAL_DISK, Disk, Mode, replace_file
+
+from . import layout
+from .check import Checked, verify
+from .entry_cy import IndexEntry
+from .folder import VhostFolder, guess_segment_entries
+from .journal import read_journal
+from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
+from .opening import CLEAN_FILES
+from .own_files import LOCK_NAME, delete_clean
+from .paths import read_all
+from .problems import Problem
+from .queue_folder import QueueFolder
+from .records import scan_records
+from .segment_cy import read_segment, write_segment
+from .store_recovery import salvage
+
+_ENTRY_DAMAGE = ("bad_index_entry", "message_lost")
+_STEP_OF = {  # by kind of problem and, where it matters, the file's ending
+    ("bad_config", ""): "write_config",
+    ("bad_queue_name", ""): "write_name",
+    ("unfinished_compaction", ""): "salvage",
+    ("torn_journal", ""): "cut_journal",
+    **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term")},
+    **{(kind, ""): "rewrite_segment"
+       for kind in ("torn_segment", "published_twice", "mark_without_publish", "mark_too_many")},
+    **{(kind, "qi"): "clear_entries" for kind in _ENTRY_DAMAGE},
+    **{(kind, ""): "delete"
+       for kind in ("bad_table", "bad_clean_mark", "bad_recovery_terms", "bad_location", "bad_ref_count")},
+}  # fmt: skip
+_CUT_FOLDER = "cut"
+
+
+class Action(NamedTuple):
+    """One step on one file (relative to the folder); `kind` is what is done, `reason` the damage it mends."""
+
+    kind: str
+    file: str
+    reason: str
+
+
+@dataclass
+class Plan:
+    """What `apply` would do.  `valid_end` maps a file that is cut to the length of its good part."""
+
+    path: str
+    actions: list[Action] = field(default_factory=list)
+    valid_end: dict[str, int] = field(default_factory=dict)
+    records_kept: int = 0
+    records_dropped: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    applied: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that the tool prints."""
+        plan = {
+            "valid_end": self.valid_end,
+            "records_kept": self.records_kept,
+            "records_dropped": self.records_dropped,
+            "actions": [action._asdict() for action in self.actions],
+        }
+        return {"plan": plan, "applied": self.applied}
+
+
+def plan(path: str, disk: Disk = REAL_DISK) -> Plan:
+    """Look, change nothing."""
+    checked = verify(path, disk)
+    found = Plan(path, problems=checked.problems)
+    found.records_dropped = len(checked.lost)
+    found.records_kept = checked.messages - len(checked.lost)
+    actions = {action: None for problem in checked.problems if (action := _action_for(disk, path, problem, found)) is not None}
+    for queue, _entry in checked.lost:
+        actions[Action("drop_entries", queue.relative, "message_lost")] = None
+    if actions:
+        gone = [name for name in CLEAN_FILES if disk.stat(f"{path}/{name}") is not None]
+        found.actions += [Action("delete", name, "describes the folder as it was") for name in gone]
+    found.actions += [action for action in actions if action not in found.actions]
+    return found
+
+
+def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action | None:
+    """The step that mends a problem; None for one that other steps mend."""
+    kind, file = problem.kind, problem.file
+    step = _STEP_OF.get((kind, file.rpartition(".")[2])) or _STEP_OF.get((kind, ""))
+    if step is None:
+        return None
+    if step == "rewrite_records":
+        found.valid_end[file] = scan_records(read_all(disk, f"{path}/{file}"), file).valid_end
+    elif step == "cut_journal":
+        found.valid_end[file] = problem.offset
+    return Action(step, file, kind)
+
+
+def apply(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True) -> None:
+    """Do it, holding the folder's lock."""
+    path = found.path
+    disk.make_folder(f"{path}/{layout.OWN_FOLDER}")
+    lock = disk.lock(f"{path}/{layout.OWN_FOLDER}/{LOCK_NAME}")
+    try:
+        checked = verify(path, disk)
+        delete_clean(disk, path)
+        for action in found.actions:
+            if keep_backup:
+                _keep_cut(disk, path, action)
+            _STEPS[action.kind](disk, path, action.file, checked)
+        found.applied = True
+    finally:
+        lock.release()
+
+
+def _keep_cut(disk: Disk, path: str, action: Action) -> None:
+    """The file as it is, beside the store."""
+    files = [action.file]
+    if action.kind == "drop_entries":
+        files = [f"{action.file}/{layout.JOURNAL_NAME}"]
+    for name in files:
+        if disk.stat(f"{path}/{name}") is None:
+            continue
+        folder = f"{path}/{layout.OWN_FOLDER}/{_CUT_FOLDER}"
+        disk.make_folder(folder)
+        target = f"{folder}/{name.replace('/', '__')}"
+        if disk.stat(target) is None:  # an interrupted recovery has kept the older, better one
+            replace_file(disk, target, read_all(disk, f"{path}/{name}"))
+
+
+def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    if disk.stat(f"{path}/{file}") is not None:
+        disk.delete(f"{path}/{file}")
+        disk.sync_folder(f"{path}/{file}".rpartition("/")[0])
+
+
+def _write_config(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    replace_file(disk, f"{path}/{file}", CONFIG_TEXT % guess_segment_entries(disk, path))
+
+
+def _write_name(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    """Find the name among the routing keys of the queue's own messages: the folder is called after it."""
+    folder = VhostFolder(path, disk)
+    wanted = file.split("/")[1]
+    for queue in folder.queue_folders():
+        if queue.folder == wanted:
+            for message in folder.messages_in(queue):
+                candidates = [part_name(key, level) for key in message.routing_keys for level in (None, *range(256))]
+                for name in candidates:
+                    if queue_folder_name(folder.vhost, name) == wanted:
+                        suffix = b"INDEX: v2\n" if queue.version == 2 else b""
+                        replace_file(disk, f"{path}/{file}", queue_name_text(folder.vhost, name) + suffix)
+                        folder.close()
+                        return
+    folder.close()
+
+
+def _salvage(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    if disk.stat(f"{path}/{file}") is not None:
+        above, _, name = f"{path}/{file}".rpartition("/")
+        salvage(disk, above, int(name.removesuffix(".rdt")))
+
+
+def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    """All well-framed records but those whose message is damaged."""
+    data = read_all(disk, f"{path}/{file}")
+    bad = checked.bad_records.get(file, set())
+    good = [record for record in scan_records(data, file).records if record.offset not in bad]
+    parts = [data[record.offset : record.offset + record.total_size] for record in good]
+    replace_file(disk, f"{path}/{file}", b"".join(parts))
+
+
+def _rewrite_segment(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    """Every good entry with its marks, in order."""
+    found, _end = read_segment(read_all(disk, f"{path}/{file}"), 0, layout.SEGMENT_ENTRIES_MAX, file, [])
+    replace_file(disk, f"{path}/{file}", write_segment(found))
+
+
+def _cut_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    data = read_all(disk, f"{path}/{file}")
+    _found, end = read_journal(data, file, [])
+    replace_file(disk, f"{path}/{file}", data[:end])
+
+
+def _drop_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    """Acknowledge what has no message, so that neither we nor a broker stumble over it."""
+    lost = [(queue, entry) for queue, entry in checked.lost if queue.relative == file]
+    if lost and lost[0][0].version == 2:
+        for queue, entry in lost:
+            _clear(disk, f"{queue.path}/{entry.seq_id // layout.V2_SEGMENT_ENTRIES}.qi", [_v2_offset(entry)])
+        return
+    _acknowledge(disk, lost)
+
+
+def _acknowledge(disk: Disk, lost: list[tuple[QueueFolder, IndexEntry]]) -> None:
+    marks = bytearray()
+    for _queue, entry in lost:
+        if not entry.delivered:
+            marks += layout.JOURNAL_HEAD.pack(layout.JOURNAL_DELIVERED << 62 | entry.seq_id)
+        marks += layout.JOURNAL_HEAD.pack(layout.JOURNAL_ACKNOWLEDGED << 62 | entry.seq_id)
+    if lost:
+        journal = f"{lost[0][0].path}/{layout.JOURNAL_NAME}"
+        data = read_all(disk, journal) if disk.stat(journal) is not None else b""
+        _found, end = read_journal(data, journal, [])
+        replace_file(disk, journal, data[:end] + marks)
+
+
+def _v2_offset(entry: IndexEntry) -> int:
+    return layout.V2_HEAD_SIZE + entry.seq_id % layout.V2_SEGMENT_ENTRIES * layout.V2_ENTRY.size
+
+
+def _clear_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    offsets = [problem.offset for problem in checked.problems if problem.file == file and problem.kind in _ENTRY_DAMAGE]
+    _clear(disk, f"{path}/{file}", offsets)
+
+
+def _clear(disk: Disk, path: str, offsets: list[int]) -> None:
+    """Zeroes over version-2 entries, as an acknowledgement writes."""
+    file = disk.open(path, Mode.WRITE)
+    try:
+        for offset in offsets:
+            file.write(offset, bytes(layout.V2_ENTRY.size))
+        file.sync()
+    finally:
+        file.close()
+
+
+_STEPS = {
+    "delete": _delete,
+    "write_config": _write_config,
+    "write_name": _write_name,
+    "salvage": _salvage,
+    "rewrite_records": _rewrite_records,
+    "rewrite_segment": _rewrite_segment,
+    "cut_journal": _cut_journal,
+    "drop_entries": _drop_entries,
+    "clear_entries": _clear_entries,
+}

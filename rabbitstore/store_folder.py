@@ -1,0 +1,97 @@
+"""`msg_store_persistent` and `msg_store_transient`, for reading: where each id lies, and its term."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from storageio import Disk, File, Mode
+
+from . import layout
+from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
+from .paths import numbers_in
+from .problems import Problem
+from .records import RECORD_END, TERM_AT, Record, Scan, check_record, scan_records
+
+_OPEN_FILES_MAX = 32
+
+
+class StoreFolder:
+    """One message store's files, scanned on first use.  Never writes."""
+
+    def __init__(self, disk: Disk, vhost_path: str, name: str) -> None:
+        """`name` is one of the two store folders."""
+        self.disk = disk
+        self.name = name
+        self.path = f"{vhost_path}/{name}"
+        self.problems: list[Problem] = []
+        self._places: dict[bytes, tuple[int, Record]] | None = None
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def file_numbers(self) -> list[int]:
+        """The `.rdq` files."""
+        return numbers_in(self.disk, self.path, "rdq")
+
+    def scan(self, number: int, problems: list[Problem]) -> Scan:
+        """One file's records."""
+        file = self.disk.open(f"{self.path}/{number}.rdq", Mode.READ)
+        try:
+            size = file.size()
+            if size == 0:
+                return Scan([], 0)
+            held = file.map(size, writable=False)
+            try:
+                return scan_records(held.view, f"{self.name}/{number}.rdq", problems)
+            finally:
+                held.close()
+        finally:
+            file.close()
+
+    @property
+    def places(self) -> dict[bytes, tuple[int, Record]]:
+        """(file number, record) of every id; the copy at the highest offset of the highest file wins."""
+        if self._places is None:
+            self._places = {}
+            for number in self.file_numbers():
+                for record in self.scan(number, self.problems).records:
+                    self._places[record.msg_id] = number, record
+        return self._places
+
+    def term(self, number: int, record: Record) -> bytes | None:
+        """The record's term; None when the bytes are no longer that record."""
+        data = self._file(number).read(record.offset, record.total_size)
+        return data[TERM_AT:-1] if check_record(data, record.msg_id, record.total_size) else None
+
+    def size_of(self, number: int) -> int:
+        """Bytes in a file."""
+        return self._file(number).size()
+
+    def record_at(self, number: int, offset: int, total_size: int) -> bytes | None:
+        """The id of the record that lies exactly there, None when none does."""
+        if self.disk.stat(f"{self.path}/{number}.rdq") is None or not RECORD_MIN <= total_size <= self.size_of(number):
+            return None
+        head = self._file(number).read(offset, RECORD_HEAD.size)
+        end = self._file(number).read(offset + total_size - 1, 1)
+        if len(head) < RECORD_HEAD.size or end != RECORD_END:
+            return None
+        size, msg_id = RECORD_HEAD.unpack(head)
+        return bytes(msg_id) if size + RECORD_OVERHEAD == total_size else None
+
+    def _file(self, number: int) -> File:
+        file = self._open.get(number)
+        if file is None:
+            file = self._open[number] = self.disk.open(f"{self.path}/{number}.rdq", Mode.READ)
+            if len(self._open) > _OPEN_FILES_MAX:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(number)
+        return file
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def store_names(persistent: bool) -> tuple[str, str]:
+    """Where to look for a message: its own store first (a non-durable queue keeps persistent ones in the transient store)."""
+    names = layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER
+    return names if persistent else (names[1], names[0])

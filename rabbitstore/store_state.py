@@ -1,0 +1,102 @@
+"""What a message store keeps in memory: where each id lies, and one summary a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class Location:
+    """Where a message lies.  A count of 0 stays until its file is compacted or deleted: a later write revives it."""
+
+    __slots__ = ("file", "offset", "ref_count", "total_size")
+
+    def __init__(self, ref_count: int, file: int, offset: int, total_size: int) -> None:
+        """`offset` and `total_size` are of the whole record."""
+        self.ref_count = ref_count
+        self.file = file
+        self.offset = offset
+        self.total_size = total_size
+
+
+class FileSummary:
+    """One file: bytes that are referenced, bytes in all, its neighbours, who holds it."""
+
+    __slots__ = ("dead", "file_size", "left", "locked", "readers", "right", "valid_total_size")
+
+    def __init__(self, file_size: int = 0, valid_total_size: int = 0) -> None:
+        """Alone, unlocked, unread."""
+        self.file_size = file_size
+        self.valid_total_size = valid_total_size
+        self.left: int | None = None
+        self.right: int | None = None
+        self.locked = False
+        self.readers = 0
+        self.dead: list[bytes] = []  # ids whose count reached 0 in this file; some may have been revived
+
+
+class Files:
+    """The summaries by file number, ascending, with their sums."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.by_number: dict[int, FileSummary] = {}
+        self.total_bytes = 0
+        self.valid_bytes = 0
+
+    def __getitem__(self, number: int) -> FileSummary:
+        """The summary of a file that is there."""
+        return self.by_number[number]
+
+    def __contains__(self, number: int) -> bool:
+        """Whether the file is there."""
+        return number in self.by_number
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers, ascending."""
+        return iter(self.by_number)
+
+    def add(self, number: int, summary: FileSummary) -> None:
+        """At the right end."""
+        last = next(reversed(self.by_number), None)
+        assert last is None or last < number, "file numbers only grow"
+        summary.left = last
+        if last is not None:
+            self.by_number[last].right = number
+        self.by_number[number] = summary
+        self.total_bytes += summary.file_size
+        self.valid_bytes += summary.valid_total_size
+
+    def take_out(self, number: int) -> FileSummary:
+        """The file is gone; its neighbours meet."""
+        summary = self.by_number.pop(number)
+        if summary.left is not None:
+            self.by_number[summary.left].right = summary.right
+        if summary.right is not None:
+            self.by_number[summary.right].left = summary.left
+        self.total_bytes -= summary.file_size
+        self.valid_bytes -= summary.valid_total_size
+        return summary
+
+    def resize(self, number: int, file_size: int, valid_total_size: int) -> None:
+        """Set both sizes of one file."""
+        summary = self.by_number[number]
+        self.total_bytes += file_size - summary.file_size
+        self.valid_bytes += valid_total_size - summary.valid_total_size
+        summary.file_size = file_size
+        summary.valid_total_size = valid_total_size
+
+    def adjust(self, summary: FileSummary, valid_delta: int) -> None:
+        """More or fewer referenced bytes."""
+        summary.valid_total_size += valid_delta
+        self.valid_bytes += valid_delta
+        assert 0 <= summary.valid_total_size <= summary.file_size, "a file refers to more than it holds"
+
+    def check(self) -> None:
+        """Sums and neighbours agree; for tests."""
+        numbers = list(self.by_number)
+        assert numbers == sorted(numbers)
+        assert self.total_bytes == sum(summary.file_size for summary in self.by_number.values())
+        assert self.valid_bytes == sum(summary.valid_total_size for summary in self.by_number.values())
+        for left, right in zip([None, *numbers], [*numbers, None], strict=True):
+            assert left is None or self.by_number[left].right == right
+            assert right is None or self.by_number[right].left == left

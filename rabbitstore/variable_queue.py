@@ -1,0 +1,538 @@
+"""A queue that flows between memory and disk (format page, section 6).
+
+    publish -> q1 -> q2 -> delta -> q3 -> q4 -> fetch
+
+- *alpha*: message and place in memory (q1, q4);
+- *beta*: message on the disk, place in memory (q2, q3); *gamma*: a beta whose place is on the disk too, which only
+  persistent messages are before they reach delta;
+- *delta*: a range of sequence numbers, everything on the disk.
+
+Default mode publishes to q4 while q3 is empty, else to q1.  Lazy mode publishes to delta; q1, q2 and q4 stay empty.
+Persistent messages are written on arrival in either mode and keep their copy in memory until pressure drops it; transient
+ones are written under pressure only.  A fetch takes q4, then q3; when q3 empties, the next segment of delta is read into it.
+A fetch of an alpha reads nothing, of a beta the message (one read), of a delta the segment (once for all in it) and the
+message.  A small message belongs into the index, so a beta of it keeps its term until it becomes delta.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from storageio import StoreCorrupt
+
+from .delta import Delta
+from .entry_cy import IndexEntry
+from .queue_index import QueueIndex
+from .rates import INFINITY, Rates
+from .settings import RabbitSettings
+from .shared_store import StoreClient
+
+DEFAULT, LAZY = "default", "lazy"
+
+
+class VariableQueue:
+    """One queue.  Not for two threads at once."""
+
+    def __init__(
+        self,
+        index: QueueIndex,
+        persistent_store: StoreClient,
+        transient_store: StoreClient,
+        settings: RabbitSettings,
+        now_ms: Callable[[], int],
+        *,
+        mode: str = DEFAULT,
+        durable: bool = True,
+        next_deliver_seq_id: int | None = None,
+    ) -> None:
+        """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered."""
+        self.index = index
+        self.persistent_store = persistent_store
+        self.transient_store = transient_store
+        self.settings = settings
+        self.now_ms = now_ms
+        self.mode = mode
+        self.durable = durable
+        self.q1: deque[IndexEntry] = deque()
+        self.q2: deque[IndexEntry] = deque()
+        self.q3: deque[IndexEntry] = deque()
+        self.q4: deque[IndexEntry] = deque()
+        self.delta = Delta()
+        self.ram_pending: dict[int, IndexEntry] = {}
+        self.disk_pending: dict[int, IndexEntry] = {}
+        self.length = 0
+        self.ram_count = 0  # messages in q1..q4 whose term is in memory
+        self.ram_bytes = 0  # of terms, pending ones included
+        self.target_ram_count = INFINITY
+        self.rates = Rates(now_ms())
+        self.unconfirmed: list[int] = []
+        self.confirmed: list[int] = []
+        self.disk_reads = 0  # messages read from a store
+        start, self.next_seq_id = index.bounds()
+        self.next_deliver_seq_id = self.next_seq_id if next_deliver_seq_id is None else next_deliver_seq_id
+        self._recover(start)
+
+    def _recover(self, start: int) -> None:
+        self.length = self.index.unacked
+        if self.length:
+            self.delta = Delta(start, self.length, self.next_seq_id)
+            if self.mode == DEFAULT:
+                self._load_delta()
+
+    def __len__(self) -> int:
+        """Messages waiting; unacknowledged ones are not among them."""
+        return self.length
+
+    @property
+    def pending_count(self) -> int:
+        """Fetched and not acknowledged."""
+        return len(self.ram_pending) + len(self.disk_pending)
+
+    # --- publish
+
+    def publish(self, msg_id: bytes, term: bytes, size: int, *, expiry_us: int = 0, persistent: bool, embedded: bool) -> int:
+        """A new message at the end; its sequence number.  It appears in `confirmed` when it is safe."""
+        message = self._new(msg_id, term, size, expiry_us, persistent, embedded)
+        if self.mode == LAZY:
+            self._write(message, force=True)
+            self._write_index(message, force=True)
+            self.delta.expand(message.seq_id)
+        else:
+            self._write(message, force=False)
+            self._write_index(message, force=False)
+            (self.q1 if self.q3 else self.q4).append(message)
+            self._count_term(message, 1)
+        self.length += 1
+        if self.rates.count(1, 0, 0, 0):
+            self._update_rates()
+        if self.target_ram_count != INFINITY:
+            self.reduce_memory()
+        return message.seq_id
+
+    def publish_delivered(self, msg_id: bytes, term: bytes, size: int, *, persistent: bool, embedded: bool) -> int:
+        """A new message straight to a waiting consumer of the empty queue: unacknowledged from the start."""
+        assert self.length == 0, "messages before it would be overtaken"
+        message = self._new(msg_id, term, size, 0, persistent, embedded)
+        self._write(message, force=False)
+        self._write_index(message, force=False)
+        self.next_deliver_seq_id = message.seq_id + 1
+        self.ram_pending[message.seq_id] = message
+        self.ram_bytes += len(term)
+        self.rates.count(1, 1, 1, 0)
+        return message.seq_id
+
+    def _new(self, msg_id: bytes, term: bytes, size: int, expiry_us: int, persistent: bool, embedded: bool) -> IndexEntry:
+        seq_id = self.next_seq_id
+        self.next_seq_id = self.index.next_seq_id = seq_id + 1
+        message = IndexEntry(seq_id, msg_id, expiry_us, size, persistent and self.durable, term, embedded)
+        (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
+        return message
+
+    def take_confirmed(self) -> list[int]:
+        """The sequence numbers that became safe since the last call."""
+        found, self.confirmed = self.confirmed, []
+        return found
+
+    def sync(self) -> None:
+        """Make everything published so far safe.  With many queues do as `RabbitStore` does: the stores between the halves."""
+        waiting = self.begin_sync()
+        self.persistent_store.store.sync()
+        self.end_sync(waiting)
+
+    def begin_sync(self) -> list[int]:
+        """What a sync of the stores, made after this call, and `end_sync` will confirm."""
+        waiting, self.unconfirmed = self.unconfirmed, []
+        return waiting
+
+    def end_sync(self, waiting: list[int]) -> None:
+        """The index on the disk, and `waiting` confirmed."""
+        self.index.sync()
+        self.confirmed += waiting
+
+    # --- fetch and acknowledge
+
+    def fetch(self, *, ack_required: bool = True) -> tuple[IndexEntry, bytes, bool] | None:
+        """(message, its term, redelivered) from the head, None when empty.  Without `ack_required` it is gone at once.
+
+        `StoreCorrupt` when the stored message is damaged or missing; it is then dropped, so that the next fetch goes on.
+        """
+        message = self._take_head()
+        if message is None:
+            return None
+        redelivered = message.seq_id < self.next_deliver_seq_id
+        if not redelivered:
+            self.next_deliver_seq_id = message.seq_id + 1
+        term = message.term
+        if term is None:
+            term = self._read_or_drop(message)
+        if ack_required:
+            self._keep_pending(message)
+        else:
+            self._forget((message,))
+        if self.rates.count(0, 1, int(ack_required), 0):
+            self._update_rates()
+        return message, term, redelivered
+
+    def _keep_pending(self, message: IndexEntry) -> None:
+        if message.term is None:
+            self.disk_pending[message.seq_id] = message
+        else:
+            self.ram_pending[message.seq_id] = message
+            self.ram_bytes += len(message.term)
+
+    def acknowledge(self, seq_ids: Iterable[int]) -> list[bytes]:
+        """The consumer is done with these; unknown numbers are a `KeyError` and nothing is changed.  Returns their ids."""
+        messages = self._take_pending(seq_ids)
+        self._forget(messages)
+        if self.rates.count(0, 0, 0, len(messages)):
+            self._update_rates()
+        return [message.msg_id for message in messages]
+
+    def pending_up_to(self, seq_id: int) -> list[int]:
+        """The unacknowledged numbers of a multiple acknowledgement."""
+        return sorted(number for pending in (self.ram_pending, self.disk_pending) for number in pending if number <= seq_id)
+
+    def _take_pending(self, seq_ids: Iterable[int]) -> list[IndexEntry]:
+        wanted = list(dict.fromkeys(seq_ids))
+        for seq_id in wanted:
+            if seq_id not in self.ram_pending and seq_id not in self.disk_pending:
+                raise KeyError(seq_id)
+        found = []
+        for seq_id in wanted:
+            message = self.ram_pending.pop(seq_id, None)
+            if message is None:
+                message = self.disk_pending.pop(seq_id)
+            elif message.term is not None:
+                self.ram_bytes -= len(message.term)
+            found.append(message)
+        return found
+
+    def _forget(self, messages: Iterable[IndexEntry]) -> None:
+        """Take the messages off the disk."""
+        indexed = []
+        for message in messages:
+            if message.in_store:
+                self._client(message).remove((message.msg_id,))
+            if message.in_index:
+                indexed.append(message.seq_id)
+        if indexed:
+            self.index.acknowledge(indexed)
+
+    def purge(self) -> int:
+        """Drop all that waits; unacknowledged messages stay.  The number dropped."""
+        count = 0
+        while (message := self._take_head()) is not None:
+            self._forget((message,))
+            count += 1
+        return count
+
+    def drop_expired(self, now_us: int) -> int:
+        """Drop from the head what has expired, as the server does: a later message waits for those before it."""
+        count = 0
+        while (message := self._peek()) is not None and 0 < message.expiry_us <= now_us:
+            self._take_head()
+            self._forget((message,))
+            count += 1
+        return count
+
+    def _peek(self) -> IndexEntry | None:
+        if not self.q4 and not self.q3 and self.delta.count:
+            self._load_delta()
+        return self.q4[0] if self.q4 else self.q3[0] if self.q3 else None
+
+    def _take_head(self) -> IndexEntry | None:
+        """The first message, out of its queue; q4, then q3."""
+        if self.q4:
+            message = self.q4.popleft()
+        else:
+            taken = self._take_q3()
+            if taken is None:
+                return None
+            message = taken
+        self.length -= 1
+        self._count_term(message, -1)
+        return message
+
+    def _take_q3(self) -> IndexEntry | None:
+        if not self.q3 and self.delta.count:  # lazy mode only
+            self._load_delta()
+        if not self.q3:
+            return None
+        message = self.q3.popleft()
+        if not self.q3 and self.mode == DEFAULT:
+            if self.delta.count:
+                self._load_delta()
+            else:
+                assert not self.q2 and not self.q4, "q2 waits behind delta, q4 before q3"
+                self.q1, self.q4 = self.q4, self.q1
+        return message
+
+    def _load_delta(self) -> None:
+        """Read segments of delta into q3 until one had anything; when delta is used up, q2 joins q3."""
+        delta = self.delta
+        while delta.count and not self.q3:
+            stop = min(self.index.segment_end(delta.start), delta.stop)
+            entries = [entry for entry in self.index.read(delta.start, stop) if not self._is_pending(entry.seq_id)]
+            for entry in entries:
+                entry.in_index = True
+                entry.in_store = not entry.embedded
+                self.q3.append(entry)
+                self._count_term(entry, 1)
+            delta.start = stop
+            delta.count -= len(entries)
+            if stop == delta.stop and delta.count:
+                self._lost_entries(delta.count)
+        if not delta.count:
+            delta.clear()
+            self.q3.extend(self.q2)
+            self.q2.clear()
+            if not self.q3:
+                self.q1, self.q4 = self.q4, self.q1
+
+    def _lost_entries(self, count: int) -> None:
+        """The index has fewer entries than it had: somebody else changed the folder."""
+        self.delta.count = 0
+        self.length -= count
+        file = self.index.folder
+        raise StoreCorrupt("index entries are gone", file=file, offset=0, expected=f"{count} more entries", found="none")
+
+    def _is_pending(self, seq_id: int) -> bool:
+        return seq_id in self.ram_pending or seq_id in self.disk_pending
+
+    # --- requeue
+
+    def requeue(self, seq_ids: Iterable[int]) -> None:
+        """Put unacknowledged messages back at their old places."""
+        messages = sorted(self._take_pending(seq_ids), key=_seq_id)
+        self.length += len(messages)
+        if self.mode == DEFAULT:
+            messages = self._merge(messages, "q4", self.q3[0].seq_id if self.q3 else None, self._into_alpha)
+        messages = self._merge(messages, "q3", self.delta.start if self.delta.count else None, self._into_beta)
+        for message in messages:
+            self._write(message, force=True)
+            self._write_index(message, force=True)
+            self.delta.expand(message.seq_id)
+        if self.target_ram_count != INFINITY:
+            self.reduce_memory()
+
+    def _merge(
+        self, messages: list[IndexEntry], name: str, limit: int | None, prepare: Callable[[IndexEntry], None]
+    ) -> list[IndexEntry]:
+        """Merge those below `limit` into a queue by sequence number; the rest."""
+        count = len(messages) if limit is None else sum(message.seq_id < limit for message in messages)
+        for message in messages[:count]:
+            prepare(message)
+            self._count_term(message, 1)
+        if count:
+            queue: deque[IndexEntry] = getattr(self, name)
+            if not queue or messages[count - 1].seq_id < queue[0].seq_id:
+                queue.extendleft(reversed(messages[:count]))
+            else:
+                setattr(self, name, deque(heapq.merge(queue, messages[:count], key=_seq_id)))
+        return messages[count:]
+
+    def _into_alpha(self, message: IndexEntry) -> None:
+        if message.term is None:
+            message.term = self._read(message)
+
+    def _into_beta(self, message: IndexEntry) -> None:
+        self._write(message, force=True)
+        if not message.embedded:
+            message.term = None
+
+    # --- memory
+
+    def set_duration_target(self, seconds: float) -> None:
+        """Hold as many messages in memory as move in this time at the measured rates; infinity for no limit."""
+        self._update_rates()
+        self.set_target_ram_count(INFINITY if seconds == INFINITY else int(seconds * self.rates.total))
+
+    def set_target_ram_count(self, count: float) -> None:
+        """Hold at most about so many messages in memory."""
+        self.target_ram_count = count
+        if count != INFINITY:
+            self.reduce_memory()
+
+    def duration_s(self) -> float:
+        """How long the messages in memory last at the measured rates."""
+        total = self.rates.total
+        return INFINITY if total == 0 else (self.ram_count + len(self.ram_pending)) / total
+
+    def reduce_memory(self) -> None:
+        """Push alphas to betas and unacknowledged messages to disk, then betas to delta in large batches."""
+        excess = self._excess()
+        if excess > 0:
+            steps = [self._push_alphas, self._limit_pending]
+            if self.rates.fetched - self.rates.acked > self.rates.ingress - self.rates.egress:
+                steps.reverse()
+            for step in steps:
+                excess -= step(excess) if excess > 0 else 0
+        permitted = self._permitted_betas()
+        surplus = len(self.q2) + len(self.q3) - permitted
+        if surplus >= self.settings.io_batch_size:
+            self._push_betas(int(surplus))
+
+    def _excess(self) -> int:
+        count = self.ram_count + len(self.ram_pending) - self.target_ram_count
+        return 0 if count <= 0 else int(count)
+
+    def _permitted_betas(self) -> float:
+        """How many betas may stay, the fewer the smaller the target is against what lies on the disk."""
+        if self.length == 0 or self.target_ram_count == INFINITY:
+            return INFINITY
+        if self.mode == LAZY:
+            return self.target_ram_count
+        segment = self.index.settings.segment_entries
+        if self.target_ram_count == 0:
+            return min(len(self.q3), segment)
+        on_disk = self.length - len(self.q1) - len(self.q4)
+        return max(segment, on_disk - (on_disk * on_disk) // (on_disk + int(self.target_ram_count)))
+
+    def _push_alphas(self, quota: int) -> int:
+        """From q1's front behind what follows it, then from q4's end before q3; how many."""
+        count = 0
+        while count < quota and self.q1:
+            message = self.q1.popleft()
+            self._drop_term(message)
+            (self.q2 if self.delta.count else self.q3).append(message)
+            count += 1
+        while count < quota and self.q4:
+            message = self.q4.pop()
+            self._drop_term(message)
+            self.q3.appendleft(message)
+            count += 1
+        return count
+
+    def _drop_term(self, message: IndexEntry) -> None:
+        self._count_term(message, -1)
+        self._write(message, force=True)
+        if not message.embedded:
+            message.term = None
+        self._count_term(message, 1)
+
+    def _limit_pending(self, quota: int) -> int:
+        """The newest unacknowledged messages lose their copy in memory."""
+        count = 0
+        for seq_id in sorted(self.ram_pending, reverse=True)[:quota]:
+            message = self.ram_pending.pop(seq_id)
+            assert message.term is not None
+            self.ram_bytes -= len(message.term)
+            self._write(message, force=True)
+            if message.embedded:
+                self._write_index(message, force=True)
+                self.ram_bytes += len(message.term)
+                self.ram_pending[seq_id] = message
+                continue
+            message.term = None
+            self.disk_pending[seq_id] = message
+            count += 1
+        return count
+
+    def _push_betas(self, quota: int) -> None:
+        """From q3's end, sparing its first segment, then from q2's front."""
+        if self.q3:
+            limit = self.index.segment_end(self.q3[0].seq_id)
+            while quota and self.q3 and self.q3[-1].seq_id >= limit:
+                self._into_delta(self.q3.pop())
+                quota -= 1
+        while quota and self.q2:
+            self._into_delta(self.q2.popleft())
+            quota -= 1
+
+    def _into_delta(self, message: IndexEntry) -> None:
+        self._count_term(message, -1)
+        self._write(message, force=True)
+        self._write_index(message, force=True)
+        self.delta.expand(message.seq_id)
+
+    def set_mode(self, mode: str) -> None:
+        """Change between default and lazy."""
+        assert mode in (DEFAULT, LAZY)
+        if mode == self.mode:
+            return
+        self.mode = mode
+        if mode == LAZY:
+            for queue in (self.q4, self.q3, self.q2, self.q1):
+                while queue:
+                    self._into_delta(queue.popleft())
+        elif not self.q3 and self.delta.count:
+            self._load_delta()
+
+    # --- disk
+
+    def _client(self, message: IndexEntry) -> StoreClient:
+        return self.persistent_store if message.persistent else self.transient_store
+
+    def _write(self, message: IndexEntry, *, force: bool) -> None:
+        """The message to its store, unless it belongs into the index."""
+        if message.embedded or message.in_store or not (force or message.persistent):
+            return
+        assert message.term is not None
+        self._client(message).write(message.msg_id, message.term)
+        message.in_store = True
+
+    def _write_index(self, message: IndexEntry, *, force: bool) -> None:
+        if message.in_index or not (force or message.persistent):
+            return
+        term = message.term if message.embedded else None
+        self.index.publish(message.seq_id, message.msg_id, message.expiry_us, message.size, message.persistent, term)
+        message.in_index = True
+
+    def _read(self, message: IndexEntry) -> bytes:
+        self.disk_reads += 1
+        term = self._client(message).read(message.msg_id)
+        if term is None:
+            file = self._client(message).store.folder
+            raise StoreCorrupt("message is in no file", file=file, offset=0, expected=message.msg_id.hex(), found="nothing")
+        return term
+
+    def _read_or_drop(self, message: IndexEntry) -> bytes:
+        try:
+            return self._read(message)
+        except StoreCorrupt:
+            message.in_store = False
+            self._forget((message,))
+            raise
+
+    def _count_term(self, message: IndexEntry, sign: int) -> None:
+        if message.term is not None:
+            self.ram_count += sign
+            self.ram_bytes += sign * len(message.term)
+
+    def _update_rates(self) -> None:
+        self.rates.update(self.now_ms())
+
+    def check(self) -> None:
+        """The five queues' invariants; for tests."""
+        has1, has2, has3, has4 = (bool(queue) for queue in (self.q1, self.q2, self.q3, self.q4))
+        has_delta = self.delta.count > 0
+        if self.mode == LAZY:
+            assert not has1 and not has2 and not has4
+        assert not has1 or has3 or self.mode == LAZY, "q1 fills only while q3 has messages"
+        assert not has2 or has_delta, "q2 waits behind delta"
+        assert self.mode == LAZY or not has_delta or has3, "delta is read on as soon as q3 is empty"
+        assert (self.length == 0) == (not has3 and not has4 and not has_delta)
+        queues = [self.q4, self.q3, self.q2, self.q1]
+        assert self.length == sum(map(len, queues)) + self.delta.count
+        order = [message.seq_id for queue in queues for message in queue]
+        assert order == sorted(order)
+        if has_delta:
+            assert all(message.seq_id < self.delta.start for queue in (self.q4, self.q3) for message in queue)
+            assert all(message.seq_id >= self.delta.stop for queue in (self.q2, self.q1) for message in queue)
+        in_memory = [message for queue in queues for message in queue]
+        terms = [message.term for message in in_memory if message.term is not None]
+        pending = [message.term for message in self.ram_pending.values() if message.term is not None]
+        assert self.ram_count == len(terms) and self.ram_bytes == sum(map(len, terms)) + sum(map(len, pending))
+        for message in in_memory:
+            assert message.term is not None or message.in_store
+            assert not message.persistent or message.in_index
+        for message in (*self.q1, *self.q4):
+            assert message.term is not None, "alphas are in memory"
+        for message in (*self.q2, *self.q3):
+            assert message.in_store or message.embedded, "betas are on the disk"
+
+
+def _seq_id(message: IndexEntry) -> int:
+    return message.seq_id

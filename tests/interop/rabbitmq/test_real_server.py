@@ -1,0 +1,215 @@
+"""The real server opens what we wrote, and we read what it left."""
+
+import contextlib
+import hashlib
+import shutil
+import time
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
+
+from .broker import AMQP_PORT, Broker, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
+QUEUES = ["q.small", "q.large", "q.fan1", "q.fan2", "q.fan3", "q.holes", "q.deep", "q.torn"]
+QUIET = RabbitSettings(background=False, store=StoreSettings(file_size_limit=1 << 20))
+
+
+def connect():
+    pika = pytest.importorskip("pika")
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", AMQP_PORT, heartbeat=0))
+
+
+def body(queue, number, size):
+    text = hashlib.sha256(f"{queue}:{number}".encode()).hexdigest().encode()
+    return (text * (size // len(text) + 1))[:size]
+
+
+def drain(names):
+    """[(message id, sha256, redelivered)] of each queue, as the broker delivers."""
+    connection = connect()
+    channel = connection.channel()
+    found = {}
+    for name in names:
+        rows = found[name] = []
+        while True:
+            method, properties, data = channel.basic_get(name, auto_ack=True)
+            if method is None:
+                break
+            rows.append((properties.message_id, hashlib.sha256(data).hexdigest(), method.redelivered))
+    connection.close()
+    return found
+
+
+@pytest.fixture
+def broker(tmp_path):
+    made = Broker(tmp_path / "broker", "queue_index_embed_msgs_below = 4096")
+    yield made
+    made.end()
+
+
+def declare(names, **arguments):
+    connection = connect()
+    channel = connection.channel()
+    for name in names:
+        channel.queue_declare(name, durable=True, arguments=arguments.get(name.replace(".", "_")))
+    connection.close()
+
+
+def write_ours(path):
+    """Thousands of messages of every kind; {queue: [(message id, sha256)]} that must be delivered."""
+    store = RabbitStore.open(str(path), settings=QUIET)
+    expected = {name: [] for name in QUEUES}
+
+    def publish(names, number, size):
+        name = names if isinstance(names, str) else names[0]
+        data = body(name, number, size)
+        properties = {"message_id": f"m{number}", "headers": {"n": number}}
+        store.publish(names, data, properties=properties, routing_keys=[name])
+        for target in [names] if isinstance(names, str) else names:
+            expected[target].append((f"m{number}", hashlib.sha256(data).hexdigest()))
+
+    for name in QUEUES:
+        store.declare_queue(name)
+    for number in range(3000):
+        publish("q.small", number, number % 3000)
+    for number in range(40):
+        publish("q.large", number, (0, 4095, 4096, 20_000, 131_064, 131_065, 300_000)[number % 7])
+    for number in range(200):
+        publish(["q.fan1", "q.fan2", "q.fan3"], number, 5000 + number)
+    for number in range(1500):
+        publish("q.holes", number, 6000 if number % 50 == 0 else 30)
+    for number in range(5000):
+        publish("q.deep", number, 40)
+    _acknowledge(store, expected)
+    store.flush_journals()
+    for number in range(100):
+        publish("q.torn", number, 100)
+    store.sync()
+    store.abandon()
+    _tear(path)
+    return expected
+
+
+def _acknowledge(store, expected):
+    held = [store.get("q.holes") for _ in range(1500)]
+    for number, delivery in enumerate(held):
+        if number % 3 == 1 or number % 50 == 0:
+            store.ack(delivery)
+    expected["q.holes"] = [row for number, row in enumerate(expected["q.holes"]) if number % 3 != 1 and number % 50]
+    for _ in range(2100):
+        store.ack(store.get("q.deep"))
+    del expected["q.deep"][:2100]
+    for _ in range(150):
+        store.ack(store.get("q.fan2"))
+    del expected["q.fan2"][:150]
+
+
+def _tear(path):
+    """The journal of q.torn ends in the first half of one more entry."""
+    journal = next(file for file in path.glob("queues/*/journal.jif") if file.stat().st_size)
+    data = journal.read_bytes()
+    journal.write_bytes(data + data[:33])
+
+
+def test_the_server_recovers_and_delivers_what_we_wrote(broker):
+    """Complete, in order, every one flagged redelivered; holes stay holes, the torn tail is dropped."""
+    broker.start()
+    declare(QUEUES)
+    broker.stop()
+    shutil.rmtree(broker.vhost)
+    expected = write_ours(broker.vhost)
+    broker.start()
+    found = drain(QUEUES)
+    for name in QUEUES:
+        assert [row[:2] for row in found[name]] == expected[name], name
+        assert all(row[2] for row in found[name])
+    broker.stop()
+
+
+def _publish_many(names, total):
+    """Persistent messages with confirms; {queue: [(message id, sha256)]}."""
+    pika = pytest.importorskip("pika")
+    connection = connect()
+    channel = connection.channel()
+    channel.exchange_declare("ex.fan", "fanout", durable=True)
+    for name in ("q.fan1", "q.fan2", "q.fan3"):
+        channel.queue_bind(name, "ex.fan")
+    channel.confirm_delivery()
+    expected = {name: [] for name in names}
+    for number in range(total):
+        name = names[number % len(names)]
+        is_fan = name.startswith("q.fan")
+        data = body(name, number, (10, 200, 3000, 4096, 9000, 150_000)[number // 8 % 6] if number % 97 else 300_000)
+        properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}", headers={"k": number})
+        channel.basic_publish("ex.fan" if is_fan else "", "" if is_fan else name, data, properties)
+        for target in ("q.fan1", "q.fan2", "q.fan3") if is_fan else (name,):
+            expected[target].append((f"m{number}", hashlib.sha256(data).hexdigest()))
+    for name, count in (("q.holes", 60), ("q.deep", 40)):
+        held = [channel.basic_get(name)[0] for _ in range(count)]
+        for method in held[::2]:
+            channel.basic_ack(method.delivery_tag)
+        expected[name] = expected[name][1:count:2] + expected[name][count:]
+    return connection, expected
+
+
+def _ours(path):
+    store = RabbitStore.open(str(path), "r")
+    found = {}
+    for message in store.messages():
+        row = message.properties["message_id"], hashlib.sha256(message.body).hexdigest()
+        found.setdefault(message.queue, []).append(row)
+    assert all(message.redelivered for message in store.messages("q.small"))
+    return found
+
+
+def test_we_read_the_servers_folder_after_sigkill(broker, tmp_path):
+    """Every confirmed message that was not acknowledged, in order; opened for writing too; and the restarted server agrees."""
+    broker.start()
+    declare(QUEUES)
+    connection, expected = _publish_many(QUEUES, 1600)
+    time.sleep(1)  # acknowledgements of the last 200 ms are not on the disk
+    broker.kill()
+    with contextlib.suppress(pytest.importorskip("pika").exceptions.AMQPError):
+        connection.close()
+    copy = tmp_path / "copy"
+    shutil.copytree(broker.vhost, copy)
+    assert _ours(broker.vhost) == {name: rows for name, rows in expected.items() if rows}
+    with RabbitStore.open(str(copy), "r+", settings=QUIET) as store:
+        assert store.lost == []
+        for name in QUEUES:
+            deliveries = iter(lambda n=name: store.get(n, auto_ack=True), None)
+            found = [(d.properties["message_id"], hashlib.sha256(d.body).hexdigest()) for d in deliveries]
+            assert found == expected[name], name
+    broker.start()
+    delivered = drain(QUEUES)
+    assert {name: [row[:2] for row in rows] for name, rows in delivered.items()} == expected
+    broker.stop()
+
+
+def test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped(broker):
+    """Server, ours, server: messages of both, consumed and collected in between, in order at the end."""
+    broker.start()
+    declare(QUEUES)
+    connection, expected = _publish_many(QUEUES, 800)
+    connection.close()
+    broker.stop()
+    settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=1 << 20, file_garbage_fraction=0.1))
+    with RabbitStore.open(str(broker.vhost), "r+", settings=settings) as store:
+        for name in QUEUES:
+            for number in range(0, 10):
+                delivery = store.get(name)
+                assert (delivery.properties["message_id"]) == expected[name][number][0]
+                if number % 2:
+                    store.ack(delivery)
+            expected[name] = expected[name][0:10:2] + expected[name][10:]
+            for number in range(20):
+                data = body("ours" + name, number, 100 if number % 2 else 50_000)
+                store.publish(name, data, properties={"message_id": f"ours{number}"})
+                expected[name].append((f"ours{number}", hashlib.sha256(data).hexdigest()))
+        store.collect()
+    broker.start()
+    delivered = drain(QUEUES)
+    assert {name: [row[:2] for row in rows] for name, rows in delivered.items()} == expected
+    broker.stop()

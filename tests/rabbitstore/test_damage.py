@@ -1,0 +1,259 @@
+"""Bad input: each damage is named by `verify`, the rest stays readable, and `recover` mends it."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore
+from rabbitstore.check import verify
+from rabbitstore.recover import apply, plan
+from storageio import DiskError, StoreCorrupt
+from storageio.testing import FailingDisk
+
+QUIET = RabbitSettings(background=False)
+STORE = "msg_store_persistent"
+DEEP = "queues/18PFRXGVXXG0ZIS281F2ZCGPH"
+MIXED = "queues/434QJ29PS1F7KJO6A26YZF1Z8"
+ALL = 3068
+
+
+def patch(path, offset, data):
+    found = bytearray(path.read_bytes())
+    found[offset : offset + len(data)] = data
+    path.write_bytes(found)
+
+
+def cut(path, size):
+    data = path.read_bytes()
+    path.write_bytes(data[:size] if size >= 0 else data[: len(data) + size])
+
+
+def last_record(manifest, file):
+    rows = [row for row in manifest["rdq_records"] if (row["store"], row["file"]) == (STORE, file)]
+    return max(rows, key=lambda row: row["offset"])
+
+
+def torn_record(folder, _manifest):
+    cut(folder / STORE / "6.rdq", -100)
+
+
+def zeros_in_a_file(folder, manifest):
+    row = last_record(manifest, "5.rdq")
+    patch(folder / STORE / "5.rdq", row["offset"], bytes(row["total_size"]))
+
+
+def missing_end_mark(folder, _manifest):
+    patch(folder / STORE / "0.rdq", 4291 + 4293, b"\x00")
+
+
+def bad_term(folder, manifest):
+    rows = manifest["msg_store_index"]
+    row = next(row for row in rows if (row["store"], row["file"], row["ref_count"]) == (STORE, 4, 1))
+    patch(folder / STORE / "4.rdq", row["offset"] + 24, b"\x55")
+
+
+def bad_term_in_the_index(folder, _manifest):
+    patch(folder / DEEP / "1.idx", 34, b"\x55")
+
+
+def id_known_to_no_file(folder, _manifest):
+    (folder / STORE / "1.rdq").unlink()
+
+
+def torn_journal(folder, _manifest):
+    cut(folder / MIXED / "journal.jif", -5)
+
+
+def torn_segment(folder, _manifest):
+    cut(folder / DEEP / "2.idx", -30)
+
+
+def mark_of_nobody(folder, _manifest):
+    path = folder / DEEP / "2.idx"
+    path.write_bytes(path.read_bytes() + b"\x47\xff")
+
+
+def published_twice(folder, _manifest):
+    path = folder / "queues/6WSGVAFGP1QQ069TLAF79N32N/0.idx"
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:34])
+
+
+def wrong_config(folder, _manifest):
+    (folder / ".config").write_text("{segment_entry_count, many}.")
+
+
+def damaged_locations(folder, _manifest):
+    patch(folder / STORE / "msg_store_index.ets", 400, b"\xff\xff\xff\xff")
+
+
+def damaged_summary(folder, _manifest):
+    cut(folder / STORE / "file_summary.ets", -20)
+
+
+def damaged_clean_mark(folder, _manifest):
+    (folder / STORE / "clean.dot").write_bytes(b"{client_refs,[<<1,2")
+
+
+def damaged_recovery_terms(folder, _manifest):
+    path = folder / "recovery.dets"
+    patch(path, path.read_bytes().index(b"next_seq_id"), b"next_sec_id")
+
+
+def unclosed_recovery_terms(folder, _manifest):
+    patch(folder / "recovery.dets", 8, bytes(4))
+
+
+def unfinished_compaction(folder, manifest):
+    rows = [row for row in manifest["rdq_records"] if (row["store"], row["file"]) == (STORE, "4.rdq")]
+    middle = sorted(row["offset"] for row in rows)[len(rows) // 2]
+    data = (folder / STORE / "4.rdq").read_bytes()
+    (folder / STORE / "4.rdt").write_bytes(data[middle:])
+    (folder / STORE / "4.rdq").write_bytes(data[: middle + 5000] + bytes(len(data) - middle - 5000))
+
+
+def missing_queue_name(folder, _manifest):
+    (folder / MIXED / ".queue_name").unlink()
+
+
+# damage, kinds that verify must name, messages that are gone
+TABLE = [
+    (torn_record, {"torn_record", "message_lost", "bad_table", "bad_location"}, 1),
+    (zeros_in_a_file, {"torn_record"}, None),
+    (missing_end_mark, {"record_without_end_mark"}, None),
+    (bad_term, {"bad_term"}, None),
+    (bad_term_in_the_index, {"bad_term"}, None),
+    (id_known_to_no_file, {"message_lost", "bad_table", "bad_location"}, None),
+    (torn_journal, {"torn_journal"}, None),
+    (torn_segment, {"torn_segment", "bad_recovery_terms"}, 1),
+    (mark_of_nobody, {"mark_without_publish"}, 0),
+    (published_twice, {"published_twice"}, 0),
+    (wrong_config, {"bad_config"}, 0),
+    (damaged_locations, {"bad_table"}, 0),
+    (damaged_summary, {"bad_table"}, 0),
+    (damaged_clean_mark, {"bad_clean_mark"}, 0),
+    (damaged_recovery_terms, {"bad_recovery_terms"}, 0),
+    (unclosed_recovery_terms, {"bad_recovery_terms"}, 0),
+    (missing_queue_name, {"bad_queue_name"}, 0),
+]
+
+
+@pytest.fixture
+def damaged(request, clean, tmp_path):
+    folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
+    request.param(folder, clean.manifest)
+    return folder
+
+
+def readable(folder):
+    store = RabbitStore.open(str(folder), "r")
+    return sorted((message.queue, message.seq_id, message.msg_id) for message in store.messages())
+
+
+@pytest.mark.parametrize(("damaged", "kinds", "gone"), TABLE, indirect=["damaged"], ids=[row[0].__name__ for row in TABLE])
+def test_named_readable_mended(damaged, kinds, gone):
+    """verify names it; everything else is read; a plan changes nothing; apply makes verify content and loses no more."""
+    found = verify(str(damaged))
+    assert {problem.kind for problem in found.problems} >= kinds
+    assert all(problem.file and problem.expected for problem in found.problems)
+    before = readable(damaged)
+    if gone is not None:
+        assert len(before) == ALL - gone
+    else:
+        assert ALL - 40 < len(before) <= ALL + 1
+    image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
+    made = plan(str(damaged))
+    assert image == {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
+    assert made.actions and not made.applied and made.records_kept == len(before)
+    apply(made)
+    after = verify(str(damaged))
+    assert after.problems == []
+    names = {row[0] for row in before}
+    assert [row for row in readable(damaged) if row[0] in names] == [row for row in before if row[0] in names] or gone == 0
+    assert len(readable(damaged)) == len(before)
+    assert list((damaged / "brokerstore" / "cut").iterdir())
+    with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
+        assert store.lost == []
+
+
+@pytest.mark.parametrize("damaged", [bad_term], indirect=True)
+def test_a_damaged_message_does_not_stop_the_queue(damaged):
+    """Opened without recovery: the fetch that meets it raises, the next one goes on behind it."""
+    with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
+        total, errors = 0, 0
+        for name in store.queue_names():
+            while True:
+                try:
+                    if store.get(name, auto_ack=True) is None:
+                        break
+                    total += 1
+                except StoreCorrupt:
+                    errors += 1
+        assert errors >= 1 and total + errors == 3037
+
+
+@pytest.mark.parametrize("damaged", [wrong_config], indirect=True)
+def test_an_unusable_config_is_not_guessed_at_opening(damaged):
+    """The wrong number would scramble every queue: named, with the likely value, and nothing changed."""
+    image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file() and "brokerstore" not in path.parts}
+    with pytest.raises(StoreCorrupt, match="likely N = 2048"):
+        RabbitStore.open(str(damaged), "r+")
+    assert all(path.read_bytes() == data for path, data in image.items())
+
+
+@pytest.mark.parametrize("damaged", [unfinished_compaction], indirect=True)
+def test_the_servers_unfinished_compaction_is_salvaged(damaged):
+    """Named; the messages of the tail are found again by recover and by opening alike."""
+    assert "unfinished_compaction" in {problem.kind for problem in verify(str(damaged)).problems}
+    lost = ALL - len(readable(damaged))
+    assert lost > 0
+    copy = shutil.copytree(damaged, damaged.parent / "copy")
+    with RabbitStore.open(str(copy), "r+", settings=QUIET) as store:
+        assert store.lost == []
+    shutil.rmtree(copy)
+
+
+class ChangesFail(FailingDisk):
+    """Only calls that change something are counted and fail."""
+
+    def before(self, operation, path):
+        if operation not in ("open", "list", "stat", "size", "read", "map", "lock"):
+            super().before(operation, path)
+
+
+def several(folder, manifest):
+    for damage in (torn_segment, bad_term, torn_journal):
+        damage(folder, manifest)
+
+
+@pytest.mark.parametrize("damaged", [several], indirect=True)
+def test_a_recovery_interrupted_at_every_call_is_run_again(damaged, tmp_path):
+    """After each interruption nothing more is lost and the next run ends content."""
+    expected = len(readable(damaged))
+    fail_at, is_done = 0, False
+    while not is_done:
+        fail_at += 5
+        folder = Path(shutil.copytree(damaged, tmp_path / "again"))
+        with contextlib.suppress(DiskError):
+            apply(plan(str(folder)), ChangesFail(fail_at, for_ever=True))
+            is_done = True
+        apply(plan(str(folder)))
+        assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
+        shutil.rmtree(folder)
+
+
+def test_version_2_damage(fixtures, tmp_path):
+    """A checksum that fails, an entry that is none, a foreign head: named, the rest readable, mended."""
+    folder = Path(shutil.copytree(fixtures["v2"].vhost, tmp_path / "vhost"))
+    queue = folder / DEEP
+    patch(queue / "1.qs", 64 + 8 + 20, b"????")
+    patch(queue / "0.qi", 64 + 32 * 3000, b"\x07")
+    found = verify(str(folder))
+    assert {problem.kind for problem in found.problems} >= {"message_lost", "bad_index_entry"}
+    assert ALL - 2 <= len(readable(folder)) < ALL
+    apply(plan(str(folder)))
+    assert verify(str(folder)).problems == []
+    patch(queue / "0.qi", 0, b"XXXX")
+    assert "bad_index_head" in {problem.kind for problem in verify(str(folder)).problems}
+    assert len(readable(folder)) > 500

@@ -1,0 +1,179 @@
+"""Every field of the manifests, which RabbitMQ's own modules and its restarted broker wrote."""
+
+import hashlib
+
+import pytest
+
+from rabbitstore import properties, tables
+from rabbitstore.content import decode_content, encode_content
+from rabbitstore.folder import VhostFolder
+from rabbitstore.layout import PERSISTENT_FOLDER
+from rabbitstore.names import queue_folder_name, vhost_folder_name
+from rabbitstore.records import TERM_AT, encode_record, scan_records
+
+
+def _part(message):
+    return message.queue if message.priority is None else f"{message.queue}#{message.priority}"
+
+
+def test_every_record_of_every_rdq_file(either):
+    """File sizes, valid ends, record places, terms, payloads and flags are the server's."""
+    records = {(row["store"], row["file"], row["offset"]): row for row in either.manifest["rdq_records"]}
+    for row in either.manifest["rdq_files"]:
+        data = (either.vhost / row["store"] / row["file"]).read_bytes()
+        problems = []
+        scan = scan_records(data, row["file"], problems)
+        assert (len(scan.records), len(data), scan.valid_end, problems) == (row["records"], row["size"], row["valid_end"], [])
+        for record in scan.records:
+            truth = records.pop((row["store"], row["file"], record.offset))
+            term = data[record.offset + TERM_AT : record.offset + record.total_size - 1]
+            content = decode_content(term)
+            assert (record.msg_id.hex(), record.total_size) == (truth["msg_id"], truth["total_size"])
+            assert hashlib.sha256(term).hexdigest() == truth["term_sha256"]
+            assert (content.exchange, list(content.routing_keys)) == (truth["exchange"], truth["routing_keys"])
+            assert (len(content.body), hashlib.sha256(content.body).hexdigest()) == (truth["size"], truth["payload_sha256"])
+            assert (content.persistent, content.properties_bin.hex()) == (truth["persistent"], truth["properties_bin"])
+            assert properties.decode(content.properties_bin).get("message_id") == truth["message_id"]
+    assert records == {}
+
+
+def test_what_is_read_is_written_back_byte_for_byte(either):
+    """Terms, property blocks and records encode to the server's own bytes."""
+    for path in sorted(either.vhost.glob("msg_store_*/*.rdq")):
+        data = path.read_bytes()
+        made = bytearray()
+        for record in scan_records(data, path.name).records:
+            content = decode_content(data[record.offset + TERM_AT : record.offset + record.total_size - 1])
+            block = properties.encode(properties.decode(content.properties_bin))
+            made += encode_record(content.msg_id, encode_content(content._replace(properties_bin=block)))
+        assert made == data
+
+
+def test_the_clean_stop_tables(either):
+    """File summaries, locations with reference counts, client references and recovery terms."""
+    for store in ("msg_store_persistent", "msg_store_transient"):
+        folder = either.vhost / store
+        rows = [row for row in either.manifest["file_summary"] if row["store"] == store]
+        found = tables.read_summary((folder / "file_summary.ets").read_bytes(), store)
+        assert [{**row._asdict(), "store": store} for row in found] == rows
+        rows = [row for row in either.manifest["msg_store_index"] if row["store"] == store]
+        found = tables.read_locations((folder / "msg_store_index.ets").read_bytes(), store)
+        assert [{**row._asdict(), "store": store, "msg_id": row.msg_id.hex()} for row in found] == rows
+        mark = tables.read_clean_mark((folder / "clean.dot").read_bytes(), store)
+        truth = next(row for row in either.manifest["clean_dot"] if row["store"] == store)
+        assert ([ref.hex() for ref in mark.client_refs], mark.index_module) == (truth["client_refs"], truth["index_module"])
+
+
+def test_the_recovery_terms(either):
+    """One row a queue, of either index version."""
+    found = tables.read_recovery((either.vhost / "recovery.dets").read_bytes(), "recovery.dets")
+    assert len(found) == len(either.manifest["recovery_terms"])
+    for truth in either.manifest["recovery_terms"]:
+        row = found[truth["dir"]]
+        assert row.persistent_ref is not None
+        for field in ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes"):
+            assert getattr(row, field) == truth[field]
+        assert row.persistent_ref.hex() == truth["persistent_ref"]
+        if "segments" in truth:
+            assert row.segments == dict(truth["segments"])
+        else:
+            text = ",".join(f"{number} => {count}" for number, count in sorted(row.segments.items()))
+            assert truth["v2_index_state"] == f"{{2,#{{{text}}}}}"
+
+
+def test_folder_names(either):
+    """A folder is called after its virtual host and queue."""
+    assert vhost_folder_name(either.manifest["vhost"]) == either.manifest["vhost_dir"]
+    for name, truth in either.manifest["queues"].items():
+        plain, _, priority = name.partition("#")
+        whole = plain.encode() + (bytes((0, int(priority))) if priority else b"")
+        assert queue_folder_name("/", whole) == truth["dir"]
+
+
+def test_every_index_entry_of_version_1(clean):
+    """Flags, expiry, place and payload of each entry that is not acknowledged, journals replayed."""
+    folder = VhostFolder(str(clean.vhost))
+    found = {}
+    for message in folder.messages():
+        found.setdefault(_part(message), []).append(message)
+    assert folder.problems == []
+    for name, truth in clean.manifest["queues"].items():
+        messages = found.get(name, [])
+        assert len(messages) == len(truth["messages"]) and not any(row["acked"] for row in truth["messages"])
+        for message, row in zip(messages, truth["messages"], strict=True):
+            assert (message.seq_id, message.msg_id.hex(), message.embedded) == (row["seq"], row["msg_id"], row["embedded"])
+            assert (message.persistent, message.size) == (row["index_persistent"], row["index_size"])
+            assert message.expiry_us == (row["expiry"] or 0)
+            assert (message.embedded, message.exchange) == (not row["in_store"], row["exchange"])
+            assert list(message.routing_keys) == row["routing_keys"]
+            assert message.content.properties_bin.hex() == row["properties_bin"]
+            assert hashlib.sha256(message.body).hexdigest() == row["payload_sha256"] and len(message.body) == row["size"]
+            for field in (
+                "message_id",
+                "delivery_mode",
+                "expiration",
+                "priority",
+                "content_type",
+                "correlation_id",
+                "timestamp",
+            ):
+                assert message.properties.get(field) == row[field]
+    folder.close()
+
+
+def test_what_the_restarted_broker_delivered(either):
+    """The same messages in the same order with the same redelivered flags, for both index versions."""
+    folder = VhostFolder(str(either.vhost))
+    found = {}
+    for message in folder.messages():
+        if message.persistent:
+            found.setdefault(message.queue, []).append(message)
+    for name, truth in either.manifest["queues"].items():
+        if "after_recovery" not in truth:
+            continue
+        rows = truth["after_recovery"]
+        messages = found.get(name, [])
+        assert [hashlib.sha256(message.body).hexdigest() for message in messages] == [row["sha256"] for row in rows]
+        assert [message.redelivered for message in messages] == [row["redelivered"] for row in rows]
+        assert [message.exchange for message in messages] == [row["exchange"] for row in rows]
+        assert [message.routing_keys[0] for message in messages] == [row["routing_key"] for row in rows]
+        for field in ("message_id", "delivery_mode", "expiration", "priority"):
+            assert [message.properties.get(field) for message in messages] == [row[field] for row in rows]
+    folder.close()
+
+
+def test_the_queue_list(either):
+    """Messages and delivered-not-acknowledged ones agree with the manifest's counts."""
+    folder = VhostFolder(str(either.vhost))
+    rows = {row.queue: row for row in folder.queues()}
+    terms = {row["dir"]: row for row in either.manifest["recovery_terms"]}
+    for name, truth in either.manifest["queues"].items():
+        if "#" in name or not truth["exists"]:
+            continue
+        assert rows[name].persistent == truth["messages_after_recovery"]
+        assert rows[name].persistent == terms[truth["dir"]]["persistent_count"]
+        assert rows[name].unacked == sum(row["redelivered"] for row in truth["after_recovery"]) or name == "q.lazy"
+    assert folder.is_clean and rows["q.prio"].messages == 9
+
+
+def test_the_json_object_has_exactly_the_fixed_keys(clean):
+    """The design's keys, in its order."""
+    keys = "queue vhost seq_id msg_id persistent acked redelivered expiry_us size embedded file offset exchange routing_keys"
+    folder = VhostFolder(str(clean.vhost))
+    message = next(folder.messages("q.props"))
+    assert list(message.to_json()) == [*keys.split(), "properties", "body_base64"]
+    assert message.to_json()["properties"]["headers"]["d"] == "1.5"
+    folder.close()
+
+
+@pytest.mark.parametrize("store", [PERSISTENT_FOLDER])
+def test_reference_counts_agree_with_the_queues(clean, store):
+    """The table's counts are what the queues' entries add up to."""
+    counts = {}
+    folder = VhostFolder(str(clean.vhost))
+    for queue in folder.queue_folders():
+        for entry in queue.entries([]):
+            if entry.persistent and entry.term is None and not entry.acked:
+                counts[entry.msg_id.hex()] = counts.get(entry.msg_id.hex(), 0) + 1
+    rows = {row["msg_id"]: row["ref_count"] for row in clean.manifest["msg_store_index"] if row["store"] == store}
+    assert counts == {msg_id: count for msg_id, count in rows.items() if count}

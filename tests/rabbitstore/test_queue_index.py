@@ -1,0 +1,224 @@
+"""The version-1 queue index, written: journal, flush, segments, replay after a crash at any call."""
+
+import random
+
+import pytest
+
+from rabbitstore.queue_folder import QueueFolder
+from rabbitstore.queue_index import QueueIndex
+from rabbitstore.settings import IndexSettings
+from storageio import REAL_DISK, DiskError
+from storageio.testing import FailingDisk
+
+SETTINGS = IndexSettings(segment_entries=16, journal_entries_max=50)
+
+
+def ident(number):
+    return number.to_bytes(16, "big")
+
+
+def publish(index, seq_id, persistent=True):
+    embedded = b"term%d" % seq_id if seq_id % 3 else None
+    index.publish(seq_id, ident(seq_id), seq_id * 7, 10 + seq_id, persistent, embedded)
+
+
+def open_index(folder, disk=REAL_DISK, settings=SETTINGS):
+    index = QueueIndex(disk, str(folder), settings)
+    entries = list(index.load(lambda entry: entry.persistent))
+    return index, entries
+
+
+def as_tuple(entry):
+    return entry.seq_id, entry.msg_id, entry.expiry_us, entry.size, entry.persistent, entry.term
+
+
+def truth(seq_id, persistent=True):
+    return seq_id, ident(seq_id), seq_id * 7, 10 + seq_id, persistent, b"term%d" % seq_id if seq_id % 3 else None
+
+
+def test_entries_are_read_back_across_flushes_and_segments(tmp_path):
+    """Published, partly acknowledged, read by segment, from the journal's part and from files."""
+    index, _ = open_index(tmp_path / "q")
+    alive = set()
+    for seq_id in range(100):
+        publish(index, seq_id)
+        alive.add(seq_id)
+        if seq_id % 5 == 4:
+            index.acknowledge([seq_id - 2])
+            alive.discard(seq_id - 2)
+    found = [as_tuple(entry) for start in range(0, 100, 16) for entry in index.read(start, min(start + 16, 100))]
+    assert found == [truth(seq_id) for seq_id in sorted(alive)]
+    index.close()
+    again, entries = open_index(tmp_path / "q")
+    assert [as_tuple(entry) for entry in entries] == [truth(seq_id) for seq_id in sorted(alive)]
+    assert (again.next_seq_id, again.unacked) == (100, len(alive))
+    again.close()
+
+
+def test_the_bytes_are_the_servers(tmp_path):
+    """Each publish with its delivered mark in journal and segment; then acknowledgements (format page, section 3)."""
+    index, _ = open_index(tmp_path / "q", settings=IndexSettings())
+    index.publish(0x77, bytes.fromhex("5c95" + "00" * 12 + "77b6"), 0, 8192, True, None)
+    index.publish(3, bytes(16), 5, 1, False, b"ab")
+    index.sync()
+    body = bytes.fromhex("5c95" + "00" * 12 + "77b6" + "00" * 8 + "00002000" + "00000000")
+    small = bytes(16) + (5).to_bytes(8, "big") + (1).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"ab"
+    journal = (
+        bytes(7) + b"\x77" + body + b"\x80" + bytes(6) + b"\x77" + b"\x40" + bytes(6) + b"\x03" + small + b"\x80" + bytes(6)
+    )
+    assert (tmp_path / "q" / "journal.jif").read_bytes() == journal + b"\x03"
+    index.acknowledge([3])
+    index.flush()
+    assert (tmp_path / "q" / "0.idx").read_bytes() == b"\xc0\x77" + body + b"\x40\x77"
+    assert (tmp_path / "q" / "journal.jif").read_bytes() == b""
+    index.acknowledge([0x77])
+    index.sync()
+    assert (tmp_path / "q" / "journal.jif").read_bytes() == b"\xc0" + bytes(6) + b"\x77"
+    index.close()
+
+
+def test_the_reader_of_folders_agrees(tmp_path):
+    """What was written is what the read-only side finds, before and after a flush."""
+    index, _ = open_index(tmp_path / "queues" / "Q")
+    for seq_id in range(40):
+        publish(index, seq_id, persistent=seq_id % 4 != 1)
+    index.acknowledge([0, 17, 39])
+    for step in (index.sync, index.flush):
+        step()
+        entries = QueueFolder(REAL_DISK, str(tmp_path), "Q", 16, []).entries([])
+        alive = [as_tuple(entry) for entry in entries if not entry.acked]
+        assert alive == [truth(seq_id, seq_id % 4 != 1) for seq_id in range(40) if seq_id not in (0, 17, 39)]
+    index.close()
+
+
+def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path):
+    """At the next flush; what was cancelled in the journal never makes a file."""
+    index, _ = open_index(tmp_path / "q")
+    for seq_id in range(20):
+        publish(index, seq_id)
+    index.flush()
+    assert {path.name for path in (tmp_path / "q").iterdir()} == {"journal.jif", "0.idx", "1.idx"} - {"journal.jif"}
+    index.acknowledge(range(16))
+    publish(index, 40)
+    index.acknowledge([40])
+    index.flush()
+    assert {path.suffix: path.name for path in (tmp_path / "q").iterdir()}[".idx"] == "1.idx"
+    assert not (tmp_path / "q" / "0.idx").exists() and not (tmp_path / "q" / "2.idx").exists()
+    index.close()
+
+
+def test_transient_entries_are_gone_after_a_restart(tmp_path):
+    """They are acknowledged during the load, on the disk too."""
+    index, _ = open_index(tmp_path / "q")
+    for seq_id in range(10):
+        publish(index, seq_id, persistent=seq_id % 2 == 0)
+    index.close()
+    again, entries = open_index(tmp_path / "q")
+    assert [entry.seq_id for entry in entries] == [0, 2, 4, 6, 8] and again.unacked == 5
+    again.close()
+    third, entries = open_index(tmp_path / "q")
+    assert [entry.seq_id for entry in entries] == [0, 2, 4, 6, 8]
+    third.close()
+
+
+def test_a_torn_journal_tail_is_dropped(tmp_path):
+    """At every length of the last entry."""
+    index, _ = open_index(tmp_path / "q", settings=IndexSettings())
+    for seq_id in range(4):
+        publish(index, seq_id)
+    index.sync()
+    index.abandon()
+    path = tmp_path / "q" / "journal.jif"
+    data = path.read_bytes()
+    for keep in range(len(data) - 1, len(data) - 48, -7):
+        path.write_bytes(data[:keep])
+        for segment in (tmp_path / "q").glob("*.idx"):
+            segment.unlink()
+        again, entries = open_index(tmp_path / "q", settings=IndexSettings())
+        assert [entry.seq_id for entry in entries] in ([0, 1, 2], [0, 1, 2, 3])
+        again.abandon()
+    assert [entry.seq_id for entry in entries] == [0, 1, 2]
+
+
+def test_a_damaged_segment_is_written_anew_and_the_old_one_kept(tmp_path):
+    """Good entries before the damage survive; the bytes stay beside as .bak."""
+    index, _ = open_index(tmp_path / "q")
+    for seq_id in range(10):
+        publish(index, seq_id)
+    index.close()
+    path = tmp_path / "q" / "0.idx"
+    data = path.read_bytes()
+    path.write_bytes(data[:-20])
+    again, entries = open_index(tmp_path / "q")
+    assert [entry.seq_id for entry in entries] == list(range(9))
+    publish(again, 9)
+    again.acknowledge([0])
+    again.close()
+    _, entries = open_index(tmp_path / "q")
+    assert [entry.seq_id for entry in entries] == list(range(1, 10))
+    assert (tmp_path / "q" / "0.idx.bak").read_bytes() == data[:-20]
+
+
+def _work(index, seed, confirmed):
+    """Random publishes and acknowledgements; `confirmed` is what the last sync promised."""
+    rng = random.Random(seed)
+    alive, seq_id = set(), 0
+    for _ in range(60):
+        if rng.random() < 0.6 or not alive:
+            publish(index, seq_id)
+            alive.add(seq_id)
+            seq_id += 1
+        else:
+            gone = rng.choice(sorted(alive))
+            index.acknowledge([gone])
+            alive.discard(gone)
+        if rng.random() < 0.2:
+            index.sync()
+            confirmed[:] = [set(alive)]
+        if rng.random() < 0.1:
+            index.flush()
+            confirmed[:] = [set(alive)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_every_call_of_the_disk(tmp_path, seed):
+    """After each: what was synced and not acknowledged is there, and nothing that a synced acknowledgement removed."""
+    fail_at, is_done = 0, False
+    while not is_done:
+        fail_at += 3
+        folder = tmp_path / str(fail_at)
+        disk = FailingDisk(fail_at, for_ever=True)
+        confirmed = [set()]
+        index = QueueIndex(disk, str(folder), SETTINGS)
+        try:
+            list(index.load(lambda entry: True))
+            _work(index, seed, confirmed)
+            is_done = True
+        except DiskError:
+            pass
+        index.abandon()
+        again, entries = open_index(folder)
+        found = {entry.seq_id for entry in entries}
+        assert all(as_tuple(entry) == truth(entry.seq_id) for entry in entries)
+        assert found >= confirmed[0] - _acknowledged_later(seed)
+        again.abandon()
+
+
+def _acknowledged_later(seed):
+    """Everything the run acknowledges at any time: an unsynced acknowledgement may or may not be on the disk."""
+    acked = set()
+
+    class Recorder:
+        def publish(self, *_):
+            pass
+
+        def acknowledge(self, seq_ids):
+            acked.update(seq_ids)
+
+        def sync(self):
+            pass
+
+        flush = sync
+
+    _work(Recorder(), seed, [set()])
+    return acked

@@ -1,0 +1,319 @@
+"""The message store: writes, reads, removes, counts, roll, cancelled pairs, failed disks."""
+
+import contextlib
+
+import pytest
+
+from rabbitstore.collector import collect
+from rabbitstore.errors import StoreBroken
+from rabbitstore.settings import StoreSettings
+from rabbitstore.store_recovery import open_store
+from storageio import REAL_DISK, DiskError, StoreReadOnly
+from storageio.testing import CountingDisk, FailingDisk
+
+SMALL = StoreSettings(file_size_limit=4096)
+
+
+def ident(number):
+    return number.to_bytes(16, "big")
+
+
+def term(number, size=200):
+    return bytes((number % 251,)) * size
+
+
+def fresh(tmp_path, settings=SMALL, disk=REAL_DISK, counts=None):
+    store, missing = open_store(disk, str(tmp_path / "msg_store_persistent"), settings, counts or {})
+    assert missing == set()
+    return store
+
+
+def test_what_is_written_is_read_before_and_after_the_sync(tmp_path):
+    """From the cache, and from files of a store opened again."""
+    store = fresh(tmp_path)
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(100))
+    assert all(client.read(ident(number)) == term(number) for number in range(100))
+    store.close()
+    again = fresh(tmp_path, counts={ident(number): 1 for number in range(100)})
+    assert all(again.read(ident(number)) == term(number) for number in range(100))
+    assert again.read(ident(100)) is None and len(again.files.by_number) > 4
+    again.check()
+    again.close()
+
+
+def test_files_start_at_0_and_roll_behind_the_record_that_reaches_the_limit(tmp_path):
+    """As RabbitMQ: tested after the append, a record is never split."""
+    store = fresh(tmp_path)
+    store.client().write_many((ident(number), term(number, 4096)) for number in range(3))
+    store.close()
+    folder = tmp_path / "msg_store_persistent"
+    assert {path.name: path.stat().st_size for path in folder.iterdir()} == {
+        "0.rdq": 4121,
+        "1.rdq": 4121,
+        "2.rdq": 4121,
+        "3.rdq": 0,
+    }
+
+
+def test_confirms_come_after_the_sync_only(tmp_path):
+    """Nothing is reported while it lies in the buffer; all of it after `sync`."""
+    disk = CountingDisk()
+    store = fresh(tmp_path, StoreSettings(), disk)
+    told = []
+    client = store.client(told.extend)
+    client.write(ident(1), term(1))
+    store.process()
+    assert told == []
+    before = disk.counts["sync"]
+    store.sync()
+    assert (told, disk.counts["sync"] - before) == ([ident(1)], 1)
+    store.close()
+
+
+def test_the_transient_store_is_never_synced(tmp_path):
+    """Writes are confirmed unsynced."""
+    disk = CountingDisk()
+    store, _ = open_store(disk, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
+    told = []
+    store.client(told.extend).write_many((ident(number), term(number)) for number in range(50))
+    store.close()
+    assert (len(told), disk.counts["sync"]) == (50, 0)
+
+
+def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path):
+    """Three queues, one copy; gone with the third remove."""
+    store = fresh(tmp_path)
+    clients = [store.client() for _ in range(3)]
+    for client in clients:
+        client.write(ident(1), term(1))
+    store.process()
+    assert (store.files.total_bytes, store.locations[ident(1)].ref_count) == (225, 3)
+    for client in clients:
+        assert store.contains(ident(1))
+        client.remove([ident(1)])
+    assert not store.contains(ident(1)) and store.files.valid_bytes == 0
+    store.close()
+
+
+def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_path):
+    """The owner sees neither; the writer is told all the same."""
+    store = fresh(tmp_path)
+    told = []
+    client = store.client(told.extend)
+    client.write(ident(1), term(1))
+    client.remove([ident(1)])
+    client.write(ident(2), term(2))
+    store.sync()
+    assert (told, store.files.total_bytes, len(client.flying)) == ([ident(1), ident(2)], 225, 0)
+    assert not store.contains(ident(1)) and store.contains(ident(2))
+    store.close()
+
+
+@pytest.mark.parametrize("calls", ["ww", "rr"])
+def test_a_count_that_cannot_be_is_an_error(tmp_path, calls):
+    """Two writes or two removes of one client in flight."""
+    client = fresh(tmp_path).client()
+    with pytest.raises(StoreBroken):
+        for call in calls:
+            client.write(ident(1), b"") if call == "w" else client.remove([ident(1)])
+
+
+def test_a_remove_of_what_nobody_wrote_is_an_error(tmp_path):
+    """Named, not ignored."""
+    store = fresh(tmp_path)
+    store.client().remove([ident(9)])
+    with pytest.raises(StoreBroken):
+        store.process()
+    store.abandon()
+
+
+def test_a_revived_id_is_not_written_again(tmp_path):
+    """A count of 0 stays until its file goes; a later write only counts."""
+    store = fresh(tmp_path)
+    client = store.client()
+    client.write(ident(1), term(1))
+    store.process()
+    client.remove([ident(1)])
+    store.process()
+    client.write(ident(1), term(1))
+    store.process()
+    assert (store.files.total_bytes, store.files.valid_bytes) == (225, 225)
+    store.check()
+    store.close()
+
+
+def test_a_file_without_references_is_deleted_but_not_the_current_one(tmp_path):
+    """At once, without the collector."""
+    store = fresh(tmp_path)
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(40))
+    store.process()
+    client.remove(ident(number) for number in range(40))
+    store.process()
+    assert [path.name for path in (tmp_path / "msg_store_persistent").iterdir()] == [f"{store.current}.rdq"]
+    assert list(store.files) == [store.current] and len(store.locations) < 20
+    store.check()
+    store.close()
+
+
+def test_a_buffer_of_0_writes_through(tmp_path):
+    """One write a record."""
+    disk = CountingDisk()
+    store = fresh(tmp_path, StoreSettings(write_buffer_bytes=0), disk)
+    store.client().write_many((ident(number), term(number)) for number in range(7))
+    store.process()
+    assert disk.counts["write"] == 7
+    store.close()
+
+
+def test_after_a_failed_sync_the_store_only_reads(tmp_path):
+    """The writer is not told, later writes are refused, reads go on."""
+    disk = FailingDisk(1, only="sync")
+    store = fresh(tmp_path, StoreSettings(), disk)
+    told = []
+    client = store.client(told.extend)
+    client.write(ident(1), term(1))
+    with pytest.raises(DiskError):
+        store.sync()
+    with pytest.raises(StoreReadOnly):
+        client.write(ident(2), term(2))
+    assert (told, client.read(ident(1))) == ([], term(1))
+    store.close()
+
+
+def test_the_brief_rule_stops_at_one_half_garbage(tmp_path):
+    """Nothing is collected at 40 % garbage; above one half until it is one half again, as measured on the server."""
+    store = fresh(tmp_path)
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(400))
+    client_ids = [ident(number) for number in range(400) if number % 10 < 4]
+    store.process()
+    client.remove(client_ids)
+    store.process()
+    assert collect(store) == 0
+    client.remove(ident(number) for number in range(400) if 4 <= number % 10 < 6)
+    store.process()
+    assert collect(store) > 0
+    garbage = store.files.total_bytes - store.files.valid_bytes
+    assert 0.35 < garbage / store.files.total_bytes <= 0.5
+    assert all(store.read(ident(number)) == term(number) for number in range(400) if number % 10 >= 6)
+    store.check()
+    store.close()
+
+
+@pytest.mark.parametrize("tenths", [4, 6])
+def test_the_stricter_setting_reaches_1_2_times_the_live_bytes(tmp_path, tenths):
+    """Where RabbitMQ keeps up to twice."""
+    store = fresh(tmp_path, StoreSettings(file_size_limit=4096, file_garbage_fraction=0.1))
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(400))
+    store.process()
+    client.remove(ident(number) for number in range(400) if number % 10 < tenths)
+    store.process()
+    collect(store)
+    store.sync()
+    size = sum(path.stat().st_size for path in (tmp_path / "msg_store_persistent").iterdir())
+    assert size == store.files.total_bytes <= 1.2 * store.files.valid_bytes
+    assert all(store.read(ident(number)) == term(number) for number in range(400) if number % 10 >= tenths)
+    store.check()
+    store.close()
+
+
+def _with_garbage(tmp_path, disk):
+    """A store of 120 messages, 72 of them removed, ready for the collector; and what must live."""
+    store = fresh(tmp_path, SMALL, disk)
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(120))
+    store.sync()
+    client.remove(ident(number) for number in range(120) if number % 10 < 6)
+    store.process()
+    return store, {ident(number): 1 for number in range(120) if number % 10 >= 6}
+
+
+def test_the_collector_killed_at_every_call_of_the_disk(tmp_path):
+    """After each: every message is there, with its count, and the store collects to the end."""
+    fail_at, is_done = 1, False
+    while not is_done:
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        disk = FailingDisk(1 << 40, for_ever=True)
+        store, counts = _with_garbage(folder, disk)
+        disk.fail_at = len(disk.calls) + fail_at
+        with contextlib.suppress(DiskError):
+            is_done = collect(store) > 0 and len(disk.calls) < disk.fail_at
+        store.abandon()
+        again = fresh(folder, counts=counts)
+        assert all(again.read(msg_id) == term(int.from_bytes(msg_id, "big")) for msg_id in counts)
+        assert {msg_id: location.ref_count for msg_id, location in again.locations.items()} == counts
+        again.check()
+        collect(again)
+        assert all(again.read(msg_id) == term(int.from_bytes(msg_id, "big")) for msg_id in counts)
+        again.check()
+        again.close()
+        assert not list(folder.glob("*/*.rdt"))
+        fail_at += 1
+    assert fail_at > 20
+
+
+def test_the_collector_goes_on_after_one_failed_call(tmp_path):
+    """A disk that fails once: messages readable from the same store, memory and disk agree."""
+    for fail_at in range(1, 20):
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        disk = FailingDisk(1 << 40)
+        store, counts = _with_garbage(folder, disk)
+        disk.fail_at = len(disk.calls) + fail_at
+        with pytest.raises(DiskError):
+            collect(store)
+        store.check()
+        assert all(store.read(msg_id) == term(int.from_bytes(msg_id, "big")) for msg_id in counts)
+        assert not any(store.files[number].locked for number in store.files)
+        store.abandon()
+
+
+@pytest.mark.parametrize("keep", range(0, 900, 37))
+def test_the_servers_own_compaction_killed_in_the_middle(tmp_path, keep):
+    """`N.rdt` complete, the left file cut to its prefix and `keep` bytes copied back: all messages are found."""
+    store = fresh(tmp_path, StoreSettings())
+    store.client().write_many((ident(number), term(number)) for number in range(8))
+    store.close()
+    path = tmp_path / "msg_store_persistent" / "0.rdq"
+    data = path.read_bytes()
+    tail = data[225 * 4 :]
+    path.with_suffix(".rdt").write_bytes(tail)
+    path.write_bytes(data[: 225 * 4] + tail[:keep] + bytes(len(tail) - keep))
+    again = fresh(tmp_path, counts={ident(number): 2 for number in range(8)})
+    assert all(again.read(ident(number)) == term(number) for number in range(8))
+    assert not path.with_suffix(".rdt").exists()
+    again.check()
+    again.close()
+
+
+def test_a_torn_rdt_beside_a_whole_file(tmp_path):
+    """Killed while the tail was being salvaged: nothing is lost, no torn record is taken over."""
+    store = fresh(tmp_path, StoreSettings())
+    store.client().write_many((ident(number), term(number)) for number in range(4))
+    store.close()
+    path = tmp_path / "msg_store_persistent" / "0.rdq"
+    path.with_suffix(".rdt").write_bytes(path.read_bytes()[225 : 225 + 300])
+    again = fresh(tmp_path, counts={ident(number): 1 for number in range(4)})
+    assert all(again.read(ident(number)) == term(number) for number in range(4))
+    again.close()
+
+
+def test_reads_beside_the_collector(tmp_path):
+    """A reader that looked up a place before the merge finds the message after it."""
+    store, counts = _with_garbage(tmp_path, REAL_DISK)
+    wanted = next(iter(counts))
+    collect(store)
+    store.abandon()
+    assert store.read(wanted) == term(int.from_bytes(wanted, "big"))
+
+
+def test_an_id_known_to_no_file_is_named(tmp_path):
+    """The caller is told which references have no message."""
+    fresh(tmp_path).close()
+    store, missing = open_store(REAL_DISK, str(tmp_path / "msg_store_persistent"), SMALL, {ident(1): 1})
+    assert missing == {ident(1)}
+    store.close()

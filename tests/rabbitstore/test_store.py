@@ -1,0 +1,295 @@
+"""RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, the server's own folders."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue
+from storageio import InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+
+QUIET = RabbitSettings(background=False)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "vhost")
+
+
+def drained(store, queue):
+    found = []
+    while (delivery := store.get(queue, auto_ack=True)) is not None:
+        found.append(delivery.body)
+    return found
+
+
+def kill(store):
+    """What SIGKILL leaves: nothing is written any more."""
+    store.abandon()
+
+
+def test_publish_get_ack(path):
+    """A message with its properties; gone after the acknowledgement, also for the next opening."""
+    with RabbitStore.open(path) as store:
+        store.declare_queue("orders")
+        store.publish("orders", b"one", properties={"message_id": "m1", "headers": {"a": 1}}, exchange="ex", routing_keys=["k"])
+        store.publish("orders", b"two" * 5000)
+        first = store.get("orders")
+        assert (first.body, first.exchange, first.routing_keys, first.redelivered) == (b"one", "ex", ("k",), False)
+        assert first.properties == {"message_id": "m1", "headers": {"a": 1}, "delivery_mode": 2}
+        store.ack(first)
+        with pytest.raises(UnknownDelivery):
+            store.ack(first)
+    with RabbitStore.open(path) as store:
+        assert drained(store, "orders") == [b"two" * 5000]
+    with RabbitStore.open(path) as store:
+        assert store.get("orders") is None
+
+
+def test_a_message_to_three_queues_is_stored_once(path):
+    """And goes from the store with the last acknowledgement."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        for name in ("a", "b", "c"):
+            store.declare_queue(name)
+        store.publish(["a", "b", "c"], b"x" * 8000, exchange="ex.fan")
+        store.sync()
+        persistent = store._opened.persistent
+        assert persistent.files.total_bytes < 9000 and len(persistent.locations) == 1
+        for left, name in ((2, "a"), (1, "b")):
+            assert drained(store, name) == [b"x" * 8000]
+            persistent.process()
+            assert next(iter(persistent.locations.values())).ref_count == left
+    with RabbitStore.open(path) as store:
+        assert drained(store, "c") == [b"x" * 8000] and store.lost == []
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_redelivered_flags_after_a_stop(path, is_clean):
+    """Clean: those delivered before; killed: all.  Unacknowledged messages are back in order."""
+    store = RabbitStore.open(path, settings=QUIET)
+    store.declare_queue("q")
+    for number in range(6):
+        store.publish("q", b"%d" % number)
+    held = [store.get("q") for _ in range(3)]
+    store.ack(held[1])
+    store.sync()
+    store.close() if is_clean else kill(store)
+    reader = RabbitStore.open(path, "r")
+    flags = [(message.body, message.redelivered) for message in reader.messages("q")]
+    with RabbitStore.open(path, settings=QUIET) as store:
+        found = [(delivery.body, delivery.redelivered) for delivery in iter(lambda: store.get("q"), None)]
+    expected = [(b"0", True), (b"2", True), (b"3", not is_clean), (b"4", not is_clean), (b"5", not is_clean)]
+    assert found == expected == flags
+
+
+def test_a_change_by_somebody_else_voids_the_clean_mark(path):
+    """Sizes are compared: a broker that ran in between made the numbers stale."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        store.declare_queue("q")
+        store.publish("q", b"0")
+    index = next(p for p in Path(path).glob("queues/*/0.idx"))
+    index.write_bytes(index.read_bytes() + bytes(2))
+    with RabbitStore.open(path, settings=QUIET) as store:
+        assert store.get("q").redelivered
+
+
+def test_synced_messages_survive_a_kill_and_transient_ones_do_not(path):
+    """Small and large, embedded and stored."""
+    store = RabbitStore.open(path, settings=QUIET)
+    store.declare_queue("q")
+    for number in range(50):
+        store.publish("q", b"%d-" % number + b"z" * (number * 300), persistent=number % 3 != 0)
+    store.sync()
+    kill(store)
+    with RabbitStore.open(path, settings=QUIET) as store:
+        bodies = drained(store, "q")
+    assert bodies == [b"%d-" % number + b"z" * (number * 300) for number in range(50) if number % 3]
+
+
+def test_multiple_acknowledge_and_requeue(path):
+    """Up to a tag; requeued messages come again in their old order, flagged."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        store.declare_queue("q")
+        for number in range(10):
+            store.publish("q", b"%d" % number)
+        held = [store.get("q") for _ in range(8)]
+        assert store.ack(held[2], multiple=True) == 3
+        assert store.requeue(held[4]) == 1
+        assert store.requeue(held[6], multiple=True) == 3
+        again = [store.get("q") for _ in range(6)]
+        assert [(delivery.body, delivery.redelivered) for delivery in again] == [
+            (b"3", True), (b"4", True), (b"5", True), (b"6", True), (b"8", False), (b"9", False),
+        ]  # fmt: skip
+
+
+def test_priorities(path):
+    """The highest first, each in order; the folders are RabbitMQ's, one a priority."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        store.declare_queue("q", max_priority=3)
+        for number in range(8):
+            store.publish("q", b"%d" % number, properties={"priority": number % 4 + (number == 7) * 9})
+    with RabbitStore.open(path, settings=QUIET) as store:
+        assert drained(store, "q") == [b"3", b"7", b"2", b"6", b"1", b"5", b"0", b"4"]
+    assert len(list((Path(path) / "queues").iterdir())) == 4
+
+
+def test_expiry_of_message_and_queue(path):
+    """The smaller one counts, from the head only."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        queue = store.declare_queue("q", message_ttl_ms=1000)
+        now = [10_000]
+        queue.now_ms = lambda: now[0]
+        store.publish("q", b"a", properties={"expiration": "100"})
+        store.publish("q", b"b")
+        store.publish("q", b"c", properties={"expiration": "5000"})
+        now[0] += 100
+        assert store.get("q", auto_ack=True).body == b"b"
+        now[0] += 899
+        assert store.get("q").body == b"c"
+        with pytest.raises(InvalidMessage):
+            store.publish("q", b"", properties={"expiration": "soon"})
+
+
+def test_a_waiting_consumer_gets_the_message_at_once(path):
+    """It never enters the queue; prefetch holds the next one back."""
+    with RabbitStore.open(path) as store:
+        queue = store.declare_queue("q")
+        found = []
+        with store.consumer("q", prefetch=1) as consumer:
+            thread = threading.Thread(target=lambda: found.append(consumer.get(timeout_s=30)))
+            thread.start()
+            while not queue.waiting_consumers:
+                pass
+            store.publish("q", b"direct")
+            thread.join()
+            assert (found[0].body, len(queue), len(queue.unacked)) == (b"direct", 0, 1)
+            store.publish("q", b"second")
+            assert consumer.get() is None
+            consumer.ack(found[0])
+            assert consumer.get().body == b"second"
+        assert [delivery.redelivered for delivery in store.consumer("q")] == [True]
+
+
+def test_publisher_confirms_and_credit(path):
+    """A publisher without credit has the store work; `wait` returns when all is safe."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        store.declare_queue("q")
+        publisher = store.publisher(credit=10)
+        for number in range(25):
+            assert publisher.publish("q", b"%d" % number) == number + 1
+        assert (publisher.blocked_count, publisher.confirmed) == (2, 0)
+        assert publisher.wait() == 25 == publisher.confirmed
+        kill(store)
+        again = RabbitStore.open(path, settings=QUIET)
+        assert len(drained(again, "q")) == 25
+        again.close()
+
+
+def test_memory_limit_and_collector_under_load(path):
+    """A store with little memory and small files gives back everything in order; garbage is collected beside it."""
+    settings = RabbitSettings(
+        store=StoreSettings(file_size_limit=50_000, file_garbage_fraction=0.3), memory_limit_bytes=200_000, io_batch_size=64
+    )
+    with RabbitStore.open(path, settings=settings) as store:
+        store.declare_queue("q")
+        for number in range(600):
+            store.publish("q", b"%d-" % number + b"m" * (5000 if number % 2 else 50))
+        store.balance_memory()
+        assert store.queue("q").memory_bytes() < 400_000
+        kept = []
+        for number in range(600):
+            delivery = store.get("q")
+            assert delivery.body.startswith(b"%d-" % number)
+            if number % 5:
+                store.ack(delivery)
+            else:
+                kept.append(number)
+        store.sync()
+        store.collect()
+        files = store._opened.persistent.files
+        assert files.total_bytes < 2 * files.valid_bytes + 100_000
+        kill(store)
+    with RabbitStore.open(path, settings=settings) as store:
+        assert [int(body.split(b"-")[0]) for body in drained(store, "q")] == kept
+
+
+def test_purge_and_delete(path):
+    """A purged queue keeps unacknowledged messages; a deleted one leaves no file and no reference."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        store.declare_queue("q")
+        for _ in range(5):
+            store.publish("q", b"p" * 5000)
+        held = store.get("q")
+        assert store.purge("q") == 4
+        store.requeue(held)
+        assert store.delete_queue("q") == 1
+        store.process()
+        assert store._opened.persistent.files.valid_bytes == 0
+        with pytest.raises(UnknownQueue):
+            store.publish("q", b"")
+    with RabbitStore.open(path) as store:
+        assert store.queue_names() == []
+
+
+def test_wrong_use_has_named_errors(path):
+    """Read-only, closed, locked, missing, twice."""
+    with pytest.raises(UnknownStore):
+        RabbitStore.open(path, "r")
+    with pytest.raises(UnknownStore):
+        RabbitStore.open(path, "r+")
+    store = RabbitStore.open(path, "x")
+    with pytest.raises(UnknownStore):
+        RabbitStore.open(path, "x")
+    with pytest.raises(StoreLocked):
+        RabbitStore.open(path)
+    with pytest.raises(StoreReadOnly):
+        RabbitStore.open(path, "r").declare_queue("q")
+    store.declare_queue("q")
+    with pytest.raises(StoreError):
+        store.declare_queue("q", mode="lazy")
+    with pytest.raises(InvalidMessage):
+        store.publish("q", b"", properties={"colour": "red"})
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.publish("q", b"")
+
+
+def test_reading_changes_nothing(path, clean):
+    """Not one byte, name or time of the folder."""
+    target = shutil.copytree(clean.vhost, path)
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(target).rglob("*")}
+    store = RabbitStore.open(path, "r")
+    assert len(list(store.messages())) == 3068 and len(store.queues()) == 12
+    store.close()
+    assert before == {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(target).rglob("*")}
+
+
+def test_a_servers_folder_is_taken_over(path, clean):
+    """Every persistent message in the broker's order with its redelivered flags; then again after our clean stop."""
+    shutil.copytree(clean.vhost, path)
+    truth = {
+        name: [(row["message_id"], row["redelivered"]) for row in queue["after_recovery"]]
+        for name, queue in clean.manifest["queues"].items()
+        if queue.get("after_recovery")
+    }
+    for _ in range(2):
+        with RabbitStore.open(path, "r+", settings=QUIET) as store:
+            assert store.lost == []
+            reader = {}
+            for message in store.messages():
+                reader.setdefault(message.queue, []).append(message.properties["message_id"])
+            assert reader == {name: [row[0] for row in rows] for name, rows in truth.items()}
+    with RabbitStore.open(path, "r+", settings=QUIET) as store:
+        for name, rows in truth.items():
+            found = [(d.properties["message_id"], d.redelivered) for d in iter(lambda n=name: store.get(n), None)]
+            assert found == rows
+    assert not list(Path(path).rglob("clean.dot"))
+
+
+def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
+    """By name, unchanged."""
+    shutil.copytree(fixtures["v2"].vhost, path)
+    with pytest.raises(UnknownStore, match="version-2"):
+        RabbitStore.open(path, "r+")

@@ -1,0 +1,335 @@
+"""The variable queue against a plain model, in both modes, with restarts; and its rules one by one."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rabbitstore.queue_index import QueueIndex
+from rabbitstore.settings import IndexSettings, RabbitSettings, StoreSettings
+from rabbitstore.store_recovery import open_store
+from rabbitstore.variable_queue import DEFAULT, LAZY, VariableQueue
+from storageio import REAL_DISK
+
+SETTINGS = RabbitSettings(
+    store=StoreSettings(file_size_limit=2000),
+    index=IndexSettings(segment_entries=8, journal_entries_max=40),
+    io_batch_size=2,
+)
+EMBED_BELOW = 30
+
+
+class Opened:
+    """A queue in a folder of its own, and its stores."""
+
+    def __init__(self, folder, mode=DEFAULT, next_deliver=None, durable=True):
+        index = QueueIndex(REAL_DISK, f"{folder}/queue", SETTINGS.index)
+        counts, entries = {}, []
+        for entry in index.load(lambda entry: entry.persistent):
+            if entry.persistent and entry.term is None:
+                counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
+                entries.append(entry)
+        self.store, missing = open_store(REAL_DISK, f"{folder}/persistent", SETTINGS.store, counts)
+        assert not missing
+        shutil.rmtree(f"{folder}/transient", ignore_errors=True)
+        self.transient, _ = open_store(REAL_DISK, f"{folder}/transient", SETTINGS.store, {}, is_synced=False)
+        clients = self.store.client(), self.transient.client()
+        self.queue = VariableQueue(
+            index, *clients, SETTINGS, REAL_DISK.now_ms, mode=mode, durable=durable, next_deliver_seq_id=next_deliver
+        )
+        self.count = 0
+
+    def publish(self, body, persistent=True, expiry_us=0):
+        self.count += 1
+        embedded = len(body) < EMBED_BELOW
+        ident = body[:8].ljust(8, b".") + id(self).to_bytes(8, "big")[2:] + self.count.to_bytes(2, "big")
+        return self.queue.publish(ident, body, len(body), expiry_us=expiry_us, persistent=persistent, embedded=embedded)
+
+    def close(self):
+        self.queue.sync()
+        self.queue.index.close()
+        self.store.close()
+        self.transient.close()
+
+    def kill(self):
+        self.queue.index.abandon()
+        self.store.abandon()
+        self.transient.abandon()
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Publish, fetch, acknowledge, requeue, purge, memory up and down, mode changes, restarts; checked after each step."""
+
+    @initialize(mode=st.sampled_from([DEFAULT, LAZY]))
+    def start(self, mode):
+        self.folder = tempfile.mkdtemp(prefix="brokerstore-vq-")
+        self.mode = mode
+        self.opened = Opened(self.folder, mode)
+        self.waiting = {}  # sequence number: (body, persistent)
+        self.pending = {}
+        self.delivered = set()
+        self.number = 0
+        self.all_redelivered_below = 0
+
+    @property
+    def queue(self):
+        return self.opened.queue
+
+    @rule(count=st.integers(1, 9), size=st.sampled_from([5, 29, 30, 120]), persistent=st.booleans())
+    def publish(self, count, size, persistent):
+        for _ in range(count):
+            self.number += 1
+            body = b"%d" % self.number + b"x" * size
+            self.waiting[self.opened.publish(body, persistent)] = body, persistent
+
+    @rule(count=st.integers(1, 12), ack_required=st.booleans())
+    def fetch(self, count, ack_required):
+        for _ in range(count):
+            found = self.queue.fetch(ack_required=ack_required)
+            if not self.waiting:
+                assert found is None
+                return
+            seq_id = min(self.waiting)
+            body, persistent = self.waiting.pop(seq_id)
+            message, term, redelivered = found
+            assert (message.seq_id, term, message.persistent) == (seq_id, body, persistent)
+            assert redelivered == (seq_id in self.delivered or seq_id < self.all_redelivered_below)
+            self.delivered.add(seq_id)
+            if ack_required:
+                self.pending[seq_id] = body, persistent
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def acknowledge_one(self, data):
+        seq_id = data.draw(st.sampled_from(sorted(self.pending)))
+        self.queue.acknowledge([seq_id])
+        del self.pending[seq_id]
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def acknowledge_many(self, data):
+        bound = data.draw(st.sampled_from(sorted(self.pending)))
+        numbers = self.queue.pending_up_to(bound)
+        assert numbers == [seq_id for seq_id in sorted(self.pending) if seq_id <= bound]
+        self.queue.acknowledge(numbers)
+        self.pending = {seq_id: held for seq_id, held in self.pending.items() if seq_id > bound}
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def requeue(self, data):
+        chosen = data.draw(st.lists(st.sampled_from(sorted(self.pending)), min_size=1, unique=True))
+        self.queue.requeue(chosen)
+        for seq_id in chosen:
+            self.waiting[seq_id] = self.pending.pop(seq_id)
+
+    @rule(count=st.integers(4, 20), keep=st.integers(2, 4), limit=st.sampled_from([0, 2, None]))
+    def requeue_with_holes(self, count, keep, limit):
+        """Unacknowledged messages in the middle of what goes to the disk."""
+        self.publish(count, 40, True)
+        self.fetch(count, True)
+        chosen = [seq_id for number, seq_id in enumerate(sorted(self.pending)) if number % keep]
+        self.queue.requeue(chosen)
+        for seq_id in chosen:
+            self.waiting[seq_id] = self.pending.pop(seq_id)
+        if limit is not None:
+            self.queue.set_target_ram_count(limit)
+            self.queue.reduce_memory()
+
+    @rule()
+    def purge(self):
+        assert self.queue.purge() == len(self.waiting)
+        self.waiting.clear()
+
+    @rule(limit=st.sampled_from([0, 1, 3, 10, float("inf")]))
+    def memory(self, limit):
+        self.queue.set_target_ram_count(limit)
+
+    @rule()
+    def sync(self):
+        self.queue.sync()
+        assert not self.queue.unconfirmed
+
+    @rule(mode=st.sampled_from([DEFAULT, LAZY]))
+    def change_mode(self, mode):
+        self.mode = mode
+        self.queue.set_mode(mode)
+
+    @rule()
+    def stop_and_start(self):
+        bound = self.queue.next_deliver_seq_id
+        self.opened.close()
+        self._start_again(bound)
+
+    @rule()
+    def kill_and_start(self):
+        self.queue.sync()
+        self.opened.kill()
+        self._start_again(None)
+
+    def _start_again(self, next_deliver):
+        everything = {**self.waiting, **self.pending}
+        self.waiting = {seq_id: held for seq_id, held in everything.items() if held[1]}
+        self.pending = {}
+        count = self.opened.count
+        self.opened = Opened(self.folder, self.mode, next_deliver)
+        self.opened.count = count
+        self.delivered &= set(self.waiting)
+        self.all_redelivered_below = self.queue.next_deliver_seq_id
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "opened"):
+            return
+        assert len(self.queue) == len(self.waiting)
+        assert self.queue.pending_count == len(self.pending)
+        self.queue.check()
+        for store in (self.opened.store, self.opened.transient):
+            store.process()
+            store.check()
+
+    def teardown(self):
+        if hasattr(self, "opened"):
+            self.opened.kill()
+            shutil.rmtree(self.folder)
+
+
+QueueMachine.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestQueueMachine = QueueMachine.TestCase
+
+
+@pytest.fixture
+def opened(tmp_path: Path):
+    found = Opened(tmp_path)
+    yield found
+    found.kill()
+
+
+def bodies(queue):
+    found = []
+    while (taken := queue.fetch(ack_required=False)) is not None:
+        found.append(taken[1])
+    return found
+
+
+def test_a_read_costs_no_disk_one_or_two_by_state(opened):
+    """Alpha 0; beta 1 (the message); delta 2 (the segment once, the message)."""
+    queue = opened.queue
+    for number in range(40):
+        opened.publish(b"%04d" % number + b"x" * 100)
+    queue.sync()
+    queue.fetch()
+    assert (queue.disk_reads, queue.index.read_count) == (0, 0)
+    queue.set_target_ram_count(0)
+    queue.index.flush()
+    assert queue.q3 and queue.delta.count and not queue.q1 and not queue.q4
+    queue.fetch()
+    assert (queue.disk_reads, queue.index.read_count) == (1, 0)
+    for _ in range(len(queue.q3)):
+        queue.fetch()
+    assert queue.index.read_count == 1
+    before = queue.disk_reads
+    queue.fetch()
+    assert (queue.disk_reads - before, queue.index.read_count) == (1, 1)
+
+
+def test_transient_messages_touch_the_disk_under_pressure_only(opened):
+    """Alphas of transient messages are in no store and no index; gammas are persistent ones alone."""
+    queue = opened.queue
+    for number in range(20):
+        opened.publish(b"%d" % number + b"y" * 50, persistent=False)
+    opened.transient.process()
+    assert opened.transient.files.total_bytes == 0 and not queue.index.needs_sync
+    queue.set_target_ram_count(5)
+    assert all(not message.in_index for message in queue.q3)
+    opened.transient.process()
+    assert opened.transient.files.total_bytes > 0
+    assert len(bodies(queue)) == 20
+
+
+def test_persistent_messages_keep_a_copy_in_memory_until_pressure(opened):
+    """Written on arrival, read without the disk; after pressure from the disk."""
+    queue = opened.queue
+    opened.publish(b"p" * 100)
+    opened.publish(b"q" * 100)
+    queue.sync()
+    assert opened.store.files.total_bytes == 250
+    assert queue.fetch()[1] == b"p" * 100 and queue.disk_reads == 0
+    queue.set_target_ram_count(0)
+    assert queue.fetch()[1] == b"q" * 100 and queue.disk_reads == 1
+
+
+def test_lazy_mode_holds_nothing_in_memory(tmp_path):
+    """Everything published lies in delta, transient messages too."""
+    opened = Opened(tmp_path, LAZY)
+    for number in range(30):
+        opened.publish(b"%d" % number + b"z" * (number * 3), persistent=number % 2 == 0)
+    queue = opened.queue
+    assert (queue.delta.count, queue.ram_count, queue.ram_bytes) == (30, 0, 0)
+    assert [body[:2].rstrip(b"z") for body in bodies(queue)] == [b"%d" % number for number in range(30)]
+    opened.kill()
+
+
+def test_expired_messages_are_dropped_from_the_head_only(opened):
+    """One that has not expired holds back those behind it."""
+    queue = opened.queue
+    for expiry_us in (5, 7, 0, 6):
+        opened.publish(b"%d" % expiry_us, expiry_us=expiry_us)
+    assert queue.drop_expired(6) == 1
+    assert queue.drop_expired(7) == 1
+    assert bodies(queue) == [b"0", b"6"]
+
+
+def test_a_message_straight_to_a_waiting_consumer(opened):
+    """Unacknowledged at once, on the disk if persistent, gone with the acknowledgement."""
+    queue = opened.queue
+    seq_id = queue.publish_delivered(b"i" * 16, b"t" * 100, 100, persistent=True, embedded=False)
+    queue.sync()
+    assert (len(queue), queue.pending_count, queue.take_confirmed()) == (0, 1, [seq_id])
+    queue.acknowledge([seq_id])
+    opened.store.process()
+    assert opened.store.files.valid_bytes == 0 and queue.index.unacked == 0
+
+
+def test_an_unknown_acknowledgement_changes_nothing(opened):
+    """Not one of the given numbers is acknowledged."""
+    opened.publish(b"a")
+    opened.queue.fetch()
+    with pytest.raises(KeyError):
+        opened.queue.acknowledge([0, 17])
+    assert opened.queue.pending_count == 1
+
+
+def test_confirms_come_after_the_sync(opened):
+    """Persistent ones then, transient ones at once."""
+    first = opened.publish(b"a")
+    second = opened.publish(b"b", persistent=False)
+    assert opened.queue.take_confirmed() == [second]
+    opened.queue.sync()
+    assert opened.queue.take_confirmed() == [first]
+
+
+def test_the_duration_target_follows_the_measured_rates(tmp_path):
+    """target_ram_count = seconds x (ingress + egress + acknowledge rates)."""
+    opened = Opened(tmp_path)
+    clock = [1_000_000]
+    queue = opened.queue
+    queue.now_ms = lambda: clock[0]
+    queue.rates.__init__(clock[0])
+    for _ in range(50):
+        clock[0] += 1000
+        for _ in range(100):
+            opened.publish(b"m" * 40)
+        queue.rates.update(clock[0])
+    assert 90 < queue.rates.ingress < 101
+    queue.set_duration_target(2.0)
+    assert 170 < queue.target_ram_count < 203 and queue.ram_count <= queue.target_ram_count
+    queue.set_duration_target(float("inf"))
+    assert queue.target_ram_count == float("inf")
+    queue.check()
+    opened.kill()
