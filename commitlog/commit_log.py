@@ -171,6 +171,15 @@ class CommitLog:
                 file.flush()
         return self.flushed_offset
 
+    def sync_from(self, offset: int) -> None:
+        """Sync the file of `offset` and all behind it, whatever is believed of them: what a killed process wrote is in
+        the files, but maybe not on the disk.
+        """
+        for file in self.queue.files:
+            if file.end_offset > offset:
+                file.flushed = 0
+                file.flush()
+
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
         reader = self._readers.get(file)

@@ -32,7 +32,7 @@ class ConsumeQueue(UnitFolder):
     An open queue costs a few hundred bytes: no descriptor, no map, and its files are listed when first needed.
     """
 
-    __slots__ = ("_max_physical_offset", "_min_offset", "log_min_offset")
+    __slots__ = ("_max_physical_offset", "_min_offset")
     unit_size = UNIT_SIZE
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
@@ -40,7 +40,6 @@ class ConsumeQueue(UnitFolder):
         super().__init__(root, topic, queue_id, file_size_bytes, files)
         self._max_physical_offset: int | None = None
         self._min_offset: int | None = None
-        self.log_min_offset = 0  # as the log began when it was opened
 
     def _count_valid(self, units: bytes) -> int:
         return count_valid(units)
@@ -67,8 +66,7 @@ class ConsumeQueue(UnitFolder):
         """The first unit that still has its record: see `correct_min_offset`.  Never one of the blanks before a first unit."""
         if self._min_offset is None:
             self._min_offset = self._first_unit()
-            if self.log_min_offset > 0:
-                self.correct_min_offset(self.log_min_offset)
+            self._min_offset = self._corrected(self._files.log_min_offset)
         starts = self.starts
         return max(self._min_offset, starts[0] // UNIT_SIZE) if starts else self._min_offset
 
@@ -97,6 +95,11 @@ class ConsumeQueue(UnitFolder):
                 high = middle
         return low
 
+    @property
+    def is_min_known(self) -> bool:
+        """Whether the minimum was asked for; before that it costs nothing to be right."""
+        return self._min_offset is not None
+
     def correct_min_offset(self, log_min_offset: int) -> int:
         """Move the minimum past the units whose records left the log (section 5.5); returns it.
 
@@ -107,6 +110,8 @@ class ConsumeQueue(UnitFolder):
 
     def _corrected(self, log_min_offset: int) -> int:
         known, stop = self.min_offset, self.max_offset
+        if log_min_offset <= 0:
+            return known
         last = self.unit(stop - 1)
         if last is None or known >= stop:
             return known

@@ -75,7 +75,7 @@ class ConsumeQueues:
         self.folder = folder
         self.file_size_bytes = round_up(file_size_bytes)
         self.files = files or QueueFiles(disk, writable=writable)
-        self.log_min_offset = log_min_offset
+        self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self.discover()
 
@@ -112,7 +112,6 @@ class ConsumeQueues:
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = ConsumeQueue(self.folder, topic, queue_id, self.file_size_bytes, self.files)
-        queue.log_min_offset = self.log_min_offset
         return self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
 
     def load(self) -> None:
@@ -136,13 +135,16 @@ class ConsumeQueues:
             queue.truncate(physical_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
-        """Of every queue (section 5.5)."""
+        """Of every queue (section 5.5): of those whose minimum is known now, of the others when they are asked."""
+        self.files.log_min_offset = log_min_offset
         for queue in self:
-            queue.correct_min_offset(log_min_offset)
+            if queue.is_min_known:
+                queue.correct_min_offset(log_min_offset)
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete files whose records left the log and correct the minima; how many files (section 6.7)."""
         deleted = 0
+        self.files.log_min_offset = log_min_offset
         for queue in self:
             deleted += queue.delete_expired(log_min_offset)
             queue.correct_min_offset(log_min_offset)

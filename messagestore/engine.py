@@ -143,6 +143,8 @@ class Engine:
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
+        if not self.was_clean:
+            self.log.sync_from(end.dispatch_from)
         start = self._agree(end) if not self.was_clean or self._lacks_derived(end) else end.offset
         self._make_services(start, end)
         if start < end.offset:
@@ -286,9 +288,9 @@ class Engine:
         try:
             self.flusher.flush_now()
             self.dispatcher.wait_for(self.log.written_offset, STOP_WAIT_S)
+            self.housekeeper.flush_derived(thorough=True)  # before the index as a whole: it notes which files became full
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
-            self.housekeeper.flush_derived(thorough=True)
             self.persist_offsets()
             self.log.queue.drop_prepared()
         except StoreError as error:
@@ -317,6 +319,7 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: the store is the parent's.  Touches no file, no lock, no thread."""
         self.is_closed = True
+        self._close_guard = threading.Lock()  # a thread that is not here may have held it
         self.log.appender.abandon()
 
     def check_open(self) -> None:

@@ -41,6 +41,7 @@ class FlushService:
         self._leader = threading.Lock()  # held by the one who syncs
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
+        self._is_abandoned = False
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -101,6 +102,8 @@ class FlushService:
         with self._waiting_guard:
             self._waiting.append((result.physical_offset + result.size_bytes, future, result))
         self._wake.set()
+        if self._is_abandoned:  # the store was closed meanwhile
+            self.abandon()
 
     def _flush(self, least_pages: int) -> int:
         """Under the leader's lock."""
@@ -159,16 +162,18 @@ class FlushService:
     def _resolve(self) -> None:
         """Give the waiting futures their results."""
         with self._waiting_guard:
-            done = [entry for entry in self._waiting if entry[0] <= self.flushed_offset or self.failure is not None]
-            self._waiting = [entry for entry in self._waiting if entry not in done]
+            flushed, failure = self.flushed_offset, self.failure
+            done = [entry for entry in self._waiting if entry[0] <= flushed or failure is not None]
+            self._waiting = [entry for entry in self._waiting if entry[0] > flushed and failure is None]
         for end_offset, future, result in done:
-            if end_offset <= self.flushed_offset:
+            if end_offset <= flushed:
                 future.set_result(result)
-            elif self.failure is not None:
-                future.set_exception(self.failure)
+            else:
+                future.set_exception(failure)
 
     def abandon(self) -> None:
         """Fail what still waits: the store is closing."""
+        self._is_abandoned = True
         with self._waiting_guard:
             left, self._waiting = self._waiting, []
         for end_offset, future, result in left:

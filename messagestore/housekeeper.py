@@ -106,7 +106,7 @@ class Housekeeper:
             LOG.warning("the disk is full: %s", error)
         except DiskError as error:
             LOG.error("%s", error)
-            if error.operation == "sync":
+            if error.operation.startswith("sync"):
                 self._flags.set(Flag.NOT_WRITEABLE, str(error))
         except StoreError as error:
             LOG.error("%s", error)

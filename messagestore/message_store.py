@@ -44,7 +44,7 @@ TOPIC_SIZE_LIMIT = 255
 BUSY_MS_MAX = 10_000_000
 MEMORY_SHARE = 0.4
 FOR_EVER_MS = (1 << 63) - 1
-READ_BATCH = 256
+THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -75,7 +75,7 @@ class MessageStore:
         self._turn = itertools.count()
         self._is_sync = engine.config.is_sync_flush
         self._topic_guard = threading.Lock()
-        self._finalizer = weakref.finalize(self, engine.close)
+        self._finalizer = weakref.finalize(self, _close, engine)
 
     # Opening and closing
 
@@ -176,22 +176,26 @@ class MessageStore:
 
         What is wrong with one of them is found before the first is written.
         """
-        for topic in {message.topic for message in messages}:
-            refusal = self._refusal(topic)
-            if refusal is not None:
-                return self._answer(refusal, check)
-        queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
-        return self._finish(self._appender.append_many(messages, queue_ids), check)
+        with _named_errors():
+            for topic in {message.topic for message in messages}:
+                refusal = self._refusal(topic)
+                if refusal is not None:
+                    return self._answer(refusal, check)
+            queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
+            result = self._appender.append_many(messages, queue_ids)
+        return self._finish(result, check)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages of one queue, all or none, in one file (RocketMQ's batch)."""
         refusal = self._refusal(topic)
         if refusal is not None:
             return self._answer(refusal, check)
-        for message in messages:
-            if message.topic != topic or message.queue_id not in (-1, queue_id):
-                raise InvalidMessage("a batch has one topic and one queue")
-        return self._finish(self._appender.append_batch(messages, queue_id), check)
+        with _named_errors():
+            for message in messages:
+                if message.topic != topic or message.queue_id not in (-1, queue_id):
+                    raise InvalidMessage("a batch has one topic and one queue")
+            result = self._appender.append_batch(messages, queue_id)
+        return self._finish(result, check)
 
     def append_columns(
         self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",
@@ -212,11 +216,13 @@ class MessageStore:
     def put_async(self, message: Message) -> PutFuture:
         """Put one message; the future resolves, or can be awaited, when the flush mode's promise is kept."""
         future = PutFuture()
-        refusal = self._refusal(message.topic)
-        if refusal is not None:
-            future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
-            return future
-        result = self._append(message, message.queue_id if message.queue_id >= 0 else self._choose(message))
+        future.set_running_or_notify_cancel()  # what is in the log cannot be taken back: no waiter may cancel it
+        with _named_errors():
+            refusal = self._refusal(message.topic)
+            if refusal is not None:
+                future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
+                return future
+            result = self._append(message, message.queue_id if message.queue_id >= 0 else self._choose(message))
         if result.status is not PutStatus.PUT_OK:
             future.set_exception(PutRejected(result.status, result.reason or ""))
         elif self._is_sync:
@@ -272,7 +278,7 @@ class MessageStore:
     def _answer(self, result: PutResult, check: bool) -> PutResult:
         """A refusal, as an error or as it is."""
         if check:
-            raise PutRejected(result.status, result.reason or "")
+            raise PutRejected(result.status, result.reason or "", result.message_count)
         return result
 
     def _refusal(self, topic: str) -> PutResult | None:
@@ -324,6 +330,7 @@ class MessageStore:
             if known is None:
                 self._write_down_existing()
                 known = self._topics.create(topic, queues)
+                self._engine.dispatcher.forget_ignored()
             self._topics.persist()
             self._admitted[topic] = max(1, known.write_queues)
 
@@ -456,6 +463,7 @@ class MessageStore:
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Behind the last readable message; with `committed=False` the next offset that a put will get."""
+        self._engine.check_open()
         if not committed and self._engine.writable:
             return self._engine.offsets.next_offset(topic, queue_id)
         queue = self._queue(topic, queue_id)
@@ -478,6 +486,27 @@ class PutFuture(Future[PutResult]):
     def __await__(self) -> Iterator[Any]:
         """Wait without blocking the event loop."""
         return asyncio.wrap_future(self).__await__()
+
+
+def _close(engine: Engine) -> None:
+    """Of a store that was closed, or forgotten: the collector may find that on one of its own threads, which cannot end
+    itself.
+    """
+    if threading.current_thread().name.startswith(THREAD_PREFIX):
+        threading.Thread(target=engine.close, name="store-closer").start()
+    else:
+        engine.close()
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """What is no message, and text that no file could hold."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(str(error)) from error
+    except AttributeError as error:
+        raise TypeError(f"a Message is wanted: {error}") from error
 
 
 def topic_problem(topic: str) -> str | None:

@@ -34,7 +34,7 @@ def look(world: World, data: Any, start: int = 0, base: int = 0) -> tuple[int, s
     """Walk with every kernel; they agree on where, why and how many."""
     scan = world.module("commitlog._scan_cy")
     stop = len(data)
-    at, why, records, _ = scan.count(data, start, stop, base)
+    at, why, records, _, _ = scan.count(data, start, stop, base)
     positions, sizes = array("q", [0] * 64), array("i", [0] * 64)
     assert scan.scan(data, start, stop, base, 7, positions, sizes) == (at, why, records)
     messages, reached, reason = scan.Reader(data, base).decode_range(start, stop, 64)
