@@ -41,7 +41,8 @@ class Store:
     def __init__(self, root: Path, **changes: Any) -> None:
         self.root = root
         self.disk = Plenty()
-        self.store = open_store(root, disk=self.disk, **({"delete_when": "04", "flush_interval_consume_queue_ms": 600_000} | changes))
+        quiet = {"delete_when": "04", "flush_interval_consume_queue_ms": 600_000}
+        self.store = open_store(root, disk=self.disk, **(quiet | changes))
         number = 0
         while self.store.engine.log.written_offset < (FILES - 1) * LOG_SIZE + 1000:
             self.store.put(message(number))
