@@ -124,14 +124,17 @@ class PooledFiles:
         return self.committed_offset
 
     def _commit_file(self, entry: _Buffered, goal: int) -> None:
-        """Piece by piece; after an error the position stays behind what went well."""
+        """Piece by piece; after an error the position stays behind what went well.
+
+        Only the end of a record is told to others, when all before it is in the file.
+        """
         file = entry.file
         file.written = max(file.written, goal)
         while file.committed < goal:
             stop = min(goal, file.committed + COMMIT_PIECE)
             file.write(file.committed, entry.buffer[file.committed : stop])
             file.committed = stop
-            self.committed_offset = file.start_offset + stop
+        self.committed_offset = file.start_offset + goal
 
     def _finish(self, entry: _Buffered) -> None:
         """The file is full: its rest is zero already."""
