@@ -29,6 +29,7 @@ from .housekeeper import Housekeeper, every
 from .index_note import drop_note, read_note
 from .pool import PooledFiles
 from .progress import Progress
+from .queue_list import missing_queues, write_queue_list
 from .reader_view import ReaderView
 from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .retention import Retention
@@ -161,7 +162,12 @@ class Engine:
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
         has_index = self.index is None or bool(self.index.files)
-        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index)
+        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index or self._lacks_queues())
+
+    def _lacks_queues(self) -> bool:
+        """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
+        missing = missing_queues(self.disk, self.places.own, self.queues)
+        return any(not is_deleted(self.topics, topic) for topic, _ in missing)
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
@@ -169,7 +175,8 @@ class Engine:
         self.queues.truncate(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
-        start = end.dispatch_from if self.queues.max_physical_offset() >= end.dispatch_from else low
+        is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not self._lacks_queues()
+        start = end.dispatch_from if is_whole else low
         return min(start, self._rebuild_index(end, low))
 
     def _rebuild_index(self, end: LogEnd, low: int) -> int:
@@ -305,6 +312,7 @@ class Engine:
     def _write_note(self) -> None:
         """The short cut of the next opening."""
         drop_note(self.disk, self.places.own)
+        write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
         write_clean(self.disk, self.places.root, note)
