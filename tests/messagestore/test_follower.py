@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commitlog import CHECK_ALL
-from messagestore import MessageStore
+from messagestore import MessageStore, follower
 from messagestore.follower import LogFollower
 from storageio import StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
 from storageio.testing import CountingDisk
@@ -69,17 +69,40 @@ def test_a_record_with_nothing_behind_it_is_taken_at_the_second_look(bench: Benc
     assert until(bench.polled) == [0]
 
 
-def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench) -> None:
+class Clock:
+    """Stands in for the module `time` of the follower."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking twice at once proves nothing."""
+    clock = Clock()
+    monkeypatch.setattr(follower, "time", clock)
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]])
+    assert [bench.polled() for _ in range(3)] == [[], [], []]
+    clock.now += follower.LOOK_S
+    assert bench.polled() == [0]
+
+
+def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer was still at its properties."""
+    clock = Clock()
+    monkeypatch.setattr(follower, "time", clock)
     data, starts = log_of(bench.source, 1)
     half = bytearray(data[: starts[1]])
     half[-3:] = bytes(3)
     bench.write(0, half)
     assert bench.polled() == []
     bench.write(0, data[: starts[1]])
+    clock.now += 1
     assert bench.polled() == []
-    found = until(bench.follower.poll)
-    assert [stored.keys for stored in found] == [["k0"]]
+    clock.now += 1
+    assert [stored.keys for stored in bench.follower.poll()] == [["k0"]]
 
 
 def test_a_record_with_a_header_behind_it_is_taken_at_once(bench: Bench) -> None:
@@ -390,9 +413,11 @@ told()
         assert writer.hear() == "done"
         with open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
             assert [number_of(next(follower)) for _ in range(put)] == list(range(put))
+            assert reader.max_offset("t", 0) == -(-put // 3)
             writer.kill()
             lose_tail(tmp_path, reader, kept)
             with open_store(tmp_path) as second:
+                assert reader.max_offset("t", 0) == second.max_offset("t", 0) == kept // 3
                 put_all(second, 5000, 5500)
                 second.get("t", 0, 0)
                 with pytest.raises(StoreRewound):
