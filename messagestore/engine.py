@@ -21,7 +21,7 @@ from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
 
 from .abort_file import AbortFile
 from .checkpoint import Checkpoint
-from .config import StoreConfig, delay_times_ms
+from .config import Role, StoreConfig, delay_times_ms
 from .consumer_offsets import ConsumerOffsets
 from .dispatcher import DispatchService
 from .flusher import FlushService
@@ -225,12 +225,13 @@ class Engine:
         """The abort file first: whoever finds it knows that the store was in use."""
         self.abort_file.create(process_id())
         if self.config.is_sync_flush:
-            self.flusher.on_flushed.append(self.dispatcher.wake)
+            self.flusher.on_flushed.append(self.dispatcher.nudge)
         self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
 
     @property
     def lookup(self) -> ReaderView | ConsumeQueues:
@@ -269,6 +270,7 @@ class Engine:
             if self.is_closed:
                 return
             self.is_closed = True
+            self.flags.open(False)
         self.progress.notify()
         if not self.writable:
             self._release()
@@ -319,6 +321,7 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: the store is the parent's.  Touches no file, no lock, no thread."""
         self.is_closed = True
+        self.flags.open(False)
         self._close_guard = threading.Lock()  # a thread that is not here may have held it
         self.log.appender.abandon()
 

@@ -73,6 +73,10 @@ class MessageStore:
         self._topics = engine.topics
         self._appender = engine.log.appender
         self._append = engine.log.appender.append
+        self._is_locked = engine.log.appender.lock.locked
+        self._flags = engine.flags
+        if engine.writable:
+            self._dispatcher = engine.dispatcher
         self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh)
         self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
         self._turn = itertools.count()
@@ -157,9 +161,10 @@ class MessageStore:
         With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
         """
         try:
-            refusal = self._refusal(message.topic)
-            if refusal is not None:
-                return self._answer(refusal, check)
+            if not self._flags.accepts_puts or message.topic not in self._admitted or self._is_locked():
+                refusal = self._refusal(message.topic)
+                if refusal is not None:
+                    return self._answer(refusal, check)
             queue_id = message.queue_id
             if queue_id < 0:
                 queue_id = self._choose(message)
@@ -170,6 +175,8 @@ class MessageStore:
             raise TypeError(f"a Message is wanted, not {type(message).__name__}") from error
         if result.status is not PutStatus.PUT_OK:
             return self._answer(result, check)
+        if self._dispatcher.is_idle:
+            self._dispatcher.wake()
         if self._is_sync:
             self._wait_flushed(result, message, check)
         return result
@@ -300,7 +307,7 @@ class MessageStore:
             if reason:
                 return self._refused(PutStatus.MESSAGE_ILLEGAL, reason)
             self._admit(topic, None)
-        if self._appender.lock.locked() and self._is_page_cache_busy():
+        if self._is_locked() and self._is_page_cache_busy():
             return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
         if engine.dispatcher.is_idle:
             engine.dispatcher.wake()
