@@ -15,7 +15,7 @@ from commitlog import CHECK_ALL
 from messagestore import MessageStore, follower
 from messagestore.follower import LogFollower
 from storageio import StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
-from storageio.testing import CountingDisk
+from storageio.testing import CountingDisk, WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
 
 
@@ -476,6 +476,36 @@ def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
         half.write_bytes(bytes(LOG_SIZE))
         assert len(list(reader.follow(timeout_s=0.05))) == 10
         until(lambda: reader.message_at(0) and len(reader.engine.log.queue.files) == 2)
+
+
+class Making(WrappedDisk):
+    """The writer's next log file gets its length while the folder is looked at for the second time."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._lists = 0
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == "list" and path.endswith("commitlog"):
+            self._lists += 1
+            if self._lists == 3:
+                self._path.write_bytes(bytes(LOG_SIZE))
+
+
+def test_opening_while_a_log_file_is_being_made(tmp_path: Path) -> None:
+    """In use, the folder is looked at again; a folder that nobody writes is refused at once."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+    half = tmp_path / "commitlog" / f"{LOG_SIZE:020d}"
+    half.write_bytes(bytes(LOG_SIZE // 2))
+    with pytest.raises(StoreCorrupt):
+        open_store(tmp_path, "r")
+    (tmp_path / "abort").write_bytes(b"1")
+    with pytest.raises(StoreCorrupt):
+        open_store(tmp_path, "r")
+    with open_store(tmp_path, "r", disk=Making(half)) as reader:
+        assert len(list(reader.follow(timeout_s=0.05))) == 10
 
 
 def test_nothing_is_listed_again_while_no_folder_changes(tmp_path: Path) -> None:
