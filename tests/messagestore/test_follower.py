@@ -552,3 +552,12 @@ def test_reading_stays_reading(tmp_path: Path) -> None:
         follower = reader.follow()
         assert isinstance(follower, LogFollower)
         assert reader.engine.log.check(0, CHECK_ALL) > 0
+
+
+@pytest.mark.parametrize("name", ["plain", "broker-live", "propcrc"])
+def test_it_reads_what_a_real_store_left(fixture_store: Any, name: str) -> None:
+    """Every record of a folder that RocketMQ wrote, in log order."""
+    with MessageStore.open(fixture_store(name).store, "r") as reader:
+        wanted = [stored.physical_offset for stored in reader.engine.log.messages()]
+        assert [stored.physical_offset for stored in reader.follow(timeout_s=0.1)] == wanted
+        assert len(wanted) > 20
