@@ -12,19 +12,19 @@ from .errors import StoreBroken
 class Flying:
     """Counts by message id."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
         """Nothing flies."""
-        self._counts: dict[bytes, int] = {}
+        self.counts: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         """Ids that the owner will still meet."""
-        return len(self._counts)
+        return len(self.counts)
 
     def started(self, msg_id: bytes, difference: int) -> None:
         """The client sends a write (+1) or a remove (-1)."""
-        counts = self._counts
+        counts = self.counts
         known = counts.get(msg_id)
         if known is None:
             counts[msg_id] = difference
@@ -35,7 +35,7 @@ class Flying:
 
     def arrived(self, msg_id: bytes, difference: int) -> bool:
         """The owner meets the write (+1) or the remove (-1); whether it is to be done."""
-        counts = self._counts
+        counts = self.counts
         known = counts.get(msg_id)
         if known == difference:
             del counts[msg_id]

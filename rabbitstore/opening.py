@@ -20,7 +20,7 @@ from .problems import Problem
 from .queue_folder import QueueFolder
 from .queue_index import QueueIndex
 from .settings import IndexSettings, RabbitSettings
-from .shared_store import SharedStore
+from .shared_store_cy import SharedStore
 from .store_recovery import open_store
 from .tables import RecoveryRow
 

@@ -10,8 +10,8 @@ from storageio import Disk, File, Mode
 from .paths import numbers_in, read_all
 from .records import Record, scan_records
 from .settings import StoreSettings
-from .shared_store import SharedStore
-from .store_state import FileSummary, Location
+from .shared_store_cy import SharedStore
+from .store_state_cy import FileSummary, Location
 
 
 def open_store(

@@ -27,7 +27,7 @@ from .entry_cy import IndexEntry
 from .queue_index import QueueIndex
 from .rates import INFINITY, Rates
 from .settings import RabbitSettings
-from .shared_store import StoreClient
+from .shared_store_cy import StoreClient
 
 DEFAULT, LAZY = "default", "lazy"
 
