@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from storageio import StoreError
 
 from .live_queue import LiveQueue
-from .rates import INFINITY
+from .rates_cy import INFINITY
 
 if TYPE_CHECKING:
     from .store import RabbitStore

@@ -14,7 +14,7 @@ from .content import Content, decode_content
 from .entry_cy import IndexEntry
 from .errors import UnknownDelivery
 from .own_files import QueueOptions
-from .variable_queue import VariableQueue
+from .variable_queue_cy import VariableQueue
 
 
 @dataclass(frozen=True)

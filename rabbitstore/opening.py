@@ -18,7 +18,7 @@ from .own_files import QueueOptions, delete_clean, read_options, write_options
 from .paths import read_if_there
 from .problems import Problem
 from .queue_folder import QueueFolder
-from .queue_index import QueueIndex
+from .queue_index_cy import QueueIndex
 from .settings import IndexSettings, RabbitSettings
 from .shared_store_cy import SharedStore
 from .store_recovery import open_store

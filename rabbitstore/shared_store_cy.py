@@ -20,7 +20,7 @@ except ModuleNotFoundError:
 from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
 from .errors import StoreBroken
-from .flying import Flying
+from .flying_cy import Flying
 from .layout import RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from .records import RECORD_END, TERM_AT, check_record
 from .settings import StoreSettings

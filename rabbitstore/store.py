@@ -30,10 +30,10 @@ from .opening import LoadedPart, Opened, create_folder, make_index, open_for_wri
 from .own_files import LOCK_NAME, QueueOptions, write_clean, write_options
 from .problems import Problem
 from .publisher import Publisher
-from .queue_index import QueueIndex
+from .queue_index_cy import QueueIndex
 from .settings import RabbitSettings
 from .stored_message import StoredMessage
-from .variable_queue import DEFAULT, LAZY, VariableQueue
+from .variable_queue_cy import DEFAULT, LAZY, VariableQueue
 
 
 class RabbitStore:

@@ -6,7 +6,14 @@ write and a remove have met before the owner saw either: both are skipped.  A co
 
 from __future__ import annotations
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
 from .errors import StoreBroken
+
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
 
 
 class Flying:
@@ -43,3 +50,13 @@ class Flying:
         if known == 0:
             del counts[msg_id]
         return False
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -20,14 +20,22 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import StoreCorrupt
 
-from .delta import Delta
+from .delta_cy import Delta
 from .entry_cy import IndexEntry
-from .queue_index import QueueIndex
-from .rates import INFINITY, Rates
+from .queue_index_cy import QueueIndex
+from .rates_cy import INFINITY, Rates
 from .settings import RabbitSettings
 from .shared_store_cy import StoreClient
+
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
+
 
 DEFAULT, LAZY = "default", "lazy"
 
@@ -434,7 +442,7 @@ class VariableQueue:
         """From q3's end, sparing its first segment, then from q2's front."""
         if self.q3:
             limit = self.index.segment_end(self.q3[0].seq_id)
-            while quota and self.q3 and self.q3[-1].seq_id >= limit:
+            while quota and self.q3 and self.q3[len(self.q3) - 1].seq_id >= limit:
                 self._into_delta(self.q3.pop())
                 quota -= 1
         while quota and self.q2:
@@ -536,3 +544,13 @@ class VariableQueue:
 
 def _seq_id(message: IndexEntry) -> int:
     return message.seq_id
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH
