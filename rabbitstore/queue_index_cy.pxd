@@ -13,7 +13,7 @@ cdef class _Segment:
     cdef public bint has_file, must_replace
 
 cdef class QueueIndex:
-    cdef public object disk, settings, _journal
+    cdef public object disk, settings, _journal, _failed
     cdef public str folder
     cdef public I64 next_seq_id, read_count, _journal_bytes, _entries, _held_bytes, _per_segment, _entries_max
     cdef public dict _segments

@@ -15,7 +15,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import Disk, File, Mode, replace_file
+from storageio import Disk, DiskError, File, Mode, StoreReadOnly, replace_file
 
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
@@ -80,6 +80,7 @@ class QueueIndex:
         self._segments: dict[int, _Segment] = {}
         self._buffer = bytearray()  # journal bytes not yet written
         self._journal: File | None = None
+        self._failed: DiskError | None = None
         self._journal_bytes = 0
         self._entries = 0  # since the last flush
         self._held_bytes = 0
@@ -155,21 +156,43 @@ class QueueIndex:
         return self._journal
 
     def _write_journal(self) -> None:
+        self._check_usable()
         if self._buffer:
-            self._open_journal().write(self._journal_bytes, self._buffer)
+            try:
+                self._open_journal().write(self._journal_bytes, self._buffer)
+            except DiskError as error:
+                self._failed = error
+                raise
             self._journal_bytes += len(self._buffer)
             self._buffer = bytearray()
             self._is_dirty = True
+
+    def _check_usable(self) -> None:
+        """After a failed write or sync nobody knows what is on the disk: nothing is changed from there on."""
+        if self._failed is not None:
+            raise StoreReadOnly(f"{self.folder}: only readable after: {self._failed}") from self._failed
 
     def sync(self) -> None:
         """All changes so far survive a crash afterwards."""
         self._write_journal()
         if self._is_dirty:
-            self._open_journal().sync()
+            try:
+                self._open_journal().sync()
+            except DiskError as error:
+                self._failed = error
+                raise
             self._is_dirty = False
 
     def flush(self) -> None:
         """Move everything from the journal to the segments."""
+        self._check_usable()
+        try:
+            self._flush()
+        except DiskError as error:
+            self._failed = error
+            raise
+
+    def _flush(self) -> None:
         made_file = False
         for number in [number for number, segment in self._segments.items() if segment.publishes or segment.acks]:
             segment = self._segments[number]
@@ -321,7 +344,8 @@ class QueueIndex:
     def close(self) -> None:
         """Flush, then give the descriptor back."""
         try:
-            self.flush()
+            if self._failed is None:
+                self.flush()
         finally:
             self.abandon()
 

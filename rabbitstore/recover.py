@@ -53,7 +53,7 @@ class Action(NamedTuple):
 
 @dataclass
 class Plan:
-    """What `apply` would do.  `valid_end` maps a file that is cut to the length of its good part."""
+    """What `apply_recovery` would do.  `valid_end` maps a file that is cut to the length of its good part."""
 
     path: str
     actions: list[Action] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Plan:
         return {"plan": plan, "applied": self.applied}
 
 
-def plan(path: str, disk: Disk = REAL_DISK) -> Plan:
+def plan_recovery(path: str, disk: Disk = REAL_DISK) -> Plan:
     """Look, change nothing."""
     checked = verify(path, disk)
     found = Plan(path, problems=checked.problems)
@@ -103,7 +103,7 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
     return Action(step, file, kind)
 
 
-def apply(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True) -> None:
+def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True) -> None:
     """Do it, holding the folder's lock."""
     path = found.path
     disk.make_folder(f"{path}/{layout.OWN_FOLDER}")

@@ -83,6 +83,8 @@ class RabbitStore:
             raise UnknownStore(f"{path}: there is a store already")
         if mode == "r+" and not exists:
             raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
+        if not exists:
+            _check_empty(path, disk)
         store._start(vhost or "/", make=not exists)
         return store
 
@@ -134,6 +136,7 @@ class RabbitStore:
             mode=options.mode,
             durable=options.durable,
             next_deliver_seq_id=next_deliver_seq_id,
+            wants_confirms=False,
         )
 
     # --- reading, in every mode
@@ -354,7 +357,7 @@ class RabbitStore:
         """Whether a sync would do anything."""
         opened = self._writable()
         parts = [part for queue in list(self._queues.values()) for part in queue.parts]
-        dirty = any(part.index.needs_sync or part.unconfirmed for part in parts)
+        dirty = any(part.index.needs_sync for part in parts)
         return dirty or opened.persistent.has_work or opened.transient.has_work
 
     def flush_journals(self) -> None:
@@ -445,6 +448,15 @@ def _find(path: str, vhost: str | None, disk: Disk) -> str:
         names = ", ".join(VhostFolder(folder, disk).vhost for folder in found)
         raise UnknownStore(f"{path}: several virtual hosts, name one of: {names}")
     return found[0]
+
+
+def _check_empty(path: str, disk: Disk) -> None:
+    """A new store is made in a new or an empty folder only."""
+    found = disk.stat(path)
+    names = [entry.name for entry in disk.list(path)] if found is not None else []
+    foreign = [name for name in names if name != layout.OWN_FOLDER]
+    if foreign:
+        raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host, and not empty ({foreign[0]})")
 
 
 def _check_declaration(name: str, options: QueueOptions) -> None:

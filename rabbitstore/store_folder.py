@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from storageio import Disk, File, Mode
+from storageio import Disk, DiskError, File, Mode
 
 from . import layout
 from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
@@ -56,9 +56,19 @@ class StoreFolder:
                     self._places[record.msg_id] = number, record
         return self._places
 
+    def forget(self) -> None:
+        """Scan again at the next use: a writer beside us may have moved records."""
+        self._places = None
+        self.close()
+
     def term(self, number: int, record: Record) -> bytes | None:
-        """The record's term; None when the bytes are no longer that record."""
-        data = self._file(number).read(record.offset, record.total_size)
+        """The record's term; None when the bytes are no longer that record, or the file is gone."""
+        try:
+            data = self._file(number).read(record.offset, record.total_size)
+        except DiskError:
+            if self.disk.stat(f"{self.path}/{number}.rdq") is not None:
+                raise
+            return None
         return data[TERM_AT:-1] if check_record(data, record.msg_id, record.total_size) else None
 
     def size_of(self, number: int) -> int:

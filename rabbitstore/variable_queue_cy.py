@@ -54,8 +54,12 @@ class VariableQueue:
         mode: str = DEFAULT,
         durable: bool = True,
         next_deliver_seq_id: int | None = None,
+        wants_confirms: bool = True,
     ) -> None:
-        """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered."""
+        """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered.
+
+        With `wants_confirms` somebody calls `take_confirmed` now and then.
+        """
         self.index = index
         self.persistent_store = persistent_store
         self.transient_store = transient_store
@@ -75,6 +79,7 @@ class VariableQueue:
         self.ram_bytes = 0  # of terms, pending ones included
         self.target_ram_count = INFINITY
         self.rates = Rates(now_ms())
+        self.wants_confirms = wants_confirms
         self.unconfirmed: list[int] = []
         self.confirmed: list[int] = []
         self.disk_reads = 0  # messages read from a store
@@ -135,7 +140,8 @@ class VariableQueue:
         seq_id = self.next_seq_id
         self.next_seq_id = self.index.next_seq_id = seq_id + 1
         message = IndexEntry(seq_id, msg_id, expiry_us, size, persistent and self.durable, term, embedded)
-        (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
+        if self.wants_confirms:
+            (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
 
     def take_confirmed(self) -> list[int]:

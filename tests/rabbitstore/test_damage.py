@@ -8,7 +8,7 @@ import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore
 from rabbitstore.check import verify
-from rabbitstore.recover import apply, plan
+from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
 
@@ -163,10 +163,10 @@ def test_named_readable_mended(damaged, kinds, gone):
     else:
         assert ALL - 40 < len(before) <= ALL + 1
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
-    made = plan(str(damaged))
+    made = plan_recovery(str(damaged))
     assert image == {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
     assert made.actions and not made.applied and made.records_kept == len(before)
-    apply(made)
+    apply_recovery(made)
     after = verify(str(damaged))
     assert after.problems == []
     names = {row[0] for row in before}
@@ -236,9 +236,9 @@ def test_a_recovery_interrupted_at_every_call_is_run_again(damaged, tmp_path):
         fail_at += 5
         folder = Path(shutil.copytree(damaged, tmp_path / "again"))
         with contextlib.suppress(DiskError):
-            apply(plan(str(folder)), ChangesFail(fail_at, for_ever=True))
+            apply_recovery(plan_recovery(str(folder)), ChangesFail(fail_at, for_ever=True))
             is_done = True
-        apply(plan(str(folder)))
+        apply_recovery(plan_recovery(str(folder)))
         assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
         shutil.rmtree(folder)
 
@@ -252,7 +252,7 @@ def test_version_2_damage(fixtures, tmp_path):
     found = verify(str(folder))
     assert {problem.kind for problem in found.problems} >= {"message_lost", "bad_index_entry"}
     assert ALL - 2 <= len(readable(folder)) < ALL
-    apply(plan(str(folder)))
+    apply_recovery(plan_recovery(str(folder)))
     assert verify(str(folder)).problems == []
     patch(queue / "0.qi", 0, b"XXXX")
     assert "bad_index_head" in {problem.kind for problem in verify(str(folder)).problems}

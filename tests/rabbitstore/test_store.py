@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue
-from storageio import InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+from rabbitstore.names import vhost_folder_name
+from storageio import DiskError, InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+from storageio.testing import FailingDisk
 
 QUIET = RabbitSettings(background=False)
 
@@ -293,3 +295,46 @@ def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
     shutil.copytree(fixtures["v2"].vhost, path)
     with pytest.raises(UnknownStore, match="version-2"):
         RabbitStore.open(path, "r+")
+
+
+@pytest.mark.parametrize("operation", ["sync", "write"])
+def test_after_a_failed_journal_the_queue_only_reads(path, operation):
+    """The publisher gets the error, nothing is confirmed by a later sync, what was confirmed is there."""
+    store = RabbitStore.open(path, settings=QUIET)
+    store.declare_queue("q")
+    store.publish("q", b"safe")
+    store.sync()
+    store.close()
+    disk = FailingDisk(1 << 40, only=operation)
+    store = RabbitStore.open(path, settings=QUIET, disk=disk)
+    store.publish("q", b"lost")
+    disk.fail_at = len(disk.calls) + 1
+    with pytest.raises(DiskError):
+        store.sync()
+    with pytest.raises(StoreReadOnly):
+        store.sync()
+    part = store.queue("q").parts[0]
+    assert part.take_confirmed() == []
+    store.abandon()
+    assert [message.body for message in RabbitStore.open(path, "r").messages()][:1] == [b"safe"]
+
+
+def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path):
+    """Named, untouched."""
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(UnknownStore, match="not empty"):
+        RabbitStore.open(str(tmp_path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["commitlog"]
+
+
+def test_a_nodes_data_folder_is_found(path, tmp_path):
+    """By the one virtual host in it, or by name."""
+    for vhost in ("/", "other"):
+        place = tmp_path / "node" / "msg_stores" / "vhosts" / vhost_folder_name(vhost)
+        with RabbitStore.open(str(place), vhost=vhost, settings=QUIET) as store:
+            store.declare_queue("q")
+            store.publish("q", vhost.encode())
+    with pytest.raises(UnknownStore, match="several"):
+        RabbitStore.open(str(tmp_path / "node"), "r")
+    found = RabbitStore.open(str(tmp_path / "node"), "r", vhost="other")
+    assert [message.body for message in found.messages()] == [b"other"] and found.vhost == "other"
