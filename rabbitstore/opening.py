@@ -137,7 +137,8 @@ def _load_parts(
     parts = []
     for folder in folders:
         index = QueueIndex(disk, folder.path, settings)
-        if not options.get(folder.queue, QueueOptions()).durable:
+        is_half_made = not folder.is_named and not folder.has_entries()  # killed while it was declared
+        if is_half_made or not options.get(folder.queue, QueueOptions()).durable:
             index.delete()
             continue
         row = (terms or {}).get(folder.folder)
