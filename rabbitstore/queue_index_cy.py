@@ -68,6 +68,24 @@ class _Segment:
 class QueueIndex:
     """Open it with `open_index`.  Not for two threads at once: the queue that owns it holds a lock."""
 
+    __slots__ = (
+        "_buffer",
+        "_entries",
+        "_entries_max",
+        "_failed",
+        "_held_bytes",
+        "_is_dirty",
+        "_journal",
+        "_journal_bytes",
+        "_per_segment",
+        "_segments",
+        "disk",
+        "folder",
+        "next_seq_id",
+        "read_count",
+        "settings",
+    )
+
     def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
         """`folder` is the queue's; it is made with the first entry."""
         self.disk = disk

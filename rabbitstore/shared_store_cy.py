@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 try:
@@ -430,7 +430,7 @@ class SharedStore:
                     client.on_disk(ids)
 
     @contextlib.contextmanager
-    def _fatal(self):  # type: ignore[no-untyped-def]
+    def _fatal(self) -> Iterator[None]:
         """After a failed write or sync nobody knows what is on the disk: the store only reads from here on."""
         try:
             yield

@@ -43,6 +43,34 @@ DEFAULT, LAZY = "default", "lazy"
 class VariableQueue:
     """One queue.  Not for two threads at once."""
 
+    __slots__ = (
+        "confirmed",
+        "delta",
+        "disk_pending",
+        "disk_reads",
+        "durable",
+        "index",
+        "length",
+        "mode",
+        "next_deliver_seq_id",
+        "next_seq_id",
+        "now_ms",
+        "persistent_store",
+        "q1",
+        "q2",
+        "q3",
+        "q4",
+        "ram_bytes",
+        "ram_count",
+        "ram_pending",
+        "rates",
+        "settings",
+        "target_ram_count",
+        "transient_store",
+        "unconfirmed",
+        "wants_confirms",
+    )
+
     def __init__(
         self,
         index: QueueIndex,
