@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from rabbitstore import IndexSettings, RabbitSettings, StoreSettings
 from rabbitstore.content import Content, decode_content, encode_content
 from rabbitstore.queue_index_cy import QueueIndex
+from rabbitstore.shared_store_cy import SharedStore
 from rabbitstore.store_recovery import open_store
 from rabbitstore.variable_queue_cy import VariableQueue
 from storageio import REAL_DISK
 
 WINDOW = 1000
+BATCH = 500
 Rates = dict[str, float]
 
 
@@ -41,19 +46,61 @@ def _index(folder: Path) -> QueueIndex:
     return index
 
 
+class Flight:
+    """At most WINDOW messages written and not yet reported safe; a second thread syncs, as the server's store process does."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self._store = store
+        self._count = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+        self.client = store.client(self._landed)
+        self._thread = threading.Thread(target=self._sync)
+        self._thread.start()
+
+    def _landed(self, ids: list[bytes]) -> None:
+        with self._changed:
+            self._count -= len(ids)
+            self._changed.notify_all()
+
+    def _sync(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._count > 0 or self._is_over)
+                if self._count == 0:
+                    return
+            self._store.sync()
+
+    def write(self, batch: list[tuple[bytes, bytes]]) -> None:
+        """Waits for room."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count + len(batch) <= WINDOW)
+            self._count += len(batch)
+            self._changed.notify_all()
+        self.client.write_many(batch)
+
+    def land(self) -> None:
+        """Return when all is safe."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+
 def store(folder: Path, count: int, size: int) -> Rates:
     """Write with 1000 in flight, each synced; read in order and at random; remove."""
     shutil.rmtree(folder, ignore_errors=True)
     opened, _ = open_store(REAL_DISK, str(folder / "store"), StoreSettings(), {})
-    client = opened.client()
+    flight = Flight(opened)
+    client = flight.client
     messages = _messages(count, size)
     ids = [message.msg_id for message in messages]
     mixed = random.Random(1).sample(ids, len(ids))
 
     def write() -> None:
-        for start in range(0, count, WINDOW):
-            client.write_many([(message.msg_id, encode_content(message)) for message in messages[start : start + WINDOW]])
-            opened.sync()
+        for start in range(0, count, BATCH):
+            flight.write([(message.msg_id, encode_content(message)) for message in messages[start : start + BATCH]])
+        flight.land()
 
     def read(wanted: list[bytes]) -> None:
         for msg_id in wanted:
@@ -102,6 +149,12 @@ def index(folder: Path, count: int, size: int, *, embedded: bool) -> Rates:
     return found
 
 
+def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], list[int]]]) -> None:
+    future, waiting = syncs.popleft()
+    future.result()
+    queue.end_sync(waiting)
+
+
 def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
     """Publish until every message is synced, 1000 a sync; then fetch and acknowledge one by one."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -112,12 +165,18 @@ def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
     messages = _messages(count, size)
 
     def publish() -> None:
-        for number, message in enumerate(messages):
-            embedded = size < settings.index.embed_below
-            queue.publish(message.msg_id, encode_content(message), size, persistent=True, embedded=embedded)
-            if number % WINDOW == WINDOW - 1:
-                queue.sync()
-        queue.sync()
+        syncs: deque[tuple[Future[None], list[int]]] = deque()
+        with ThreadPoolExecutor(1) as pool:
+            for number, message in enumerate(messages):
+                embedded = size < settings.index.embed_below
+                queue.publish(message.msg_id, encode_content(message), size, persistent=True, embedded=embedded)
+                if number % WINDOW == WINDOW - 1 or number == count - 1:
+                    waiting = queue.begin_sync()
+                    syncs.append((pool.submit(persistent.sync), waiting))
+                    while len(syncs) > 2 or (syncs and syncs[0][0].done()):
+                        _confirm(queue, syncs)
+            while syncs:
+                _confirm(queue, syncs)
         assert len(queue.take_confirmed()) == count
 
     def fetch() -> None:

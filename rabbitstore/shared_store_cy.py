@@ -27,7 +27,7 @@ from .settings import StoreSettings
 from .store_state_cy import Files, FileSummary, Location
 
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH, I64, Size
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Size, Source, is_same, source_of, source_of_bytes, take_bytes
 
 OnDisk = Callable[[list[bytes]], None]
 _READ_TRIES = 8
@@ -474,10 +474,15 @@ class SharedStore:
 @cython.cfunc
 def _term_in(view: memoryview, msg_id: bytes, offset: I64, total: I64) -> bytes | None:
     """The term of the record there, None when it is another."""
-    stop: I64 = offset + total
-    if stop > len(view) or view[offset : offset + TERM_AT] != _pack_head(total - RECORD_OVERHEAD, msg_id):
+    stop: Size = offset + total
+    start: Size = offset
+    source: Source = source_of(view)
+    head: bytes = _pack_head(total - RECORD_OVERHEAD, msg_id)
+    if stop > len(view) or not is_same(source, start, TERM_AT, source_of_bytes(head), TERM_AT):
         return None
-    return bytes(view[offset + TERM_AT : stop - 1]) if view[stop - 1] == RECORD_END_MARK else None
+    if source[stop - 1] != RECORD_END_MARK:
+        return None
+    return take_bytes(source, start + TERM_AT, stop - 1 - start - TERM_AT)
 
 
 def _corrupt(path: str, offset: int, msg_id: bytes, data: bytes) -> StoreCorrupt:
