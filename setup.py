@@ -25,7 +25,14 @@ def extension(module: str) -> Extension:
     """One kernel, with the hash of what it is made from inside."""
     source = module.replace(".", "/") + ".py"
     digest = BUILDS["source_hash"](ROOT, module)
-    return Extension(module, [source], extra_compile_args=["-O3"], define_macros=[("SOURCE_HASH", f"{digest}u")])
+    declarations = [str(path) for package in BUILDS["PACKAGES"] for path in sorted((ROOT / package).glob("*.pxd"))]
+    return Extension(
+        module,
+        [source],
+        extra_compile_args=["-O3"],
+        define_macros=[("SOURCE_HASH", f"{digest}u")],
+        depends=declarations,  # the hash covers them all, so a change in one makes every build stale
+    )
 
 
 def extensions() -> list[Extension]:
@@ -39,10 +46,12 @@ def extensions() -> list[Extension]:
         if required:
             raise
         return []
+    declarations = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*.pxd"))
     modules = [extension(module) for module in BUILDS["kernel_modules"](ROOT)]
     made = cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/c", nthreads=0)
     for module in made:
         module.optional = not required  # cythonize drops the attribute, and without it a missing compiler is an error
+        module.depends = declarations  # the hash of each covers all of them, so each is built again when one changes
     return made
 
 

@@ -1,0 +1,64 @@
+"""The commit log of RocketMQ: records, appended to mapped files, read back by their place.
+
+Files: `<store>/commitlog/00000000000000000000`, `.../00000000001073741824`, ...: each 1 GiB (or another size, the same for
+all), named by the physical offset of its first byte in twenty digits.  Records lie back to back; a file that has no room for
+the next one ends in a blank record over its rest.  Behind the last record there are zeros.  Layout: `layout.py`.
+
+Order of calls for a writer: `CommitLog(paths, writable=True)`, `find_end()`, `attach(end)`, then `appender.append(...)`,
+`append_many`, `append_batch`, `append_columns`; `flush()`; `close()`.  A reader: `open_log(folder)`, then `message_at`,
+`messages`, `select`, `walk_file`; `read_fixed` and `read_columns` for NumPy and Arrow columns.
+
+- *written*: the append returned.  Every process that maps the file sees the record, whole or not at all; it survives the
+  process, not the machine.
+- *flushed*: `flush()` returned a greater offset.  It survives the machine.
+- A full disk is met when a file is made (all its blocks are allocated), never inside an append: nothing is half written.
+
+Nothing here starts a thread, takes the store's lock or decides what damage means: that is `messagestore`.
+"""
+
+import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+
+from ._append_cy import Appender
+from ._message_cy import Message, PutResult, StoredMessage, decode_properties, delete_property, encode_properties
+from ._offsets_cy import QueueOffsets, TopicQueues
+from .arrow_columns import read_columns
+from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
+from .column_input import offsets_and_data
+from .columns import read_fixed
+from .commit_log import HOST_DEFAULT, CommitLog, Stop, open_log
+from .log_paths import LogPaths
+from .mapped_file import MappedFile
+from .mapped_file_queue import MappedFileQueue
+from .message_id import decode_message_id, encode_message_id
+from .status import AppendStatus, PutStatus
+
+__all__ = [
+    "CHECK_ALL",
+    "CHECK_BODY",
+    "CHECK_PLACE",
+    "CHECK_RECORD",
+    "HOST_DEFAULT",
+    "STOPS",
+    "AppendStatus",
+    "Appender",
+    "CommitLog",
+    "LogPaths",
+    "MappedFile",
+    "MappedFileQueue",
+    "Message",
+    "PutResult",
+    "PutStatus",
+    "QueueOffsets",
+    "Stop",
+    "StoredMessage",
+    "TopicQueues",
+    "decode_message_id",
+    "decode_properties",
+    "delete_property",
+    "encode_message_id",
+    "encode_properties",
+    "offsets_and_data",
+    "open_log",
+    "read_columns",
+    "read_fixed",
+]

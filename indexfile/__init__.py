@@ -1,0 +1,39 @@
+"""The key index: from a topic and a key to the records that carry it.
+
+Files
+- `index/<yyyyMMddHHmmssSSS>`: named by local time when made.  A header of 40 bytes, hash slots of 4 bytes, items of 20
+  bytes chained from the newest of a slot to the oldest; 420,000,040 bytes by default (5,000,000 slots, 20,000,000 items).
+  All blocks are allocated when a file is made, and it is written through a map.
+The bytes: `docs/formats/indexfile.md`.  The rules: format page section 3.
+
+Order of calls
+- A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the files that
+  exist: `find_shape` finds them.  After an unclean stop it first calls `delete_unsafe(checkpoint's index time)`.
+- `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
+  does the same from C on what `active()` gives: `is_before_end` and `put_item` for a record whose keys fit (`room_of`);
+  one whose keys do not fit goes to `build`, which makes the next file on the way.
+- `sync_full()` from any one thread syncs what became full and returns the time for the checkpoint; `sync()` at a clean stop.
+- `select(...)` at any time, in any thread.  It compares hashes only: pass `keep` to drop strangers.
+
+What the words mean
+- *written*: the put returned; header, slot and item are changed at once and every process sees them.
+- *safe*: `sync` returned.  The active file is never synced on the way: after a crash it may be torn, and is rebuilt.
+- The index holds nothing that the log does not; a damaged file is deleted and built again.  Reading one ends: no chain is
+  followed for more steps than there are items.
+"""
+
+from .index_file import Header, IndexFile
+from .index_files import IndexFiles, index_paths, name_of
+from .shape import Shape, default_shape, find_shape, shape_for
+
+__all__ = [
+    "Header",
+    "IndexFile",
+    "IndexFiles",
+    "Shape",
+    "default_shape",
+    "find_shape",
+    "index_paths",
+    "name_of",
+    "shape_for",
+]

@@ -1,0 +1,29 @@
+"""The RocketMQ-style engine: the log, its queues and its index as one store.
+
+Files below the store's folder: `commitlog/`, `consumequeue/`, `index/`, `config/*.json`, `checkpoint`, `lock`, `abort` while a
+writer runs (and after it crashed), and `brokerstore/` for what RocketMQ does not know (cut bytes, notes of a clean stop);
+losing that folder loses no message.
+
+    with MessageStore.open("orders-store") as store:
+        store.put(Message("orders", b"...", tags="paid", keys=["order-17"]))
+        page = store.get("orders", queue_id=0, offset=0)
+
+What the words promise
+- *written*: `put` returned under asynchronous flush.  Every process sees the record; it survives this process.
+- *flushed*: `put` returned under synchronous flush, or `flush()` did.  The record survives the machine.
+- *dispatched*: queue units and index items are made.  `get`, `read` and `query` wait for that, up to the log's end as it was
+  at the call.  Under synchronous flush only flushed records are dispatched, so nothing is read that a crash could take back.
+- *checkpoint*: claims only what is on the disk.  Order: record bytes, log sync, acknowledgement, queue sync, index sync,
+  checkpoint, removal of `abort`.
+
+One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
+flusher, housekeeper; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.
+"""
+
+import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+
+from .config import FlushMode, Role, StoreConfig
+from .message_store import MessageStore, PutFuture
+from .reads import GetStatus, Page
+
+__all__ = ["FlushMode", "GetStatus", "MessageStore", "Page", "PutFuture", "Role", "StoreConfig"]

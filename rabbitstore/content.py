@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
-from storageio import InvalidMessage, StoreCorrupt
+from storageio import InvalidMessage, StoreCorrupt, random_bytes
 
 from .content_cy import CLASS_ID, NAME, encode_parts, split_term
 from .terms import FALSE, TRUE, Atom, decode
@@ -28,7 +27,7 @@ class Content(NamedTuple):
 
 def new_msg_id() -> bytes:
     """16 opaque bytes; nothing is ever read out of them."""
-    return os.urandom(16)
+    return random_bytes(16)
 
 
 def encode_content(content: Content) -> bytes:

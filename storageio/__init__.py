@@ -20,6 +20,7 @@ from .errors import (
     DiskFull,
     FlushTimeout,
     InvalidMessage,
+    MissingExtra,
     PutRejected,
     StoreClosed,
     StoreCorrupt,
@@ -30,6 +31,7 @@ from .errors import (
     UnknownStore,
     UnsupportedPlatform,
 )
+from .processes import in_forked_child, memory_bytes, process_id, random_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
 
@@ -45,6 +47,7 @@ __all__ = [
     "InvalidMessage",
     "Kind",
     "Map",
+    "MissingExtra",
     "Mode",
     "PutRejected",
     "RealDisk",
@@ -57,5 +60,9 @@ __all__ = [
     "StoreRewound",
     "UnknownStore",
     "UnsupportedPlatform",
+    "in_forked_child",
+    "memory_bytes",
+    "process_id",
+    "random_bytes",
     "replace_file",
 ]

@@ -13,6 +13,10 @@ class UnsupportedPlatform(StoreError):
     """This operating system cannot do what was asked (for example open a store for writing on Windows)."""
 
 
+class MissingExtra(StoreError, ImportError):
+    """A library that this needs is not installed; the text names the extra to install."""
+
+
 class UnknownStore(StoreError):
     """The folder is no store, or one of a kind that is named but not read here."""
 
@@ -38,13 +42,14 @@ class InvalidMessage(StoreError, ValueError):
 
 
 class PutRejected(StoreError):
-    """A put whose outcome is not PUT_OK; nothing of it is in the store."""
+    """A put whose outcome is not PUT_OK; of it the first `message_count` messages are in the store, mostly none."""
 
-    def __init__(self, status: IntEnum, reason: str = "") -> None:
+    def __init__(self, status: IntEnum, reason: str = "", message_count: int = 0) -> None:
         """`status` is a `commitlog.PutStatus`."""
         super().__init__(f"{status.name}: {reason}" if reason else status.name)
         self.status = status
         self.reason = reason
+        self.message_count = message_count
 
 
 class FlushTimeout(StoreError):

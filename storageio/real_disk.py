@@ -21,6 +21,7 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does n
 _FULL = {errnos.ENOSPC, errnos.EDQUOT}
 _IS_WINDOWS = sys.platform == "win32"
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _ZEROS = bytes(1 << 20)
 
@@ -32,6 +33,8 @@ def _named(operation: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise disk_error(operation, path, error) from error
+    except ValueError as error:  # a NUL in the name
+        raise DiskError(operation, repr(path), errnos.EINVAL, str(error)) from error
 
 
 def disk_error(operation: str, path: str, error: OSError) -> DiskError:
@@ -60,14 +63,15 @@ class RealMap:
 
     def populate(self, start: int, stop: int) -> None:
         """Best effort: a kernel without the call faults page by page later."""
-        if self._mmap is None or self._view is None or stop <= start:
+        stop = min(stop, len(self._view) if self._view is not None else 0)
+        if self._view is None or stop <= start:
             return
         import ctypes  # 10 ms, and only writers need it
 
         if not self._address:
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
         first = start // PAGE_SIZE * PAGE_SIZE
-        place, size = ctypes.c_void_p(self._address + first), ctypes.c_size_t(min(stop, len(self._view)) - first)
+        place, size = ctypes.c_void_p(self._address + first), ctypes.c_size_t(stop - first)
         ctypes.CDLL(None).madvise(place, size, ctypes.c_int(_POPULATE_WRITE))
 
     def expect_random(self) -> None:
@@ -119,6 +123,21 @@ class RealFile:
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         return os.read(self._descriptor, size_bytes)
 
+    def next_data(self, offset: int) -> int:
+        """Asked of the file system."""
+        with _named("next data", self._path):
+            size = os.fstat(self._descriptor).st_size
+            if offset >= size or not hasattr(os, "SEEK_DATA"):
+                return min(offset, size)
+            try:
+                return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errnos.ENXIO:  # nothing but holes from there on
+                    return size
+                if error.errno == errnos.EINVAL:
+                    return offset
+                raise
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Short writes go on where they stopped."""
         left = memoryview(data).cast("B")
@@ -156,12 +175,15 @@ class RealFile:
     def map(self, size_bytes: int, *, writable: bool) -> Map:
         """Refuses to map past the file's end: touching that would kill the process."""
         with _named("map", self._path):
-            if os.fstat(self._descriptor).st_size < size_bytes:
-                raise OSError(errnos.EINVAL, f"the file is shorter than the {size_bytes} bytes to map")
-            try:
-                return RealMap(self._descriptor, self._path, size_bytes, writable)
-            except ValueError as error:
-                raise OSError(errnos.EINVAL, str(error)) from error
+            if not 0 < size_bytes <= os.fstat(self._descriptor).st_size:
+                raise OSError(errnos.EINVAL, f"the file is shorter than the {size_bytes} bytes to map, or that is none")
+            return RealMap(self._descriptor, self._path, size_bytes, writable)
+
+    def __del__(self) -> None:
+        """A file that an error left open is given back too."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
 
     def close(self) -> None:
         """Twice is harmless."""
@@ -169,6 +191,29 @@ class RealFile:
             descriptor, self._descriptor = self._descriptor, -1
             with _named("close", self._path):
                 os.close(descriptor)
+
+
+def _open(path: str, flags: int) -> int:
+    """A descriptor.  Reading leaves the access time alone where the system lets us: only the owner may ask for that."""
+    if _NO_ACCESS_TIME and not flags & (os.O_WRONLY | os.O_RDWR):
+        with contextlib.suppress(PermissionError):
+            return os.open(path, flags | _NO_ACCESS_TIME)
+    return os.open(path, flags, 0o644)
+
+
+@contextlib.contextmanager
+def _names(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """A folder's names, read through a descriptor where that keeps its access time."""
+    if not _NO_ACCESS_TIME:
+        with os.scandir(folder) as names:
+            yield names
+        return
+    descriptor = _open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as names:
+            yield names
+    finally:
+        os.close(descriptor)
 
 
 def _full_sync(descriptor: int) -> None:
@@ -224,7 +269,7 @@ class RealDisk:
         if mode is not Mode.READ and _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
         with _named("open", path):
-            descriptor = os.open(path, flags | _SAFE | _BINARY, 0o644)
+            descriptor = _open(path, flags | _SAFE | _BINARY)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise OSError(errnos.EINVAL, "not a regular file")
@@ -233,7 +278,7 @@ class RealDisk:
     def list(self, folder: str) -> list[Entry]:
         """A name that vanishes while we look is left out."""
         found = []
-        with _named("list", folder), os.scandir(folder) as names:
+        with _named("list", folder), _names(folder) as names:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     found.append(_entry(name.name, name.stat(follow_symlinks=False)))
@@ -254,12 +299,12 @@ class RealDisk:
         """From the first missing parent down."""
         missing = []
         here = os.path.abspath(folder)
-        while not os.path.isdir(here):
+        while not os.path.isdir(here) and here != os.path.dirname(here):
             missing.append(here)
             here = os.path.dirname(here)
         for path in reversed(missing):
-            with _named("make folder", path), contextlib.suppress(FileExistsError):
-                os.mkdir(path)
+            with _named("make folder", path):
+                _make_folder(path)
             self.sync_folder(os.path.dirname(path))
 
     def sync_folder(self, folder: str) -> None:
@@ -304,6 +349,15 @@ class RealDisk:
     def now_ms(self) -> int:
         """Wall time."""
         return time.time_ns() // 1_000_000
+
+
+def _make_folder(path: str) -> None:
+    """No error when somebody else was faster; one when the name is something else's."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def _entry(name: str, found: os.stat_result) -> Entry:

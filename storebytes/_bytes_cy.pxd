@@ -10,6 +10,14 @@ cdef extern from *:
     #ifndef STOREBYTES_PRIMITIVES
     #define STOREBYTES_PRIMITIVES
     #include <string.h>
+    static inline int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) {
+        const unsigned char *stop = source + size - count + 1;
+        while (source < stop && (source = (const unsigned char *)memchr(source, wanted[0], stop - source))) {
+            if (memcmp(source, wanted, count) == 0) return 1;
+            source++;
+        }
+        return 0;
+    }
     #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     #define storebytes_big32(value) __builtin_bswap32(value)
     #define storebytes_big64(value) __builtin_bswap64(value)
@@ -29,6 +37,7 @@ cdef extern from *:
     unsigned long long storebytes_big64(unsigned long long value) nogil
     unsigned int storebytes_little32(unsigned int value) nogil
     void storebytes_release() nogil
+    int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
     const unsigned int SOURCE_HASH              # of the .py and .pxd files that an extension was built from
 
 ctypedef int I32
@@ -100,6 +109,9 @@ cdef inline Size count_byte(Source source, Size size, int byte) noexcept nogil:
     for at in range(size):
         count += source[at] == byte
     return count
+
+cdef inline Bool has_bytes(Source source, Size size, Source wanted, Size wanted_size) noexcept nogil:
+    return storebytes_has(source, size, wanted, wanted_size)
 
 cdef inline bytes encode_pairs(list texts):
     cdef Size size = len(texts), length, index

@@ -86,14 +86,21 @@ def count_byte(source: Source, size: Size, byte: int) -> Size:
     return source.count(byte, 0, size)  # type: ignore[no-any-return]
 
 
+def has_bytes(source: Source, size: Size, wanted: Source, wanted_size: Size) -> Bool:
+    """Whether `wanted` is somewhere in the first `size` bytes."""
+    return source.find(wanted, 0, size) >= 0  # type: ignore[no-any-return]
+
+
 def encode_pairs(texts: list[str]) -> bytes:
     """[name, value, name, value, ...] as `name 1 value 2 name 1 value 2` in UTF-8."""
-    return ("%s\x01%s\x02" * (len(texts) // 2) % (*texts,)).encode()
+    pieces = ["", "\x01", "", "\x02"] * (len(texts) // 2)
+    pieces[::2] = texts
+    return "".join(pieces).encode()
 
 
 def is_same(source: Source, at: Size, size: Size, other: Source, other_size: Size) -> Bool:
     """Whether the stretch equals the whole of `other`."""
-    return size == other_size and source[at : at + size] == other
+    return size == other_size and bool(source[at : at + size] == other)
 
 
 def is_same_at(source: Source, at: Size, size: Size, other: Source, other_at: Size) -> Bool:

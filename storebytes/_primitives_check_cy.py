@@ -18,6 +18,7 @@ if not cython.compiled:
         get_i32,
         get_i64,
         get_u32_little,
+        has_bytes,
         i32s_of,
         i64s_of,
         is_same,
@@ -74,6 +75,11 @@ def take(data: bytes, at: int, size: int) -> tuple[bytes, str]:
 def find(data: bytes, start: int, stop: int, byte: int) -> tuple[int, int]:
     """The first place and the number of a byte."""
     return find_byte(source_of_bytes(data), start, stop, byte), count_byte(source_of_bytes(data), stop, byte)
+
+
+def has(data: bytes, size: int, wanted: bytes) -> bool:
+    """Whether the first bytes hold others."""
+    return bool(has_bytes(source_of_bytes(data), size, source_of_bytes(wanted), len(wanted)))
 
 
 def same(data: bytes, at: int, size: int, other: bytes) -> tuple[bool, bool]:

@@ -1,0 +1,90 @@
+# Needs Python 3.11 or later and make; a C compiler makes the kernels fast, without one their plain text runs.
+# PYTHON=/path/to/python3 chooses the interpreter.
+
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+VENV := .venv
+PLAIN := .venv-plain
+RUN := $(VENV)/bin/python
+RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
+PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore storebytes storageio
+KERNELS := $(wildcard $(addsuffix /*_cy.py,$(PACKAGES)) $(addsuffix /*.pxd,$(PACKAGES)))
+PIP_OPTIONS := --quiet --disable-pip-version-check
+TESTS ?= tests bench
+DEMO ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-small test test-plain lint format bench wheel-check doctor clean
+
+help:
+	@echo "make demo         put and read back more than a million messages"
+	@echo "make test         the test suite, on the compiled kernels and on their plain text"
+	@echo "make test-plain   the test suite where nothing is compiled and Cython is absent"
+	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
+	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
+	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
+
+# The environments: made when pyproject.toml is newer.  The editable install compiles nothing; the kernels' rule does.
+
+$(VENV)/.cli: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with its venv module was found; set PYTHON=/path/to/python3"; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@BROKERSTORE_PURE=1 $(RUN) -m pip install $(PIP_OPTIONS) -e ".[cli]" "cython>=3.3,<4" "setuptools>=77"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.cli
+	@echo "installing what the tests need"
+	@BROKERSTORE_PURE=1 $(RUN) -m pip install $(PIP_OPTIONS) -e ".[dev]"
+	@touch $@
+
+$(PLAIN)/.test: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with its venv module was found; set PYTHON=/path/to/python3"; exit 1; }
+	@echo "making $(PLAIN), without Cython"
+	@test -x $(PLAIN)/bin/python || $(PYTHON) -m venv $(PLAIN)
+	@BROKERSTORE_PURE=1 $(PLAIN)/bin/python -m pip install $(PIP_OPTIONS) -e ".[test]"
+	@touch $@
+
+$(VENV)/.kernels: $(VENV)/.cli setup.py $(KERNELS)
+	@echo "building the kernels"
+	@$(RUN) setup.py -q build_ext --inplace > $(VENV)/kernels.log 2>&1 || { cat $(VENV)/kernels.log; exit 1; }
+	@$(RUN) -c 'from storebytes.builds import build_name; print("kernels:", build_name())'
+	@$(RUN) -c 'from storebytes.builds import build_name; build_name() == "plain" and print(\
+		"  no C compiler was found: the kernels run as plain Python, many times slower ($(VENV)/kernels.log has the reason)")'
+	@touch $@
+
+demo: $(VENV)/.kernels
+	@$(RUN) -m brokerstore.demo $(DEMO)
+
+demo-small: $(VENV)/.kernels
+	@$(RUN) -m brokerstore.demo --messages 100000 $(DEMO)
+
+test: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) -m pytest --benchmark-disable $(TESTS)
+
+test-plain: $(PLAIN)/.test
+	@$(PLAIN)/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("Cython") is not None)' \
+		|| { echo "Cython is in $(PLAIN): remove that folder"; exit 1; }
+	@$(RUN_PLAIN) -m pytest --benchmark-disable $(TESTS)
+
+lint: $(VENV)/.dev
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+format: $(VENV)/.dev
+	@$(RUN) -m ruff format .
+	@$(RUN) -m ruff check --fix .
+
+bench: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) -m pytest bench --benchmark-only --benchmark-columns=median --benchmark-json=bench.json
+
+wheel-check: $(VENV)/.dev
+	@$(RUN) scripts/wheel_check.py
+
+doctor: $(VENV)/.kernels
+	@$(RUN) -m brokerstore doctor
+
+clean:
+	rm -rf $(VENV) $(PLAIN) build dist *.egg-info
+	rm -f $(addsuffix /*.so,$(PACKAGES)) $(addsuffix /*.c,$(PACKAGES))

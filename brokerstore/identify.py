@@ -1,0 +1,90 @@
+"""What kind of store a folder holds, told by the names in it."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import NamedTuple
+
+from storageio import REAL_DISK, Disk, Kind, Mode, UnknownStore
+
+
+class FolderKind(Enum):
+    """The kinds that are told apart.  Not all of them can be opened."""
+
+    ROCKETMQ = "rocketmq"
+    LOG = "rocketmq-commitlog"  # the log's own folder, without the store around it
+    RABBITMQ = "rabbitmq"
+    ROCKSDB = "rocketmq-rocksdb"
+    DLEDGER = "rocketmq-dledger"
+
+
+class StoreFolder(NamedTuple):
+    """A folder and what it is.  `log_folders` holds the commit log, where there is one."""
+
+    path: str
+    kind: FolderKind
+    log_folders: list[str]
+
+
+_LOG = "commitlog"
+_ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second where the broker keeps both kinds in one place
+_MAGICS = tuple(bytes.fromhex(magic) for magic in ("daa320a7", "daa320ab", "cbd43194"))
+_LOOKED_FOR = (
+    "a commitlog folder (RocketMQ store), files named by twenty digits (its commit log), "
+    ".vhost or msg_store_persistent (RabbitMQ virtual host), a dledger-* folder (DLedger)"
+)
+
+
+def identify(path: str | os.PathLike[str], disk: Disk = REAL_DISK) -> StoreFolder:
+    """What the folder is.  Raises `UnknownStore`, naming what was looked for, where it is no store of these kinds."""
+    folder = os.fspath(path)
+    if not is_folder(disk, folder):
+        found = "not a folder" if disk.stat(folder) is not None else "no such folder"
+        raise UnknownStore(f"{folder}: {found}")
+    names = {entry.name for entry in disk.list(folder)}
+    kind = _kind(disk, folder, names)
+    if kind is None:
+        raise UnknownStore(f"{folder}: no store found; looked for {_LOOKED_FOR}{_hint(disk, folder, names)}")
+    log_folders = {FolderKind.LOG: [folder]}.get(kind, [os.path.join(folder, _LOG)] if _LOG in names else [])
+    return StoreFolder(folder, kind, log_folders)
+
+
+def is_folder(disk: Disk, path: str) -> bool:
+    """Whether a folder, or a link to one, lies there: a store's folders often are links to other disks."""
+    entry = disk.stat(os.path.join(path, "."))
+    return entry is not None and entry.kind is Kind.FOLDER
+
+
+def _kind(disk: Disk, folder: str, names: set[str]) -> FolderKind | None:
+    if any(disk.stat(os.path.join(folder, name, "CURRENT")) for name in _ROCKSDB_FOLDERS if name in names):
+        return FolderKind.ROCKSDB
+    if any(name.startswith("dledger-") and is_folder(disk, os.path.join(folder, name)) for name in names):
+        return FolderKind.DLEDGER
+    if _LOG in names and is_folder(disk, os.path.join(folder, _LOG)):
+        return FolderKind.ROCKETMQ
+    if ".vhost" in names or "msg_store_persistent" in names:
+        return FolderKind.RABBITMQ
+    return FolderKind.LOG if _is_log(disk, folder) else None
+
+
+def _is_log(disk: Disk, folder: str) -> bool:
+    """Queue files have such names too: the bytes decide, by the first file that has any."""
+    for entry in disk.list(folder):
+        if entry.kind is Kind.FILE and entry.size_bytes and len(entry.name) == 20 and entry.name.isdigit():
+            file = disk.open(os.path.join(folder, entry.name), Mode.READ)
+            try:
+                return file.read(4, 4) in _MAGICS
+            finally:
+                file.close()
+    return False
+
+
+def _hint(disk: Disk, folder: str, names: set[str]) -> str:
+    """Where the store may be, when the folder is one above or below it."""
+    for inner in ("store", os.path.join("msg_stores", "vhosts"), "vhosts"):
+        if is_folder(disk, os.path.join(folder, inner)):
+            return f"; perhaps you mean {os.path.join(folder, inner)}"
+    if names & {"consumequeue", "index", "checkpoint"}:
+        return "; this looks like a RocketMQ store whose log lies elsewhere"
+    return ""

@@ -1,0 +1,48 @@
+"""`brokerstore.open`: the engine for a folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from storageio import REAL_DISK, Disk, UnknownStore
+
+from .identify import FolderKind, StoreFolder, identify
+
+_ENGINES = {FolderKind.ROCKETMQ: ("messagestore", "MessageStore"), FolderKind.RABBITMQ: ("rabbitstore", "RabbitStore")}
+_NAMED = {
+    FolderKind.ROCKSDB: "its queues lie in RocksDB",
+    FolderKind.DLEDGER: "its log is a DLedger (Raft) log",
+}
+
+
+def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> Any:
+    """A `MessageStore` or a `RabbitStore`, by what the folder holds; `options` go to it.
+
+    Raises `UnknownStore` for a folder that is neither, or a kind that is named but not read.
+    """
+    folder = identify(path)
+    refuse_unread(folder)
+    if folder.kind is FolderKind.LOG:
+        raise UnknownStore(f"{folder.path}: a commit log without its store; commitlog.open_log() reads it")
+    room, name = _ENGINES[folder.kind]
+    engine = getattr(importlib.import_module(room), name, None)
+    if engine is None:
+        raise UnknownStore(f"{folder.path}: a {folder.kind.value} store; this version has no {name} to open it with")
+    return engine.open(path, mode, **options)
+
+
+def refuse_unread(folder: StoreFolder) -> None:
+    """Raise `UnknownStore` for the kinds that are told apart only to be named."""
+    if folder.kind in _NAMED:
+        raise UnknownStore(f"{folder.path}: a RocketMQ store, but {_NAMED[folder.kind]}, which is not read here")
+
+
+def log_folders(path: str | os.PathLike[str], disk: Disk = REAL_DISK) -> list[str]:
+    """The folders of the commit log at or in `path`.  Raises `UnknownStore` where there is none."""
+    folder = identify(path, disk)
+    if folder.kind is FolderKind.DLEDGER or not folder.log_folders:
+        refuse_unread(folder)
+        raise UnknownStore(f"{folder.path}: a {folder.kind.value} folder; it has no commit log to read")
+    return folder.log_folders

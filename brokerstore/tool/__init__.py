@@ -1,0 +1,74 @@
+"""The command-line tool `brokerstore`.
+
+    brokerstore info|ls|dump|get|verify|decode-id|doctor ...
+
+Data goes to stdout, talk to stderr; `--json` gives one object, or one line a message.  Every command reads and changes
+nothing.  Exit codes are fixed (`codes`): 0 clean; 1 a problem was found and reported; 2 wrong use; 3 not a store, or of an
+unknown version; 4 in use; 5 input or output failed; 6 and 7 repaired; 130 interrupted.  A Python traceback is never shown
+unless BROKERSTORE_DEBUG=1 asks for it.
+
+`cli` has the commands' names and options, `log_commands` and `doctor` what they do, `output` how it is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from .codes import INTERRUPTED, IO_ERROR, PROBLEM, WRONG_USE
+from .output import ReaderWentError, printable
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except (BrokenPipeError, ReaderWentError):
+        code = _reader_went()
+    except OSError as error:
+        code = _say(f"output failed: {error.strerror or error}", IO_ERROR)
+    except MemoryError:
+        code = _say("out of memory", IO_ERROR)
+    except Exception as error:
+        if os.environ.get("BROKERSTORE_DEBUG") == "1":
+            raise
+        code = _say(f"internal error, please report it: {type(error).__name__}: {error}", PROBLEM)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """The command with its options read."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
+    try:
+        import click
+    except ModuleNotFoundError:
+        return _say("the tool needs the 'cli' extra: pip install 'brokerstore[cli]'", WRONG_USE)
+    from .cli import brokerstore
+
+    try:
+        code = brokerstore.main(args=arguments, prog_name="brokerstore", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _reader_went() -> int:
+    """No error, and nothing more is said at exit."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return 0
+
+
+def _say(text: str, code: int) -> int:
+    """One line to stderr."""
+    print(f"brokerstore: {printable(text)}", file=sys.stderr)
+    return code

@@ -1,0 +1,127 @@
+"""How things are shown: JSON for programs; text, tables and progress for people.
+
+Names and bodies come from strangers.  What is shown to people has every character that a terminal could act on written as
+an escape; JSON is written in ASCII.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+class ReaderWentError(Exception):
+    """Whoever read our output has enough (`| head`)."""
+
+
+def emit_json(value: Any) -> None:
+    """One line on stdout."""
+    sys.stdout.write(_encode(value) + "\n")
+
+
+def emit(text: str) -> None:
+    """A line for people on stdout."""
+    sys.stdout.write(printable(text) + "\n")
+
+
+def say(text: str) -> None:
+    """A line of talk on stderr."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+def printable(text: str) -> str:
+    """Control characters, direction marks and lone surrogates as escapes.
+
+    >>> printable("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode("ascii") for part in text)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC; the number itself where no calendar has the day."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return str(timestamp_ms)
+
+
+def size_text(size_bytes: int) -> str:
+    """With a unit.
+
+    >>> size_text(1 << 30)
+    '1.0 GiB'
+    """
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}" if unit != "B" else f"{size_bytes} B"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def body_text(body: bytes, size_max: int) -> str:
+    """The beginning of a body: as text where it is text, else as hex."""
+    part = body[:size_max]
+    more = "..." if len(body) > size_max else ""
+    try:
+        return printable(part.decode("utf-8")) + more
+    except UnicodeDecodeError:
+        return part[: size_max // 2].hex() + more
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns on stdout; drawn by rich on a terminal, aligned text elsewhere."""
+    texts = [[printable(str(cell)) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        with contextlib.suppress(ModuleNotFoundError):
+            _rich_table(headers, texts)
+            return
+    widths = [max([len(header), *(len(row[column]) for row in texts)]) for column, header in enumerate(headers)]
+    for row in [list(headers), *texts]:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def _rich_table(headers: Sequence[str], rows: list[list[str]]) -> None:
+    from rich.console import Console  # 80 ms, only on a terminal
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(*headers, box=None, header_style="bold")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    Console().print(drawn)
+
+
+def fields(pairs: dict[str, object]) -> None:
+    """Names and values, one a line, on stdout."""
+    width = max((len(name) for name in pairs), default=0)
+    for name, value in pairs.items():
+        emit(f"{name.ljust(width)}  {value}")
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """A function to call with what was done since the last call; a bar on stderr if that is a terminal."""
+    if wanted and sys.stderr.isatty():
+        try:
+            from rich.console import Console
+            from rich.progress import Progress
+        except ModuleNotFoundError:
+            pass
+        else:
+            with Progress(console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task(title, total=total)
+                yield lambda done: bar.advance(task, done)
+            return
+    yield lambda _done: None

@@ -1,0 +1,696 @@
+"""Append to the log: one message, many, a batch, or columns.  One lock around every append."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import DiskError, InvalidMessage, PutRejected, StoreClosed
+
+from ._message_cy import Message, PutResult, delete_property, encode_properties
+from ._offsets_cy import QueueOffsets, TopicQueues
+from ._record_cy import Envelope
+from .hosts import encode_host
+from .java_numbers import SCHEDULE_TOPIC, check_number_properties
+from .layout import (
+    BATCH_MEMBER_SIZE, BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, NAME_END,
+    PAIR_END, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX,
+    TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
+)  # fmt: skip
+from .status import PutStatus
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I32, I64, SOURCE_HASH, Bool, I64s, Size, Source, Target, count_byte, has_bytes, i64s_of, now_ms, put_bytes, source_of,
+        source_of_bytes, target_of, window,
+    )  # fmt: skip
+
+    from ._record_cy import record_size, write_blank, write_record
+
+OK = PutStatus.PUT_OK
+ILLEGAL = PutStatus.MESSAGE_ILLEGAL
+PROPERTIES_EXCEEDED = PutStatus.PROPERTIES_SIZE_EXCEEDED
+NO_FILE = PutStatus.CREATE_MAPPED_FILE_FAILED
+_KEYS: Source = source_of_bytes(b"KEYS\x01")
+_TAGS: Source = source_of_bytes(b"TAGS\x01")
+_INNER: Source = source_of_bytes(b"INNER_")
+_CRC_NAME: Source = source_of_bytes(CRC_NAME)
+NextFile = Callable[[], tuple[memoryview, int]]
+
+
+class Appender:
+    """The write end of a log.
+
+    `next_file` makes the next file ready and gives its writable view and its first byte's physical offset; it is called
+    under the lock when a record does not fit, and before anything of that record is written, so that a full disk loses
+    nothing.  `clock` gives milliseconds, the machine's where it is None; store times never go back.
+    """
+
+    __slots__ = (
+        "_capacity", "_clock", "_envelope", "_host", "_lock", "_next_file", "_row", "_row_view", "_size_sure", "_target",
+        "_view", "base", "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        next_file: NextFile,
+        file_size_bytes: int,
+        offsets: QueueOffsets,
+        host: bytes,
+        with_crc: bool = True,
+        clock: Callable[[], int] | None = None,
+        body_size_max: int = BODY_SIZE_MAX_DEFAULT,
+    ) -> None:
+        """No file yet: `attach` one to go on in it, or let the first append ask for one."""
+        self._lock = threading.Lock()
+        self._next_file = next_file
+        self._clock = clock
+        self._host = host
+        self._envelope = Envelope(host, host, with_crc)
+        self._row_view = memoryview(bytearray(PROPERTIES_SIZE_MAX + 1))
+        self._row: Target = target_of(self._row_view)
+        self.offsets = offsets
+        self.file_size_bytes = file_size_bytes
+        self.body_size_max = body_size_max
+        self._size_sure = min(
+            PROPERTIES_SIZE_MAX - CRC_SIZE, body_size_max, self._record_size_max() - RECORD_SIZE_MIN - TOPIC_SIZE_MAX
+        )
+        self.last_store_timestamp_ms = 0
+        self.is_closed = False
+        self._view = memoryview(bytearray(BLANK_SIZE))
+        self._target: Target = target_of(self._view)
+        self._capacity = 0
+        self.base = 0
+        self.position = 0
+
+    @property
+    def lock(self) -> Any:
+        """Held around every append; hold it to look at the position and something else at once."""
+        return self._lock
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset behind the last byte written."""
+        return self.base + self.position
+
+    def attach(self, view: memoryview, base: int, position: int, store_timestamp_ms: int = 0) -> None:
+        """Go on at `position` of a writable file; no later record gets a store time before the one given."""
+        if view.readonly or not 0 <= position <= len(view):
+            raise ValueError("a writable view and a position inside it are wanted")
+        self._view = view
+        self._target = target_of(view)
+        self._capacity = len(view)
+        self.base = base
+        self.position = position
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_timestamp_ms)
+
+    def close(self) -> None:
+        """Let go of the file; every later append raises `StoreClosed`."""
+        self._lock.acquire()
+        try:
+            self.abandon()
+        finally:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """`close` without the lock: for a forked child, where another thread may have held it.  The position stays known."""
+        self._view = memoryview(bytearray(BLANK_SIZE))
+        self._target = target_of(self._view)
+        self._capacity = 0
+        self.is_closed = True
+
+    def append(self, message: Message, queue_id: I32 = -1) -> PutResult:
+        """Append one message, to `queue_id` where that is given, else to the message's own.
+
+        The status says why nothing was written, where it is not PUT_OK.
+        """
+        properties: bytes = self._properties_of(message)
+        result: PutResult = self._result()
+        self._lock.acquire()
+        try:
+            return self._append(message, message.queue_id if queue_id < 0 else queue_id, properties, self._now(), result)
+        finally:
+            self._lock.release()
+
+    def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
+        """Append a body whose properties are encoded already; (physical offset, queue offset).
+
+        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `PutRejected` where
+        `append` gives a status.
+        """
+        name: TopicQueues = self.offsets.topic(topic)
+        envelope: Envelope = self._envelope
+        self._lock.acquire()
+        try:
+            if queue_id < 0 or queue_id >= name._capacity:
+                self._check_queue(name, queue_id)
+            size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
+            if size > self._size_sure or size + BLANK_SIZE > self._capacity - self.position:
+                self._make_room(len(body), len(properties), size)
+            now: I64 = self._now()
+            envelope.born_timestamp_ms = now
+            offset: I64 = self.base + self.position
+            queue_offset: I64 = name._next[queue_id]
+            self.position += write_record(
+                self._target, self.position, self.base, envelope, queue_offset, now, source_of_bytes(body), 0, len(body),
+                source_of_bytes(properties), len(properties),
+            )  # fmt: skip
+            name._next[queue_id] = queue_offset + 1
+            return offset, queue_offset
+        finally:
+            self._lock.release()
+
+    def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
+        """Room for a record, or `PutRejected`."""
+        result: PutResult = self._result()
+        if self._refusal(body_size, properties_size, result).status is OK:
+            self._reserve(size, result)
+        if result.status is not OK:
+            raise PutRejected(result.status, str(result.reason))
+
+    def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
+        """Append messages, to `queue_ids` where they are given, under one lock.
+
+        `message_count` says how many are in, all of them where the status is PUT_OK.
+        What is wrong with any of them is found before the first is written.
+        """
+        encoded: list[bytes] = self._prepare(messages, queue_ids)
+        first: PutResult = self._result()
+        result: PutResult = first
+        index: Size
+        queue_id: I32
+        message: Message
+        total: Size = 0
+        self._lock.acquire()
+        try:
+            now: I64 = self._now()
+            for index in range(len(messages)):
+                message = messages[index]
+                queue_id = message.queue_id if queue_ids is None else queue_ids[index]
+                if self._append(message, queue_id, encoded[index], now, result).status is not OK:
+                    break
+                total += result.size_bytes
+                first.message_count = index + 1
+                if index == 0:
+                    result = self._result()
+            first.status = result.status
+            first.reason = result.reason
+            first.size_bytes = min(total, 0x7FFFFFFF)
+            return first
+        finally:
+            self._lock.release()
+
+    def append_batch(self, messages: list[Message], queue_id: int = -1) -> PutResult:
+        """Append messages of one topic to one queue, all or none in one file, at one store time (section 7.4).
+
+        `queue_id` is the first message's own where it is not given.
+        """
+        if queue_id < 0 and messages:
+            queue_id = messages[0].queue_id
+        encoded: list[bytes] = self._prepare(messages, [queue_id] * len(messages))
+        result: PutResult = self._result()
+        sizes: Size = 0
+        wire_size: Size = 0
+        index: Size
+        message: Message = messages[0]
+        topic: TopicQueues = self.offsets.topic(message.topic)
+        self._lock.acquire()
+        try:
+            for index in range(len(messages)):
+                message = messages[index]
+                if message.topic != topic.name or (message.queue_id != queue_id and message.queue_id >= 0):
+                    raise InvalidMessage("a batch has one topic and one queue")
+                if message.sys_flag & TRANSACTION_MASK:
+                    return _refused(result, ILLEGAL, "a batch takes no transactional messages")
+                self._address(message, topic, queue_id)
+                sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
+                wire_size += BATCH_MEMBER_SIZE + len(message.body) + len(encoded[index])
+            if wire_size > self.body_size_max:
+                raise InvalidMessage(f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
+            if self._reserve(sizes, result).status is not OK:
+                return result
+            now: I64 = self._now()
+            for index in range(len(messages)):
+                message = messages[index]
+                self._address(message, topic, queue_id)
+                self._envelope.prepared_transaction_offset = 0
+                self._write(message, topic, encoded[index], now, result if index == 0 else self._result())
+            result.message_count = len(messages)
+            result.size_bytes = min(sizes, 0x7FFFFFFF)
+            return result
+        finally:
+            self._lock.release()
+
+    def append_columns(
+        self,
+        topic: str,
+        queue_id: int,
+        body_offsets: Any,
+        bodies: Any,
+        keys: tuple[Any, Any] | None = None,
+        tags: tuple[Any, Any] | None = None,
+        properties: bytes = b"",
+    ) -> PutResult:
+        """Append rows bodies[body_offsets[i]:body_offsets[i + 1]]; offsets are native 64-bit integers.
+
+        `keys` and `tags` are (offsets, UTF-8 data) of as many rows; a row's empty key or tag is none.  `properties` go to
+        every row.  `message_count` says how many rows are in, all where the status is PUT_OK.
+        """
+        columns = _Columns(body_offsets, bodies, keys, tags, self._tidy(topic, properties, True))
+        result: PutResult = self._result()
+        name: TopicQueues = self.offsets.topic(topic)
+        if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
+            if self._refusal(columns.body_size_max, columns.properties_size_max, result).status is not OK:
+                return result
+        self._lock.acquire()
+        try:
+            self._check_queue(name, queue_id)
+            self._start_columns(name, queue_id, result)
+            largest: Size = record_size(self._envelope, columns.body_size_max, columns.properties_size_max)
+            if largest > self._record_size_max():
+                return _refused(result, ILLEGAL, f"a record of {largest} bytes; at most {self._record_size_max()}")
+            return self._write_columns(name, queue_id, columns, result)
+        finally:
+            self._lock.release()
+
+    def _start_columns(self, name: TopicQueues, queue_id: int, result: PutResult) -> None:
+        """Where the rows will begin if they fit; the envelope that all share."""
+        self._plain_envelope(name, queue_id, 0, 0)
+        now: I64 = self._now()
+        self._envelope.born_timestamp_ms = now
+        result.store_timestamp_ms = now
+        result.queue_id = queue_id
+        result.queue_offset = name.next_offset(queue_id)
+        result.physical_offset = self.base + self.position
+
+    def _write_columns(self, name: TopicQueues, queue_id: int, columns: _Columns, result: PutResult) -> PutResult:
+        """Row by row without the GIL; with it for the next file."""
+        rows: Size = columns.rows
+        row: Size = 0
+        queue: Size = queue_id
+        now: I64 = result.store_timestamp_ms
+        while row < rows:
+            first: I64 = name._next[queue]
+            begin: Size = self.position
+            done: Size
+            body_offsets: I64s = i64s_of(columns.body_offsets)
+            bodies: Source = source_of(columns.bodies)
+            key_offsets: I64s = i64s_of(columns.key_offsets)
+            key_data: Source = source_of(columns.key_data)
+            tag_offsets: I64s = i64s_of(columns.tag_offsets)
+            tag_data: Source = source_of(columns.tag_data)
+            has_keys: Bool = columns.has_keys
+            has_tags: Bool = columns.has_tags
+            tail: Source = source_of_bytes(columns.properties)
+            tail_size: Size = len(columns.properties)
+            with cython.nogil:
+                done = _append_rows(
+                    self, first, now, row, rows, body_offsets, bodies, has_keys, key_offsets, key_data, has_tags, tag_offsets,
+                    tag_data, tail, tail_size,
+                )  # fmt: skip
+            name._next[queue] = first + done
+            row += done
+            result.message_count = row
+            result.size_bytes = min(result.size_bytes + self.position - begin, 0x7FFFFFFF)
+            if row < rows and self._reserve(columns.row_size(row, self._envelope), result).status is not OK:
+                break
+            if row == 0:
+                result.physical_offset = self.base + self.position
+        return result
+
+    def _prepare(self, messages: list[Message], queue_ids: list[int] | None) -> list[bytes]:
+        """Every message's properties, with everything checked that can be before the lock."""
+        if not messages:
+            raise InvalidMessage("no messages")
+        if queue_ids is not None and len(queue_ids) != len(messages):
+            raise InvalidMessage(f"{len(queue_ids)} queue ids for {len(messages)} messages")
+        encoded: list[bytes] = []
+        topic: str | None = None
+        index: Size
+        for index in range(len(messages)):
+            message: Message = messages[index]
+            if message.topic is not topic:
+                topic = message.topic
+                self.offsets.topic(topic)
+            if message.born_host is not None:
+                encode_host(message.born_host)
+            if message.store_host is not None:
+                encode_host(message.store_host)
+            properties: bytes = self._properties_of(message)
+            size: Size = len(message.body) + len(properties)
+            queue_id: I32 = message.queue_id if queue_ids is None else queue_ids[index]
+            if queue_id < 0 or queue_id >= QUEUES_MAX or size > self._size_sure:
+                self._check_one(index, message, queue_id, properties)
+            encoded.append(properties)
+        return encoded
+
+    def _check_one(self, index: int, message: Message, queue_id: int, properties: bytes) -> None:
+        """Raise `InvalidMessage` if the message would be refused."""
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise InvalidMessage(f"message {index}: queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
+        result: PutResult = self._result()
+        self._refusal(len(message.body), len(properties), result)
+        size = RECORD_SIZE_MIN + len(message.body) + len(self.offsets.topic(message.topic).encoded) + len(properties)
+        size += CRC_SIZE + 2 * HOST_GROWTH
+        if result.status is OK and size > self._record_size_max():
+            _refused(result, ILLEGAL, f"a record of up to {size} bytes; at most {self._record_size_max()}")
+        if result.status is not OK:
+            raise InvalidMessage(f"message {index}: {result.reason}")
+
+    def _properties_of(self, message: Message) -> bytes:
+        """A message's properties, fit to be written."""
+        properties: bytes = encode_properties(message)
+        is_raw: Bool = message.properties_raw is not None
+        if is_raw or message.properties is not None:
+            return self._tidy(message.topic, properties, is_raw)
+        return properties
+
+    def _tidy(self, topic: str, properties: bytes, is_raw: bool) -> bytes:
+        """Properties fit to be followed by the checksum; text that a real store would choke on is refused."""
+        source: Source = source_of_bytes(properties)
+        size: Size = len(properties)
+        if has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
+            properties = delete_property(properties, CRC_NAME)
+            source = source_of_bytes(properties)
+            size = len(properties)
+        if is_raw and size and self._envelope.with_crc and source[size - 1] != PAIR_END:
+            properties = properties + b"\x02"
+        if _may_be_numbers(topic, properties):
+            check_number_properties(topic, properties)
+        return properties
+
+    def _append(self, message: Message, queue_id: I32, properties: bytes, now: I64, result: PutResult) -> PutResult:
+        """One message, under the lock."""
+        body_size: Size = len(message.body)
+        if body_size > self.body_size_max or len(properties) > PROPERTIES_SIZE_MAX - CRC_SIZE:
+            self._refusal(body_size, len(properties), result)
+            if result.status is not OK:
+                return result
+        topic: TopicQueues = self.offsets.topic(message.topic)
+        self._address(message, topic, queue_id)
+        size: Size = record_size(self._envelope, body_size, len(properties))
+        if size + BLANK_SIZE > self._capacity - self.position or size > self.body_size_max:
+            if self._reserve(size, result).status is not OK:
+                return result
+        self._write(message, topic, properties, now, result)
+        return result
+
+    def _write(self, message: Message, topic: TopicQueues, properties: bytes, now: I64, result: PutResult) -> None:
+        """One message that is addressed and for which there is room."""
+        envelope: Envelope = self._envelope
+        if message.born_timestamp_ms == 0:
+            envelope.born_timestamp_ms = now
+        transaction: I32 = message.sys_flag & TRANSACTION_MASK
+        queue_id: Size = envelope.queue_id
+        is_queued: Bool = transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT
+        queue_offset: I64 = topic._next[queue_id] if is_queued else 0
+        start: Size = self.position
+        result.physical_offset = self.base + start
+        result.queue_id = queue_id
+        result.queue_offset = queue_offset
+        result.store_timestamp_ms = now
+        result.store_host = envelope.store_host
+        result.message_count = 1
+        try:
+            if is_queued:
+                topic._next[queue_id] = queue_offset + 1
+            result.size_bytes = write_record(
+                self._target, start, self.base, envelope, queue_offset, now, source_of_bytes(message.body), 0,
+                len(message.body), source_of_bytes(properties), len(properties),
+            )  # fmt: skip
+            self.position = start + result.size_bytes
+        except BaseException:  # KeyboardInterrupt, in the plain build: the record is in with its number, or neither is
+            if self.position == start and is_queued:
+                topic._next[queue_id] = queue_offset
+            raise
+
+    def _address(self, message: Message, topic: TopicQueues, queue_id: I32) -> None:
+        """The envelope of one message."""
+        envelope: Envelope = self._envelope
+        if queue_id < 0 or queue_id >= topic._capacity:
+            self._check_queue(topic, queue_id)
+        if message.born_host is None and message.store_host is None:
+            if envelope.born_host is not self._host or envelope.store_host is not self._host:
+                envelope.set_hosts(self._host, self._host)
+        else:
+            envelope.set_hosts(
+                self._host if message.born_host is None else encode_host(message.born_host),
+                self._host if message.store_host is None else encode_host(message.store_host),
+            )
+        if envelope.topic is not topic.encoded:
+            envelope.set_topic(topic.encoded, topic.magic)
+        envelope.queue_id = queue_id
+        envelope.flag = message.flag
+        envelope.sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | _v6_flags(envelope)
+        envelope.born_timestamp_ms = message.born_timestamp_ms
+        envelope.reconsume_times = message.reconsume_times
+        envelope.prepared_transaction_offset = message.prepared_transaction_offset
+
+    def _plain_envelope(self, name: TopicQueues, queue_id: I32, body_size: Size, properties_size: Size) -> Size:
+        """The envelope of a message that has nothing but a topic and a queue; the record's size."""
+        envelope: Envelope = self._envelope
+        if envelope.born_host is not self._host or envelope.store_host is not self._host:
+            envelope.set_hosts(self._host, self._host)
+        if envelope.topic is not name.encoded:
+            envelope.set_topic(name.encoded, name.magic)
+        envelope.queue_id = queue_id
+        envelope.flag = 0
+        envelope.sys_flag = _v6_flags(envelope)
+        envelope.reconsume_times = 0
+        envelope.prepared_transaction_offset = 0
+        return record_size(envelope, body_size, properties_size)
+
+    def _check_queue(self, topic: TopicQueues, queue_id: Size) -> None:
+        """Room for a queue's counter, or `InvalidMessage`."""
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
+        if queue_id >= topic._capacity:
+            topic._grow(queue_id)
+
+    def _record_size_max(self) -> Size:
+        """What a record may have at most: the limit of section 1.4, or an empty file."""
+        allowed: Size = self.body_size_max + RECORD_ALLOWANCE
+        whole: Size = self.file_size_bytes - BLANK_SIZE
+        return allowed if allowed < whole else whole
+
+    def _refusal(self, body_size: Size, properties_size: Size, result: PutResult) -> PutResult:
+        """The status of a message that is too long, in the real store's order: properties first (section 7.2)."""
+        trailer: Size = CRC_SIZE if self._envelope.with_crc else 0
+        if properties_size + trailer > PROPERTIES_SIZE_MAX:
+            return _refused(
+                result, PROPERTIES_EXCEEDED, f"properties of {properties_size} bytes; at most {PROPERTIES_SIZE_MAX - trailer}"
+            )
+        if body_size > self.body_size_max:
+            return _refused(result, ILLEGAL, f"body of {body_size} bytes; at most {self.body_size_max}")
+        return result
+
+    def _reserve(self, size: Size, result: PutResult) -> PutResult:
+        """Have room for `size` bytes in one file, closing this one if need be; else say why not."""
+        if self.is_closed:
+            raise StoreClosed("the store is closed")
+        if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
+            return _refused(result, ILLEGAL, f"a record of {size} bytes; at most {self._record_size_max()}")
+        if size + BLANK_SIZE <= self._capacity - self.position:
+            return result
+        try:
+            view, base = self._next_file()
+        except DiskError as error:
+            return _refused(result, NO_FILE, str(error))
+        left: Size = self._capacity - self.position
+        if left >= BLANK_SIZE:
+            write_blank(self._target, self.position, left)
+        self.attach(view, base, 0)
+        return result
+
+    def _now(self) -> Size:
+        """The clock, never going back."""
+        now: I64 = now_ms() if self._clock is None else self._clock()
+        if now < self.last_store_timestamp_ms:
+            return self.last_store_timestamp_ms
+        self.last_store_timestamp_ms = now
+        return now
+
+    def _result(self) -> PutResult:
+        """A fresh one: OK, nowhere."""
+        result: PutResult = PutResult.__new__(PutResult)
+        result.status = OK
+        result.reason = None
+        result.physical_offset = -1
+        result.queue_id = -1
+        result.queue_offset = -1
+        result.store_timestamp_ms = 0
+        result.store_host = self._host
+        result.size_bytes = 0
+        result.message_count = 0
+        return result
+
+
+@cython.cfunc
+def _may_be_numbers(topic: str, properties: bytes) -> Bool:
+    """Whether `check_number_properties` has anything to look at."""
+    return has_bytes(source_of_bytes(properties), len(properties), _INNER, 6) or topic == SCHEDULE_TOPIC
+
+
+@cython.cfunc
+def _refused(result: PutResult, status: PutStatus, reason: str) -> PutResult:
+    """The same result, saying no."""
+    result.status = status
+    result.reason = reason
+    return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _v6_flags(envelope: Envelope) -> I32:
+    """The host bits of a system flag."""
+    born: I32 = 0 if envelope._born_size == HOST_SIZE else BORN_HOST_V6
+    store: I32 = 0 if envelope._store_size == HOST_SIZE else STORE_HOST_V6
+    return born | store
+
+
+class _Columns:
+    """Rows to append, their buffers held and their offsets checked."""
+
+    def __init__(
+        self, body_offsets: Any, bodies: Any, keys: tuple[Any, Any] | None, tags: tuple[Any, Any] | None, properties: bytes
+    ) -> None:
+        """Raises `InvalidMessage` for offsets that fall, leave the data or differ in number, and for separators in text."""
+        self.body_offsets, self.bodies = _column("bodies", body_offsets, bodies)
+        self.rows = len(self.body_offsets) - 1
+        self.properties = properties
+        self.has_keys, self.has_tags = keys is not None, tags is not None
+        self.key_offsets, self.key_data = _column("keys", *keys) if keys else (self.body_offsets, self.bodies)
+        self.tag_offsets, self.tag_data = _column("tags", *tags) if tags else (self.body_offsets, self.bodies)
+        for name, offsets, data, given in (
+            ("keys", self.key_offsets, self.key_data, keys), ("tags", self.tag_offsets, self.tag_data, tags),
+        ):  # fmt: skip
+            if len(offsets) - 1 != self.rows:
+                raise InvalidMessage(f"{name}: {len(offsets) - 1} rows, bodies have {self.rows}")
+            if given is not None:
+                _check_text(name, offsets, data)
+        self.body_size_max = _longest(self.body_offsets)
+        self.properties_size_max = len(properties) + self._property_size(_longest(self.key_offsets), self.has_keys)
+        self.properties_size_max += self._property_size(_longest(self.tag_offsets), self.has_tags)
+
+    def _property_size(self, size: int, given: bool) -> int:
+        """KEYS or TAGS, two separators and the text; nothing for no text."""
+        return size + 6 if given and size else 0
+
+    def row_size(self, row: int, envelope: Envelope) -> int:
+        """Bytes of one row's record."""
+        keys = self._property_size(self.key_offsets[row + 1] - self.key_offsets[row], self.has_keys)
+        tags = self._property_size(self.tag_offsets[row + 1] - self.tag_offsets[row], self.has_tags)
+        return record_size(envelope, self.body_offsets[row + 1] - self.body_offsets[row], len(self.properties) + keys + tags)
+
+
+def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]:
+    """Both buffers, held, with offsets that never fall and stay inside the data."""
+    held = memoryview(offsets)
+    held_data = memoryview(data)
+    if held.format not in ("q", "l") or held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
+        raise InvalidMessage(f"{name}: contiguous native 64-bit offsets wanted, one more than rows")
+    if not held_data.c_contiguous:
+        raise InvalidMessage(f"{name}: contiguous data wanted")
+    held_data = held_data.cast("B") if held_data.nbytes else memoryview(b"")
+    if not _are_offsets(held, len(held_data)):
+        raise InvalidMessage(f"{name}: offsets fall, or leave the data")
+    return held, held_data
+
+
+def _check_text(name: str, offsets: memoryview, data: memoryview) -> None:
+    """No separators in the used part of a text column."""
+    start: Size = offsets[0]
+    size: Size = offsets[len(offsets) - 1] - offsets[0]
+    used: memoryview = data[start : start + size]
+    text: Source = window(source_of(used), 0, size)
+    if count_byte(text, size, NAME_END) or count_byte(text, size, PAIR_END):
+        raise InvalidMessage(f"{name}: a value holds \\x01 or \\x02")
+
+
+def _are_offsets(held: memoryview, data_size: Size) -> bool:
+    """Whether offsets start at 0 or later, never fall and end inside the data."""
+    offsets: I64s = i64s_of(held)
+    rows: Size = len(held) - 1
+    row: Size
+    if offsets[0] < 0 or offsets[rows] > data_size:
+        return False
+    for row in range(rows):
+        if offsets[row] > offsets[row + 1]:
+            return False
+    return True
+
+
+def _longest(held: memoryview) -> int:
+    """The longest row."""
+    offsets: I64s = i64s_of(held)
+    rows: Size = len(held) - 1
+    row: Size
+    longest: I64 = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    return longest
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_pair(out: Target, at: Size, name: Source, text: Source, start: Size, size: Size) -> Size:
+    """A five-byte name, a value and its end; where the next one goes.  Nothing for no value."""
+    if size == 0:
+        return at
+    put_bytes(out, at, name, 0, 5)
+    put_bytes(out, at + 5, text, start, size)
+    out[at + 5 + size] = PAIR_END
+    return at + 6 + size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_rows(
+    log: Appender, queue_offset: I64, now: I64, row: Size, rows: Size, body_offsets: I64s, bodies: Source, has_keys: Bool,
+    key_offsets: I64s, keys: Source, has_tags: Bool, tag_offsets: I64s, tags: Source, tail: Source, tail_size: Size,
+) -> Size:  # fmt: skip
+    """Rows from `row` on until one does not fit; how many did."""
+    first: Size = row
+    properties: Source = tail
+    properties_size: Size = tail_size
+    while row < rows:
+        if has_keys or has_tags:
+            properties_size = 0
+            if has_keys:
+                properties_size = _add_pair(
+                    log._row, properties_size, _KEYS, keys, key_offsets[row], key_offsets[row + 1] - key_offsets[row]
+                )
+            if has_tags:
+                properties_size = _add_pair(
+                    log._row, properties_size, _TAGS, tags, tag_offsets[row], tag_offsets[row + 1] - tag_offsets[row]
+                )
+            put_bytes(log._row, properties_size, tail, 0, tail_size)
+            properties_size += tail_size
+            properties = log._row
+        body_size: Size = body_offsets[row + 1] - body_offsets[row]
+        if record_size(log._envelope, body_size, properties_size) + BLANK_SIZE > log._capacity - log.position:
+            break
+        log.position += write_record(
+            log._target, log.position, log.base, log._envelope, queue_offset + row - first, now, bodies, body_offsets[row],
+            body_size, properties, properties_size,
+        )  # fmt: skip
+        row += 1
+    return row - first
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,36 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+
+cdef I32 NAME_END, PAIR_END, SPACE
+cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE
+
+@cython.final
+@cython.freelist(256)
+cdef class Message:
+    cdef public str topic, tags, born_host, store_host
+    cdef public bytes body, properties_raw
+    cdef public list keys
+    cdef public dict properties
+    cdef public I32 queue_id, flag, sys_flag, reconsume_times
+    cdef public I64 born_timestamp_ms, prepared_transaction_offset
+
+cpdef bytes encode_properties(Message message)
+cpdef dict decode_properties(bytes raw)
+
+@cython.final
+@cython.freelist(256)
+cdef class PutResult:
+    cdef public object status, reason
+    cdef public I64 physical_offset, queue_offset, store_timestamp_ms
+    cdef public I32 queue_id, size_bytes, message_count
+    cdef public bytes store_host
+
+@cython.final
+@cython.freelist(256)
+cdef class StoredMessage:
+    cdef readonly str topic
+    cdef readonly bytes body, properties_raw
+    cdef readonly I32 size, magic, body_crc, queue_id, flag, sys_flag, reconsume_times, born_port, store_port
+    cdef readonly I64 queue_offset, physical_offset, born_timestamp_ms, store_timestamp_ms, prepared_transaction_offset
+    cdef I64 _born_high, _born_low, _store_high, _store_low
+    cdef dict _properties

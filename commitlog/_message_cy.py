@@ -1,0 +1,365 @@
+"""What users put, what a put returns, what a read returns; properties as text and as a dictionary."""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import InvalidMessage
+
+from .hosts import decode_host
+from .layout import BORN_HOST_V6, CRC_SIZE, NAME_END, PAIR_END, PROPERTIES_SIZE_MAX, STORE_HOST_V6
+from .message_id import encode_message_id
+from .status import PutStatus
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        SOURCE_HASH, Size, Source, count_byte, encode_pairs, find_byte, source_of_bytes, take_text,
+    )  # fmt: skip
+
+SPACE = 32
+CRC_PROPERTY = "__CRC32#"
+_RANGES = {  # of the integers, for the plain build; C types hold the compiled one to the same
+    "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
+    "born_timestamp_ms": 63, "prepared_transaction_offset": 63,
+}  # fmt: skip
+_KINDS: dict[str, type] = {
+    "tags": str, "born_host": str, "store_host": str, "properties_raw": bytes, "keys": list, "properties": dict,
+}  # fmt: skip
+
+
+class Message:
+    """A message to put.
+
+    `queue_id` -1 leaves the choice to the store.  `keys` holds no spaces; tags, keys and properties hold no \\x01 or \\x02.
+    `properties_raw` replaces tags, keys and properties by a properties string as the log keeps it.  A zero
+    `born_timestamp_ms` becomes the time of the put, an absent host the store's own.
+    """
+
+    __slots__ = (
+        "body", "born_host", "born_timestamp_ms", "flag", "keys", "prepared_transaction_offset", "properties",
+        "properties_raw", "queue_id", "reconsume_times", "store_host", "sys_flag", "tags", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        tags: str | None = None,
+        keys: list[str] | None = None,
+        properties: dict[str, str] | None = None,
+        queue_id: int = -1,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        properties_raw: bytes | None = None,
+    ) -> None:
+        """Wrong types raise `TypeError`, integers that do not fit their field `OverflowError`."""
+        self.topic = topic
+        self.body = body
+        self.tags = tags
+        self.keys = keys
+        self.properties = properties
+        self.queue_id = queue_id
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_timestamp_ms = born_timestamp_ms
+        self.born_host = born_host
+        self.store_host = store_host
+        self.reconsume_times = reconsume_times
+        self.prepared_transaction_offset = prepared_transaction_offset
+        self.properties_raw = properties_raw
+        if topic is None or body is None:
+            raise TypeError("topic: a str, body: bytes")
+        if not cython.compiled:
+            _check_types(self)
+
+
+def _check_types(message: Message) -> None:
+    """What the compiled class checks by its C types."""
+    if type(message.topic) is not str or type(message.body) is not bytes:
+        raise TypeError("topic: a str, body: bytes")
+    for name, kind in _KINDS.items():
+        value = getattr(message, name)
+        if value is not None and type(value) is not kind:
+            raise TypeError(f"{name}: expected {kind.__name__}, got {type(value).__name__}")
+    for name, bits in _RANGES.items():
+        number = getattr(message, name)
+        if not isinstance(number, int):
+            raise TypeError(f"{name}: an integer is required")
+        if not -(1 << bits) <= number < 1 << bits:
+            raise OverflowError(f"{name}: {number} does not fit {bits + 1} bits")
+
+
+def encode_properties(message: Message) -> bytes:
+    """Keys, tags and properties as `name 1 value 2 ...`, each pair ended (format page, section 1.3).
+
+    Raises `InvalidMessage` for what would not come back: separators inside, empty names, values or keys, spaces in keys.
+    """
+    raw: bytes | None = message.properties_raw
+    keys: list[str] | None = message.keys
+    properties: dict[str, str] | None = message.properties
+    if raw is not None:
+        if keys or message.tags or properties:
+            raise InvalidMessage("properties_raw stands for tags, keys and properties: give one or the other")
+        return raw
+    if not keys and not message.tags and not properties:
+        return b""
+    texts: list[str]
+    encoded: bytes
+    try:
+        texts = _texts_of(message)
+        encoded = encode_pairs(texts)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidMessage(f"tags, keys and properties are text: {error}") from error
+    pairs: Size = len(texts) // 2
+    source: Source = source_of_bytes(encoded)
+    if count_byte(source, len(encoded), NAME_END) != pairs or count_byte(source, len(encoded), PAIR_END) != pairs:
+        raise InvalidMessage("a tag, key or property holds \\x01 or \\x02")
+    _check_pairs(encoded, len(keys) - 1 if keys else -1)
+    return encoded
+
+
+@cython.cfunc
+def _texts_of(message: Message) -> list[str]:
+    """[name, value, name, value, ...] of keys, tags and properties."""
+    texts: list[str] = []
+    if message.keys:
+        texts.append("KEYS")
+        texts.append(message.keys[0] if len(message.keys) == 1 else " ".join(message.keys))
+    if message.tags:
+        texts.append("TAGS")
+        texts.append(message.tags)
+    if message.properties:
+        for name, value in message.properties.items():
+            texts.append(name)
+            texts.append(value)
+    return texts
+
+
+@cython.cfunc
+def _check_pairs(encoded: bytes, key_spaces: Size) -> bool:
+    """No name or value is empty (a reader would drop the pair) and no key holds a space."""
+    source: Source = source_of_bytes(encoded)
+    size: Size = len(encoded)
+    at: Size = 0
+    while at < size:
+        middle: Size = find_byte(source, at, size, NAME_END)
+        end: Size = find_byte(source, middle, size, PAIR_END)
+        if middle == at or end == middle + 1:
+            raise InvalidMessage("a tag, key or property has an empty name or value: no reader would see it")
+        if key_spaces >= 0:
+            if _count_between(source, middle + 1, end) != key_spaces:
+                raise InvalidMessage("a key is empty or holds a space: it would be read as other keys")
+            key_spaces = -1
+        at = end + 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_between(source: Source, at: Size, end: Size) -> Size:
+    """Single spaces strictly inside; -1 when one is first, last or doubled, which would make an empty key."""
+    count: Size = 0
+    last: Size = at - 1
+    while at < end:
+        if source[at] == SPACE:
+            if at - last == 1 or at == end - 1:
+                return -1
+            count += 1
+            last = at
+        at += 1
+    return count
+
+
+def decode_properties(raw: bytes) -> dict[str, str]:
+    """The pairs of a properties string; of equal names the last one counts (format page, section 1.3)."""
+    found: dict[str, str] = {}
+    source: Source = source_of_bytes(raw)
+    size: Size = len(raw)
+    at: Size = 0
+    while at < size:
+        end: Size = find_byte(source, at, size, PAIR_END)
+        middle: Size = find_byte(source, at, end, NAME_END)
+        if at < middle < end - 1:
+            found[take_text(source, at, middle - at)] = take_text(source, middle + 1, end - middle - 1)
+        at = end + 1
+    return found
+
+
+def delete_property(raw: bytes, name: bytes) -> bytes:
+    """`raw` without every pair of that name (format page, section 1.3, last paragraph)."""
+    kept = []
+    at = 0
+    while at < len(raw):
+        end = raw.find(b"\x02", at)
+        stop = len(raw) if end < 0 else end + 1
+        if not raw.startswith(name + b"\x01", at):
+            kept.append(raw[at:stop])
+        at = stop
+    return b"".join(kept)
+
+
+class PutResult:
+    """Where a message went.  For several messages the offsets are the first one's."""
+
+    __slots__ = (
+        "message_count", "physical_offset", "queue_id", "queue_offset", "reason", "size_bytes", "status", "store_host",
+        "store_timestamp_ms",
+    )  # fmt: skip
+
+    status: PutStatus
+    reason: str | None  # why, when the status is not PUT_OK
+    physical_offset: int
+    queue_id: int
+    queue_offset: int
+    store_timestamp_ms: int
+    store_host: bytes
+    size_bytes: int
+    message_count: int
+
+    @property
+    def message_id(self) -> str:
+        """The offset id: 32 characters, 56 with an IPv6 store host."""
+        return encode_message_id(self.store_host, self.physical_offset)
+
+    def __repr__(self) -> str:
+        """Short."""
+        return (
+            f"PutResult({self.status.name}, physical_offset={self.physical_offset}, queue_id={self.queue_id}, "
+            f"queue_offset={self.queue_offset}, messages={self.message_count})"
+        )
+
+
+class StoredMessage:
+    """A message read back.  It owns its bytes."""
+
+    __slots__ = (
+        "_born_high", "_born_low", "_properties", "_store_high", "_store_low", "body", "body_crc", "born_port",
+        "born_timestamp_ms", "flag", "magic", "physical_offset", "prepared_transaction_offset", "properties_raw", "queue_id",
+        "queue_offset", "reconsume_times", "size", "store_port", "store_timestamp_ms", "sys_flag", "topic",
+    )  # fmt: skip
+
+    topic: str
+    body: bytes
+    properties_raw: bytes
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+    queue_offset: int
+    physical_offset: int
+    born_timestamp_ms: int
+    born_port: int
+    store_timestamp_ms: int
+    store_port: int
+    prepared_transaction_offset: int
+    _born_high: int
+    _born_low: int
+    _store_high: int
+    _store_low: int
+    _properties: dict[str, str] | None
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """Every pair, RocketMQ's checksum property included; made on first use."""
+        if self._properties is None:
+            self._properties = decode_properties(self.properties_raw)
+        return self._properties
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Every pair but the checksum's."""
+        pairs = self.all_properties
+        if CRC_PROPERTY not in pairs:
+            return pairs
+        return {name: pairs[name] for name in pairs if name != CRC_PROPERTY}
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return self.all_properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        """The words of the KEYS property."""
+        return [key for key in self.all_properties.get("KEYS", "").split(" ") if key]
+
+    @property
+    def born_host_bytes(self) -> bytes:
+        """8 or 20 bytes, as stored."""
+        return _host_bytes(self._born_high, self._born_low, self.born_port, bool(self.sys_flag & BORN_HOST_V6))
+
+    @property
+    def store_host_bytes(self) -> bytes:
+        """8 or 20 bytes, as stored."""
+        return _host_bytes(self._store_high, self._store_low, self.store_port, bool(self.sys_flag & STORE_HOST_V6))
+
+    @property
+    def born_host(self) -> str:
+        """`ip:port`, IPv6 in brackets."""
+        return decode_host(self.born_host_bytes)
+
+    @property
+    def store_host(self) -> str:
+        """`ip:port`, IPv6 in brackets."""
+        return decode_host(self.store_host_bytes)
+
+    @property
+    def message_id(self) -> str:
+        """The offset id."""
+        return encode_message_id(self.store_host_bytes, self.physical_offset)
+
+    def to_message(self) -> Message:
+        """What was put, to be put again: raw properties kept, times and hosts too."""
+        return Message(
+            self.topic,
+            self.body,
+            queue_id=self.queue_id,
+            flag=self.flag,
+            sys_flag=self.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            born_timestamp_ms=self.born_timestamp_ms,
+            born_host=self.born_host,
+            store_host=self.store_host,
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+            properties_raw=self.properties_raw,
+        )
+
+    def __repr__(self) -> str:
+        """Short."""
+        return (
+            f"StoredMessage({self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
+            f"physical_offset={self.physical_offset}, body={len(self.body)} bytes)"
+        )
+
+
+def _host_bytes(high: int, low: int, port: int, is_v6: bool) -> bytes:
+    """A stored host's bytes from its integers."""
+    address = low.to_bytes(4, "big") if not is_v6 else ((high & ALL_64) << 64 | low & ALL_64).to_bytes(16, "big")
+    return address + (port & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+ALL_64 = (1 << 64) - 1
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH
+
+
+assert PROPERTIES_SIZE_MAX > CRC_SIZE

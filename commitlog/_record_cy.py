@@ -1,0 +1,317 @@
+"""One record: its bytes written, and its bytes checked.  Nothing here raises or allocates (format page, section 1)."""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from .checks import (
+    BAD_BODY_CRC, BAD_BODY_SIZE, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK, CHECK_ALL,
+    CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, TORN,
+)  # fmt: skip
+from .layout import (
+    BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
+    FLAG_AT, HOST_GROWTH, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
+    QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+)  # fmt: skip
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same, publish_i32,
+        put_bytes, put_i16, put_i32, put_i64, source_of_bytes, target_of,
+    )  # fmt: skip
+    from storebytes._crc_cy import crc32, crc32_more
+
+ZERO = 48  # the digit
+HALF = 100_000  # five of the checksum's ten digits
+CRC_NAME_SIZE = len(CRC_NAME)
+_CRC_NAME: Source = source_of_bytes(CRC_NAME)
+
+
+class Envelope:
+    """All of a record but its body, properties, offsets and store time: what many records can share.
+
+    `topic` comes with its length before it, one byte for `magic` V1 and two for V2.  With `with_crc` each record gets the
+    checksum property over the whole record, and the properties handed in are written without one.
+    """
+
+    __slots__ = (
+        "_born_host", "_born_size", "_held", "_scratch", "_store_host", "_store_size", "_topic", "_topic_size", "born_host",
+        "born_timestamp_ms", "flag", "magic", "prepared_transaction_offset", "queue_id", "reconsume_times", "store_host",
+        "sys_flag", "topic", "with_crc",
+    )  # fmt: skip
+
+    def __init__(self, born_host: bytes, store_host: bytes, with_crc: bool) -> None:
+        """Hosts are 8 or 20 bytes."""
+        self._held = memoryview(bytearray(8))
+        self._scratch: Target = target_of(self._held)
+        self.queue_id = 0
+        self.flag = 0
+        self.sys_flag = 0
+        self.reconsume_times = 0
+        self.born_timestamp_ms = 0
+        self.prepared_transaction_offset = 0
+        self.with_crc = with_crc
+        self.set_topic(b"\x00", MAGIC_V1)
+        self.set_hosts(born_host, store_host)
+
+    def set_hosts(self, born_host: bytes, store_host: bytes) -> None:
+        """Keep the bytes and where they lie."""
+        self.born_host = born_host
+        self.store_host = store_host
+        self._born_host: Source = source_of_bytes(born_host)
+        self._store_host: Source = source_of_bytes(store_host)
+        self._born_size = len(born_host)
+        self._store_size = len(store_host)
+
+    def set_topic(self, topic: bytes, magic: I32) -> None:
+        """Keep the bytes and where they lie."""
+        self.topic = topic
+        self.magic = magic
+        self._topic: Source = source_of_bytes(topic)
+        self._topic_size = len(topic)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_size(envelope: Envelope, body_size: Size, properties_size: Size) -> Size:
+    """Bytes that a record will take, its checksum property included."""
+    trailer: Size = CRC_SIZE if envelope.with_crc else 0
+    return (
+        BODY_AT
+        + 2
+        + envelope._born_size
+        + envelope._store_size
+        - 16
+        + body_size
+        + envelope._topic_size
+        + properties_size
+        + trailer
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def write_record(
+    out: Target, start: Size, base: I64, envelope: Envelope, queue_offset: I64, store_ms: I64, body: Source, body_start: Size,
+    body_size: Size, properties: Source, properties_size: Size,
+) -> Size:  # fmt: skip
+    """Write one record at `start` of a file that begins at physical offset `base`; its size.
+
+    The caller has made sure that `record_size` bytes fit.  The size field is stored last, so whoever looks at the map
+    meanwhile sees no record or a whole one.
+    """
+    size: Size = record_size(envelope, body_size, properties_size)
+    all_properties: Size = properties_size + (CRC_SIZE if envelope.with_crc else 0)
+    put_i32(out, start + MAGIC_AT, envelope.magic)
+    put_i32(out, start + BODY_CRC_AT, crc32(body, body_start, body_size) if body_size else 0)
+    put_i32(out, start + QUEUE_ID_AT, envelope.queue_id)
+    put_i32(out, start + FLAG_AT, envelope.flag)
+    put_i64(out, start + QUEUE_OFFSET_AT, queue_offset)
+    put_i64(out, start + PHYSICAL_OFFSET_AT, base + start)
+    put_i32(out, start + SYS_FLAG_AT, envelope.sys_flag)
+    put_i64(out, start + BORN_TIME_AT, envelope.born_timestamp_ms)
+    at: Size = start + BORN_HOST_AT
+    put_bytes(out, at, envelope._born_host, 0, envelope._born_size)
+    at += envelope._born_size
+    put_i64(out, at, store_ms)
+    at += 8
+    put_bytes(out, at, envelope._store_host, 0, envelope._store_size)
+    at += envelope._store_size
+    put_i32(out, at, envelope.reconsume_times)
+    put_i64(out, at + 4, envelope.prepared_transaction_offset)
+    put_i32(out, at + 12, body_size)
+    at += 16
+    put_bytes(out, at, body, body_start, body_size)
+    at += body_size
+    put_bytes(out, at, envelope._topic, 0, envelope._topic_size)
+    at += envelope._topic_size
+    put_i16(out, at, all_properties)
+    put_bytes(out, at + 2, properties, 0, properties_size)
+    if envelope.with_crc:
+        _write_trailer(out, start, size, envelope)
+    publish_i32(out, start + SIZE_AT, size)
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> Nothing:
+    """The checksum property: CRC of everything before it, ten digits, least significant first (section 1.6)."""
+    at: Size = start + size - CRC_SIZE
+    put_i32(envelope._scratch, 0, size)
+    crc: U32 = crc32_more(crc32_more(0, envelope._scratch, 0, 4), out, start + 4, size - CRC_SIZE - 4) & CRC_MASK
+    low: U32 = crc % HALF  # two chains of divisions that run side by side
+    high: U32 = crc // HALF
+    put_bytes(out, at, _CRC_NAME, 0, CRC_NAME_SIZE)
+    at += CRC_NAME_SIZE
+    out[at] = NAME_END
+    stop: Size = at + 5
+    while at < stop:
+        at += 1
+        out[at] = ZERO + low % 10
+        out[at + 5] = ZERO + high % 10
+        low //= 10
+        high //= 10
+    out[at + 6] = PAIR_END
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def write_blank(out: Target, at: Size, left: Size) -> Nothing:
+    """Close a file that has `left` bytes, at least BLANK_SIZE, behind `at` (section 1.5)."""
+    put_i32(out, at + MAGIC_AT, MAGIC_BLANK)
+    publish_i32(out, at + SIZE_AT, left)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def growth(source: Source, at: Size) -> Size:
+    """By how much IPv6 hosts move what lies behind both of them."""
+    sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
+    return (HOST_GROWTH if sys_flag & BORN_HOST_V6 else 0) + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def topic_place(source: Source, at: Size) -> Size:
+    """Where the topic's length lies, in a record that was checked."""
+    body_at: Size = at + growth(source, at) + BODY_AT
+    return body_at + get_i32(source, body_at - 4)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def topic_size_size(source: Source, at: Size) -> Size:
+    """One byte of topic length in V1, two in V2."""
+    return 2 if get_i32(source, at + MAGIC_AT) == MAGIC_V2 else 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def topic_size_at(source: Source, at: Size, place: Size) -> Size:
+    """The topic's length at `place`, in a record that was checked."""
+    if get_i32(source, at + MAGIC_AT) == MAGIC_V2:
+        return get_i16(source, place)
+    size: Size = source[place]
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
+    """Whether the properties that end at `end` end in a well-formed checksum property."""
+    if properties_size < CRC_SIZE or source[end - 1] != PAIR_END or source[end - 12] != NAME_END:
+        return False
+    if properties_size > CRC_SIZE and source[end - CRC_SIZE - 1] != PAIR_END:
+        return False
+    at: Size = end - 11
+    while at < end - 1:
+        if source[at] < ZERO or source[at] > ZERO + 9:
+            return False
+        at += 1
+    return is_same(source, end - CRC_SIZE, CRC_NAME_SIZE, _CRC_NAME, CRC_NAME_SIZE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _trailer_value(source: Source, end: Size) -> I64:
+    """The number in a well-formed checksum property."""
+    value: I64 = 0
+    at: Size = end - 2
+    while at > end - 12:
+        value = value * 10 + (source[at] - ZERO)
+        at -= 1
+    return value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -> Size:
+    """The size of the record at `at`, or what lies there instead.  Trusts no length before `stop` has bounded it.
+
+    `base` is the physical offset of the buffer's first byte.
+    """
+    left: Size = stop - at
+    if left < BLANK_SIZE:
+        return TORN
+    size: Size = get_i32(source, at + SIZE_AT)
+    magic: I32 = get_i32(source, at + MAGIC_AT)
+    if magic == MAGIC_BLANK:
+        return BLANK
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return EMPTY if magic == 0 and size == 0 else BAD_MAGIC
+    if size < RECORD_SIZE_MIN:
+        return BAD_SIZE
+    if size > left:
+        return TORN
+    grown: Size = growth(source, at)
+    extra: Size = 1 if magic == MAGIC_V2 else 0
+    room: Size = size - RECORD_SIZE_MIN - grown - extra
+    if room < 0:
+        return BAD_SIZE
+    body_at: Size = at + BODY_AT + grown
+    body_size: Size = get_i32(source, body_at - 4)
+    if body_size < 0 or body_size > room:
+        return BAD_BODY_SIZE
+    place: Size = body_at + body_size
+    topic_size: Size = get_i16(source, place) if extra else source[place]
+    if topic_size < 0 or topic_size > room - body_size or (topic_size > 127 and not extra):
+        return BAD_TOPIC_SIZE
+    properties_size: Size = get_i16(source, place + 1 + extra + topic_size)
+    if properties_size != room - body_size - topic_size:
+        return BAD_PROPERTIES_SIZE
+    if checks & CHECK_PLACE and get_i64(source, at + PHYSICAL_OFFSET_AT) != base + at:
+        return MISPLACED
+    if checks & CHECK_BODY and body_size > 0 and crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
+        return BAD_BODY_CRC
+    if checks & CHECK_RECORD and has_trailer(source, at + size, properties_size):
+        if crc32(source, at, size - CRC_SIZE) != _trailer_value(source, at + size):
+            return BAD_RECORD_CRC
+    return size
+
+
+def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> int:
+    """`check_record` for Python: a size, or one of the codes of `checks`."""
+    held: memoryview = memoryview(buffer).cast("B")
+    if not 0 <= at <= stop <= len(held):
+        raise ValueError(f"{at}..{stop} is not inside the buffer of {len(held)} bytes")
+    source: Source = target_of(held)
+    begin: I64 = base
+    wanted: I32 = checks
+    return check_record(source, at, stop, begin, wanted)
+
+
+def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:
+    """Whether a record carries the checksum property."""
+    held: memoryview = memoryview(buffer).cast("B")
+    if not 0 <= at <= at + size <= len(held) or size < RECORD_SIZE_MIN:
+        raise ValueError(f"{at} and {size} more bytes are not inside the buffer of {len(held)} bytes")
+    source: Source = target_of(held)
+    if check_record(source, at, at + size, 0, 0) != size:
+        raise ValueError(f"no record of {size} bytes lies at {at}")
+    place: Size = topic_place(source, at)
+    place += topic_size_size(source, at) + topic_size_at(source, at, place)
+    return bool(has_trailer(source, at + size, get_i16(source, place)))
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

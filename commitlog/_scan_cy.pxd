@@ -1,0 +1,21 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+from commitlog._message_cy cimport StoredMessage
+from commitlog._record_cy cimport (
+    check_record, growth, has_trailer, topic_place, topic_size_at, topic_size_size)
+
+cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
+cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
+cdef I32 BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
+cdef Size PAIRS_COMPARED_MAX
+
+@cython.final
+cdef class Reader:
+    cdef memoryview _view
+    cdef Source _source
+    cdef Size _size
+    cdef dict _names
+    cdef readonly I64 base
+    cpdef StoredMessage decode(self, Size at, I32 checks=*)
+    cdef StoredMessage _decode(self, Size at)
+    cdef str _name(self, bytes encoded)

@@ -1,0 +1,592 @@
+"""Records out of one stretch of the log: found, as message objects, and as columns.
+
+A walk stops at the first place that is no record and says which of `checks.STOPS` it is.  Columns are buffers of native
+integers that the caller made; nothing here allocates but message objects.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ._message_cy import StoredMessage
+from .checks import CHECK_ALL, STOPS
+from .layout import (
+    BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
+    NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+)  # fmt: skip
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I32, I64, SOURCE_HASH, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
+        i64s_of, is_same, is_same_at, put_bytes, source_of, source_of_bytes, take_bytes, target_of, window,
+    )  # fmt: skip
+
+    from ._record_cy import check_record, growth, has_trailer, topic_place, topic_size_at, topic_size_size
+
+PAIRS_COMPARED_MAX = 256  # how far a property looks for a later one of its name
+
+
+class Reader:
+    """Records of one buffer as objects.  `base` is the physical offset of the buffer's first byte."""
+
+    __slots__ = ("_names", "_size", "_source", "_view", "base")
+
+    def __init__(self, buffer: Any, base: int = 0) -> None:
+        """Holds the buffer: a map stays until this reader is gone."""
+        self._view = memoryview(buffer).cast("B")
+        self._source: Source = source_of(self._view)
+        self._size = len(self._view)
+        self._names: dict[bytes, str] = {}
+        self.base = base
+
+    def decode(self, at: Size, checks: I32 = CHECK_ALL) -> StoredMessage | None:
+        """The record at `at`, or None where there is none: `check` says what there is instead."""
+        if at < 0 or at > self._size or check_record(self._source, at, self._size, self.base, checks) <= 0:
+            return None
+        return self._decode(at)
+
+    def check(self, at: int, checks: int = CHECK_ALL) -> int:
+        """The size of the record at `at`, or a code of `checks.STOPS`."""
+        place: Size = at
+        wanted: I32 = checks
+        if not 0 <= place <= self._size:
+            raise ValueError(f"{at} is not inside the buffer of {self._size} bytes")
+        return check_record(self._source, place, self._size, self.base, wanted)
+
+    def decode_range(
+        self, at: Size, stop: Size, count_max: Size, checks: I32 = CHECK_ALL
+    ) -> tuple[list[StoredMessage], int, str]:
+        """Up to `count_max` records in a row that end by `stop`: (messages, where the walk stands, why it stopped)."""
+        messages: list[StoredMessage] = []
+        if not 0 <= at <= stop <= self._size:
+            raise ValueError(f"{at}..{stop} is not inside the buffer of {self._size} bytes")
+        while at < stop and len(messages) < count_max:
+            size: Size = check_record(self._source, at, stop, self.base, checks)
+            if size <= 0:
+                return messages, at, STOPS[size]
+            messages.append(self._decode(at))
+            at += size
+        return messages, at, "end" if at == stop else "full"
+
+    def _decode(self, at: Size) -> StoredMessage:
+        """A record that was checked."""
+        source: Source = self._source
+        message: StoredMessage = StoredMessage.__new__(StoredMessage)
+        sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
+        message.size = get_i32(source, at + SIZE_AT)
+        message.magic = get_i32(source, at + MAGIC_AT)
+        message.body_crc = get_i32(source, at + BODY_CRC_AT)
+        message.queue_id = get_i32(source, at + QUEUE_ID_AT)
+        message.flag = get_i32(source, at + FLAG_AT)
+        message.queue_offset = get_i64(source, at + QUEUE_OFFSET_AT)
+        message.physical_offset = get_i64(source, at + PHYSICAL_OFFSET_AT)
+        message.sys_flag = sys_flag
+        message.born_timestamp_ms = get_i64(source, at + BORN_TIME_AT)
+        message._properties = None
+        place: Size = at + BORN_HOST_AT
+        message._born_high = 0
+        if sys_flag & BORN_HOST_V6:
+            message._born_high = get_i64(source, place)
+            message._born_low = get_i64(source, place + 8)
+            place += HOST_SIZE_V6
+        else:
+            message._born_low = get_i64(source, place) >> 32 & 0xFFFFFFFF
+            place += HOST_SIZE
+        message.born_port = get_i32(source, place - 4)
+        message.store_timestamp_ms = get_i64(source, place)
+        place += 8
+        message._store_high = 0
+        if sys_flag & STORE_HOST_V6:
+            message._store_high = get_i64(source, place)
+            message._store_low = get_i64(source, place + 8)
+            place += HOST_SIZE_V6
+        else:
+            message._store_low = get_i64(source, place) >> 32 & 0xFFFFFFFF
+            place += HOST_SIZE
+        message.store_port = get_i32(source, place - 4)
+        message.reconsume_times = get_i32(source, place)
+        message.prepared_transaction_offset = get_i64(source, place + 4)
+        body_size: Size = get_i32(source, place + 12)
+        place += 16
+        message.body = take_bytes(source, place, body_size)
+        place += body_size
+        topic_size: Size = topic_size_at(source, at, place)
+        place += topic_size_size(source, at)
+        message.topic = self._name(take_bytes(source, place, topic_size))
+        place += topic_size
+        message.properties_raw = take_bytes(source, place + 2, get_i16(source, place))
+        return message
+
+    def _name(self, encoded: bytes) -> str:
+        """The topic as text, one string object per topic."""
+        name: str | None = self._names.get(encoded)
+        if name is None:
+            if len(self._names) > 65536:
+                self._names.clear()
+            name = self._names.setdefault(encoded, encoded.decode("utf-8", "replace"))
+        return name
+
+
+def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> tuple[int, str, int, int, int]:
+    """Walk from start to stop: (where it stands, why it stopped, records, how many carry a checksum, the last one or -1)."""
+    held: memoryview = memoryview(buffer).cast("B")
+    state: memoryview = memoryview(array("q", [0] * 5))
+    source: Source = source_of(held)
+    at: Size = start
+    end: Size = stop
+    begin: I64 = base
+    wanted: I32 = checks
+    found: I64s = i64s_of(state)
+    if not 0 <= at <= end <= len(held):
+        raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
+    with cython.nogil:
+        _count(source, at, end, begin, wanted, found)
+    return state[0], "end" if state[0] == stop else STOPS[state[1]], state[2], state[3], state[4]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count(source: Source, at: Size, stop: Size, base: I64, checks: I32, state: I64s) -> Nothing:
+    """state = where the walk stands, the last answer, records, protected records, the last record."""
+    size: Size = 1
+    records: Size = 0
+    protected: Size = 0
+    last: Size = -1
+    while at < stop:
+        size = check_record(source, at, stop, base, checks)
+        if size <= 0:
+            break
+        protected += 1 if _is_protected(source, at, size) else 0
+        records += 1
+        last = at
+        at += size
+    state[0] = at
+    state[1] = size
+    state[2] = records
+    state[3] = protected
+    state[4] = last
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_protected(source: Source, at: Size, size: Size) -> Bool:
+    """Whether a checked record carries the checksum property."""
+    if source[at + size - 1] != PAIR_END:
+        return False
+    place: Size = topic_place(source, at)
+    place += topic_size_size(source, at) + topic_size_at(source, at, place)
+    return has_trailer(source, at + size, get_i16(source, place))
+
+
+def scan(buffer: Any, start: int, stop: int, base: int, checks: int, positions: Any, sizes: Any) -> tuple[int, str, int]:
+    """Positions (64-bit) and sizes (32-bit) of records: (where the walk stands, why it stopped, rows filled)."""
+    held: memoryview = memoryview(buffer).cast("B")
+    held_positions: memoryview = column_of(positions, 8)
+    held_sizes: memoryview = column_of(sizes, 4)
+    state: memoryview = memoryview(array("q", [0] * 3))
+    source: Source = source_of(held)
+    at: Size = start
+    end: Size = stop
+    begin: I64 = base
+    wanted: I32 = checks
+    room: Size = min(len(held_positions), len(held_sizes))
+    out_positions: I64s = i64s_of(held_positions)
+    out_sizes: I32s = i32s_of(held_sizes)
+    found: I64s = i64s_of(state)
+    if not 0 <= at <= end <= len(held):
+        raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
+    with cython.nogil:
+        _scan(source, at, end, begin, wanted, room, out_positions, out_sizes, found)
+    return state[0], "end" if state[0] == stop else "full" if state[1] > 0 else STOPS[state[1]], state[2]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan(
+    source: Source, at: Size, stop: Size, base: I64, checks: I32, room: Size, positions: I64s, sizes: I32s, state: I64s
+) -> Nothing:
+    """state = where the walk stands, the last answer, rows."""
+    size: Size = 1
+    row: Size = 0
+    while at < stop and row < room:
+        size = check_record(source, at, stop, base, checks)
+        if size <= 0:
+            break
+        positions[row] = at
+        sizes[row] = size
+        at += size
+        row += 1
+    state[0] = at
+    state[1] = size
+    state[2] = row
+
+
+def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:
+    """The first place from `start` on, before `until`, where a record lies that says its own place and passes every check.
+
+    -1 where there is none.  `until` -1 is `stop`, by which the record ends.
+
+    How a walk is taken up again behind damage, or in the middle of a file.
+    """
+    held: memoryview = memoryview(buffer).cast("B")
+    source: Source = source_of(held)
+    at: Size = start
+    end: Size = stop
+    begin: I64 = base
+    limit: Size = stop if until < 0 else until
+    found: Size
+    if limit > end:
+        raise ValueError(f"{until} lies behind {stop}")
+    if not 0 <= at <= end <= len(held):
+        raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
+    with cython.nogil:
+        found = _find_record(source, at, end, begin, limit)
+    return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -> Size:
+    """Looks for the first byte of the magic; the full check is made at few places only."""
+    piece: Size = 1 << 12
+    while at + 8 <= stop and at < limit:
+        end: Size = at + MAGIC_AT + piece
+        end = min(end, stop)
+        ahead: Source = window(source, at + MAGIC_AT, end - at - MAGIC_AT)
+        step: Size = find_byte(ahead, 0, end - at - MAGIC_AT, 0xDA)
+        at += step
+        if at + MAGIC_AT < end and at < limit:
+            if check_record(source, at, stop, base, 7) > 0:
+                return at
+            at += 1
+    return -1
+
+
+def fill_fixed(buffer: Any, positions: Any, rows: int, columns: list[Any]) -> None:
+    """The fixed fields of checked records, in this order and of these widths in bytes:
+
+    size 4, magic 4, body_crc 4, queue_id 4, flag 4, queue_offset 8, physical_offset 8, sys_flag 4, born_timestamp_ms 8,
+    store_timestamp_ms 8, reconsume_times 4, prepared_transaction_offset 8.
+    """
+    widths = (4, 4, 4, 4, 4, 8, 8, 4, 8, 8, 4, 8)
+    held: memoryview = memoryview(buffer).cast("B")
+    views: list[memoryview] = [column_of(column, width) for column, width in zip(columns, widths, strict=True)]
+    places: memoryview = column_of(positions, 8)
+    source: Source = source_of(held)
+    starts: I64s = i64s_of(places)
+    if not 0 <= rows <= min([len(places)] + [len(view) for view in views]):
+        raise ValueError("more rows than places for them")
+    number: Size = rows
+    sizes: I32s = i32s_of(views[0])
+    magics: I32s = i32s_of(views[1])
+    body_crcs: I32s = i32s_of(views[2])
+    queue_ids: I32s = i32s_of(views[3])
+    flags: I32s = i32s_of(views[4])
+    queue_offsets: I64s = i64s_of(views[5])
+    physical_offsets: I64s = i64s_of(views[6])
+    sys_flags: I32s = i32s_of(views[7])
+    born_times: I64s = i64s_of(views[8])
+    store_times: I64s = i64s_of(views[9])
+    reconsumes: I32s = i32s_of(views[10])
+    prepareds: I64s = i64s_of(views[11])
+    limit: Size = len(held)
+    row: Size = 0
+    with cython.nogil:
+        while row < number:
+            at: Size = starts[row]
+            if not _is_record(source, at, limit):
+                break
+            sizes[row] = get_i32(source, at + SIZE_AT)
+            magics[row] = get_i32(source, at + MAGIC_AT)
+            body_crcs[row] = get_i32(source, at + BODY_CRC_AT)
+            queue_ids[row] = get_i32(source, at + QUEUE_ID_AT)
+            flags[row] = get_i32(source, at + FLAG_AT)
+            queue_offsets[row] = get_i64(source, at + QUEUE_OFFSET_AT)
+            physical_offsets[row] = get_i64(source, at + PHYSICAL_OFFSET_AT)
+            sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
+            sys_flags[row] = sys_flag
+            born_times[row] = get_i64(source, at + BORN_TIME_AT)
+            place: Size = at + BORN_HOST_AT + (HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE)
+            store_times[row] = get_i64(source, place)
+            place += 8 + (HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE)
+            reconsumes[row] = get_i32(source, place)
+            prepareds[row] = get_i64(source, place + 4)
+            row += 1
+    if row < rows:
+        raise ValueError(f"row {row}: no record lies at {places[row]}")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_record(source: Source, at: Size, limit: Size) -> Bool:
+    """Whether the lengths at a place that a caller handed in can be believed."""
+    return 0 <= at <= limit and check_record(source, at, limit, 0, 0) > 0
+
+
+def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: list[Any]) -> None:
+    """Where body, topic, properties, born host and store host of checked records lie: 64-bit starts, 32-bit sizes.
+
+    The checksum property is not part of the properties.
+    """
+    held: memoryview = memoryview(buffer).cast("B")
+    places: memoryview = column_of(positions, 8)
+    start_views: list[memoryview] = [column_of(column, 8) for column in starts]
+    size_views: list[memoryview] = [column_of(column, 4) for column in sizes]
+    source: Source = source_of(held)
+    records: I64s = i64s_of(places)
+    if len(start_views) != 5 or len(size_views) != 5:
+        raise ValueError("five columns of starts and five of sizes wanted")
+    if not 0 <= rows <= min([len(places)] + [len(view) for view in start_views + size_views]):
+        raise ValueError("more rows than places for them")
+    number: Size = rows
+    body_starts: I64s = i64s_of(start_views[0])
+    topic_starts: I64s = i64s_of(start_views[1])
+    properties_starts: I64s = i64s_of(start_views[2])
+    born_starts: I64s = i64s_of(start_views[3])
+    store_starts: I64s = i64s_of(start_views[4])
+    body_sizes: I32s = i32s_of(size_views[0])
+    topic_sizes: I32s = i32s_of(size_views[1])
+    properties_sizes: I32s = i32s_of(size_views[2])
+    born_sizes: I32s = i32s_of(size_views[3])
+    store_sizes: I32s = i32s_of(size_views[4])
+    limit: Size = len(held)
+    row: Size = 0
+    with cython.nogil:
+        while row < number:
+            at: Size = records[row]
+            if not _is_record(source, at, limit):
+                break
+            sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
+            born_starts[row] = at + BORN_HOST_AT
+            born_sizes[row] = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
+            store_starts[row] = at + BORN_HOST_AT + born_sizes[row] + 8
+            store_sizes[row] = HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE
+            place: Size = at + growth(source, at) + BODY_AT
+            body_starts[row] = place
+            body_sizes[row] = get_i32(source, place - 4)
+            place += body_sizes[row]
+            topic_sizes[row] = topic_size_at(source, at, place)
+            place += topic_size_size(source, at)
+            topic_starts[row] = place
+            place += topic_sizes[row]
+            properties_starts[row] = place + 2
+            properties_sizes[row] = get_i16(source, place)
+            if has_trailer(source, place + 2 + properties_sizes[row], properties_sizes[row]):
+                properties_sizes[row] -= CRC_SIZE
+            row += 1
+    if row < rows:
+        raise ValueError(f"row {row}: no record lies at {places[row]}")
+
+
+def gather(buffer: Any, starts: Any, sizes: Any, rows: int, offsets: Any, data: Any) -> int:
+    """Copy stretches one after the other: 32-bit `offsets` (rows + 1 of them) and `data`; the bytes copied.
+
+    A start of -1 is an absent value of no bytes.  Raises `ValueError` when `data` is too small.
+    """
+    held: memoryview = memoryview(buffer).cast("B")
+    held_starts: memoryview = column_of(starts, 8)
+    held_sizes: memoryview = column_of(sizes, 4)
+    held_offsets: memoryview = column_of(offsets, 4)
+    held_data: memoryview = memoryview(data).cast("B")
+    if held_data.readonly or not 0 <= rows <= min(len(held_starts), len(held_sizes), len(held_offsets) - 1):
+        raise ValueError("more rows than places for them, or data that cannot be written")
+    source: Source = source_of(held)
+    out: Target = target_of(held_data)
+    from_starts: I64s = i64s_of(held_starts)
+    from_sizes: I32s = i32s_of(held_sizes)
+    to_offsets: I32s = i32s_of(held_offsets)
+    number: Size = rows
+    room: Size = min(len(held_data), 0x7FFFFFFF)
+    limit: Size = len(held)
+    copied: Size = 0
+    row: Size = 0
+    with cython.nogil:
+        to_offsets[0] = 0
+        while row < number:
+            if from_starts[row] >= 0:
+                if not _is_inside(from_starts[row], from_sizes[row], limit) or copied + from_sizes[row] > room:
+                    break
+                put_bytes(out, copied, source, from_starts[row], from_sizes[row])
+                copied += from_sizes[row]
+            row += 1
+            to_offsets[row] = copied
+    if row < rows:
+        raise ValueError(f"row {row} does not fit the data column, or lies outside the buffer")
+    return copied
+
+
+def find_values(buffer: Any, starts: Any, sizes: Any, rows: int, name: bytes, value_starts: Any, value_sizes: Any) -> None:
+    """Where the value of property `name` lies in each row's properties; a start of -1 where there is none."""
+    held: memoryview = memoryview(buffer).cast("B")
+    views: list[memoryview] = [column_of(starts, 8), column_of(sizes, 4), column_of(value_starts, 8), column_of(value_sizes, 4)]
+    if not 0 <= rows <= min([len(view) for view in views]):
+        raise ValueError("more rows than places for them")
+    source: Source = source_of(held)
+    wanted: Source = source_of_bytes(name)
+    wanted_size: Size = len(name)
+    from_starts: I64s = i64s_of(views[0])
+    from_sizes: I32s = i32s_of(views[1])
+    to_starts: I64s = i64s_of(views[2])
+    to_sizes: I32s = i32s_of(views[3])
+    number: Size = rows
+    limit: Size = len(held)
+    row: Size = 0
+    with cython.nogil:
+        while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
+            _find_value(source, from_starts[row], from_sizes[row], wanted, wanted_size, to_starts, to_sizes, row)
+            row += 1
+    if row < rows:
+        raise ValueError(f"row {row} lies outside the buffer")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_inside(start: I64, size: I32, limit: Size) -> Bool:
+    """Whether a stretch that a caller handed in lies in the buffer."""
+    return start >= 0 and 0 <= size <= limit and start <= limit - size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_value(
+    source: Source, start: Size, size: Size, wanted: Source, wanted_size: Size, starts: I64s, sizes: I32s, row: Size
+) -> Nothing:
+    """The last pair of that name counts."""
+    properties: Source = window(source, start, size)
+    at: Size = 0
+    starts[row] = -1
+    sizes[row] = 0
+    while at < size:
+        end: Size = find_byte(properties, at, size, PAIR_END)
+        middle: Size = find_byte(properties, at, end, NAME_END)
+        if at < middle < end - 1 and is_same(properties, at, middle - at, wanted, wanted_size):
+            starts[row] = start + middle + 1
+            sizes[row] = end - middle - 1
+        at = end + 1
+
+
+def split_pairs(
+    buffer: Any,
+    starts: Any,
+    sizes: Any,
+    rows: int,
+    pair_ends: Any,
+    name_starts: Any,
+    name_sizes: Any,
+    value_starts: Any,
+    value_sizes: Any,
+) -> int:
+    """Every pair of each row's properties; `pair_ends` (32-bit, rows + 1) says which pairs are a row's.  The number of pairs.
+
+    Of equal names in a row the last stays.  Raises `ValueError` when the pair columns are too small: a pair takes at least
+    four bytes of properties, the last one three.
+    """
+    held: memoryview = memoryview(buffer).cast("B")
+    ends: memoryview = column_of(pair_ends, 4)
+    views: list[memoryview] = [
+        column_of(starts, 8), column_of(sizes, 4), column_of(name_starts, 8), column_of(name_sizes, 4),
+        column_of(value_starts, 8), column_of(value_sizes, 4),
+    ]  # fmt: skip
+    if not 0 <= rows <= min(len(views[0]), len(views[1]), len(ends) - 1):
+        raise ValueError("more rows than places for them")
+    source: Source = source_of(held)
+    from_starts: I64s = i64s_of(views[0])
+    from_sizes: I32s = i32s_of(views[1])
+    names: I64s = i64s_of(views[2])
+    names_sizes: I32s = i32s_of(views[3])
+    values: I64s = i64s_of(views[4])
+    values_sizes: I32s = i32s_of(views[5])
+    out_ends: I32s = i32s_of(ends)
+    room: Size = min([len(view) for view in views[2:]])
+    number: Size = rows
+    limit: Size = len(held)
+    row: Size = 0
+    pairs: Size = 0
+    with cython.nogil:
+        out_ends[0] = 0
+        while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
+            pairs = _split_row(source, from_starts[row], from_sizes[row], pairs, room, names, names_sizes, values, values_sizes)
+            if pairs < 0:
+                break
+            row += 1
+            out_ends[row] = pairs
+    if row < rows:
+        raise ValueError(f"row {row} lies outside the buffer, or the pair columns are too small")
+    return pairs
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _split_row(
+    source: Source, start: Size, size: Size, pairs: Size, room: Size, names: I64s, name_sizes: I32s, values: I64s,
+    value_sizes: I32s,
+) -> Size:  # fmt: skip
+    """One row's pairs; how many there are now, or -1 when they do not fit."""
+    properties: Source = window(source, start, size)
+    first: Size = pairs
+    at: Size = 0
+    while at < size:
+        end: Size = find_byte(properties, at, size, PAIR_END)
+        middle: Size = find_byte(properties, at, end, NAME_END)
+        if at < middle < end - 1:
+            slot: Size = _slot_of(source, start + at, middle - at, first, pairs, names, name_sizes)
+            if slot == pairs:
+                if pairs >= room:
+                    return -1
+                pairs += 1
+            names[slot] = start + at
+            name_sizes[slot] = middle - at
+            values[slot] = start + middle + 1
+            value_sizes[slot] = end - middle - 1
+        at = end + 1
+    return pairs
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _slot_of(source: Source, at: Size, size: Size, first: Size, pairs: Size, names: I64s, name_sizes: I32s) -> Size:
+    """The pair of the same name that a row has already, or a new one."""
+    slot: Size = first if pairs - first <= PAIRS_COMPARED_MAX else pairs - PAIRS_COMPARED_MAX
+    while slot < pairs:
+        if name_sizes[slot] == size and is_same_at(source, at, size, source, names[slot]):
+            return slot
+        slot += 1
+    return pairs
+
+
+def column_of(column: Any, item_size: int) -> memoryview:
+    """The column's buffer, held; a wrong item size is refused before any pointer is taken."""
+    view: memoryview = memoryview(column)
+    if (
+        view.itemsize != item_size
+        or view.format not in ("i", "l", "q")
+        or not view.c_contiguous
+        or view.ndim != 1
+        or view.readonly
+    ):
+        raise ValueError(f"a contiguous writable column of {item_size}-byte integers is wanted")
+    return view
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

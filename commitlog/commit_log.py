@@ -1,0 +1,311 @@
+"""The log: its files, its write end, and reading by physical offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
+
+from ._append_cy import Appender
+from ._message_cy import StoredMessage
+from ._offsets_cy import QueueOffsets
+from ._scan_cy import Reader, count
+from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .hosts import encode_host
+from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
+from .log_paths import LogPaths
+from .mapped_file import MappedFile
+from .mapped_file_queue import MAPS_MAX, MappedFileQueue
+from .offset_files import common_file_size
+from .resync import find_in_file
+
+HOST_DEFAULT = "127.0.0.1:10911"
+
+
+class Stop(NamedTuple):
+    """Where a walk over records ended and why: `end` (of what was asked), `empty`, or a kind of `checks.STOPS`."""
+
+    offset: int
+    why: str
+    records: int
+    protected: int
+    last_offset: int = -1  # of the last record walked over
+
+
+class WriteBuffers(Protocol):
+    """What may stand between the appender and the files: appends go there, and reach the files when they are committed."""
+
+    committed_offset: int
+
+    def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
+        """Have the appender go on behind `file.written`."""
+
+    def next_file(self) -> tuple[memoryview, int]:
+        """As `Appender` wants it."""
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Bring to the files what is written; the committed offset."""
+
+
+class CommitLog:
+    """Records, back to back, in files that each end in a blank record.
+
+    Opened for writing it goes on behind the last record; its queue offsets are the caller's (`offsets`), since the log alone
+    does not keep them.  Not a store: no threads, no lock file, no abort file.
+    """
+
+    def __init__(
+        self,
+        paths: LogPaths,
+        *,
+        disk: Disk = REAL_DISK,
+        file_size_bytes: int | None = None,
+        writable: bool = False,
+        offsets: QueueOffsets | None = None,
+        host: str = HOST_DEFAULT,
+        with_crc: bool = True,
+        clock: Callable[[], int] | None = None,
+        body_size_max: int = BODY_SIZE_MAX_DEFAULT,
+    ) -> None:
+        """The file size is found from the files where it is not given; an empty folder gets 1 GiB files."""
+        size = file_size_bytes or common_file_size(paths.all_files()) or FILE_SIZE_DEFAULT
+        self.disk = disk
+        self.queue = MappedFileQueue(disk, paths, size, writable=writable)
+        self.queue.load()
+        self.appender = Appender(
+            self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
+        )
+        self.buffers: WriteBuffers | None = None  # set before `attach`
+        self._readers: WeakKeyDictionary[MappedFile, Reader] = WeakKeyDictionary()
+        if writable:
+            paths.make()
+            for empty in paths.empty_files():
+                disk.delete(empty.path)
+
+    @property
+    def file_size_bytes(self) -> int:
+        """Of every file."""
+        return self.queue.file_size_bytes
+
+    @property
+    def min_offset(self) -> int:
+        """-1 when there is no file."""
+        return self.queue.min_offset
+
+    @property
+    def written_offset(self) -> int:
+        """Behind the last byte appended."""
+        return self.appender.end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Behind the last byte that is in the files; without buffers that is the last one appended."""
+        return self.written_offset if self.buffers is None else self.buffers.committed_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before it is on the disk."""
+        for file in reversed(self.queue.files):
+            if file.flushed > 0:
+                return file.start_offset + file.flushed
+        return max(self.min_offset, 0)
+
+    def attach(self, offset: int, store_timestamp_ms: int = 0) -> None:
+        """Go on writing at a physical offset: where recovery found the end of the records."""
+        self.queue.truncate(offset)
+        if self.queue.files and not self.queue.files[-1].is_full:
+            last = self.queue.files[-1]
+            if self.buffers is not None:
+                self.buffers.attach(last, store_timestamp_ms)
+                return
+            self.appender.attach(last.view, last.start_offset, last.written, store_timestamp_ms)
+        elif self.queue.files:
+            last = self.queue.files[-1]
+            self.appender.attach(last.view, last.start_offset, last.size_bytes, store_timestamp_ms)
+
+    def _next_file(self) -> tuple[memoryview, int]:
+        """Called by the appender, under its lock, before the file it leaves is closed with a blank record."""
+        if self.buffers is not None:
+            return self.buffers.next_file()
+        made = self.queue.next_file()
+        return made.view, made.start_offset
+
+    def update_written(self) -> None:
+        """Take the appender's position over to the files; without buffers what is written counts as committed."""
+        with self.appender.lock:
+            base, position = self.appender.base, self.appender.position
+            files = self.queue.files
+        if self.buffers is not None:
+            self._update_buffered(files, base, position)
+            return
+        for file in reversed(files):
+            goal = position if file.start_offset == base else file.size_bytes if file.start_offset < base else 0
+            if file.committed == file.size_bytes == goal:
+                break
+            file.written = file.committed = goal
+
+    def _update_buffered(self, files: list[MappedFile], base: int, position: int) -> None:
+        """`written` only: what is committed the buffers know."""
+        for file in reversed(files):
+            if file.start_offset <= base:
+                file.written = position if file.start_offset == base else file.size_bytes
+                if file.committed == file.size_bytes:
+                    break
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Bring to the files what is in buffers; the committed offset."""
+        return self.written_offset if self.buffers is None else self.buffers.commit(least_pages)
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Sync every file that has something committed to sync, oldest first; the flushed offset."""
+        self.update_written()
+        unsynced = []
+        for file in reversed(self.queue.files):
+            if file.flushed == file.size_bytes:
+                break
+            unsynced.append(file)
+        for file in reversed(unsynced):
+            if file.can_flush(least_pages):
+                file.flush()
+        return self.flushed_offset
+
+    def sync_from(self, offset: int) -> None:
+        """Sync the file of `offset` and all behind it, whatever is believed of them: what a killed process wrote is in
+        the files, but maybe not on the disk.
+        """
+        for file in self.queue.files:
+            if file.end_offset > offset:
+                file.flushed = 0
+                file.flush()
+
+    def reader(self, file: MappedFile) -> Reader:
+        """A reader over one file, kept while its map is."""
+        reader = self._readers.get(file)
+        if reader is None:
+            if len(self._readers) >= MAPS_MAX:
+                self._readers.clear()
+            reader = self._readers[file] = Reader(self.queue.view(file), file.start_offset)
+        return reader
+
+    def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
+        """The record that begins at a physical offset, None where none does."""
+        file = self.queue.find(offset)
+        return None if file is None else self.reader(file).decode(offset - file.start_offset, checks)
+
+    def select(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Raw bytes inside one file, as a view of the map; None when they are not all there."""
+        file = self.queue.find(offset)
+        if file is None or size_bytes < 0 or offset + size_bytes > file.end_offset:
+            return None
+        position = offset - file.start_offset
+        return self.queue.view(file)[position : position + size_bytes]
+
+    def check(self, offset: int, checks: int = CHECK_ALL) -> int:
+        """The size of the record at `offset`, or a code of `checks.STOPS`."""
+        file = self.queue.find(offset)
+        if file is None:
+            return TORN
+        return self.reader(file).check(offset - file.start_offset, checks)
+
+    def walk_file(self, file: MappedFile, start: int | None = None, checks: int = CHECK_ALL) -> Stop:
+        """From `start` (the file's first byte) over whole records to the first place that is none."""
+        at = 0 if start is None else start - file.start_offset
+        where, why, records, protected, last = count(self.queue.view(file), at, file.size_bytes, file.start_offset, checks)
+        last_offset = file.start_offset + last if last >= 0 else -1
+        return Stop(file.start_offset + where, why, records, protected, last_offset)
+
+    def is_end(self, stop: Stop) -> bool:
+        """Whether a walk of a file ended as the last file of a whole log may: in zeros, or at the file's end."""
+        if stop.why == STOPS[EMPTY]:
+            return True
+        file = self.queue.find(stop.offset)
+        left = file.end_offset - stop.offset if file else 0
+        return stop.why in ("end", STOPS[BLANK]) or (left < BLANK_SIZE and stop.why == STOPS[TORN])
+
+    def blank_problem(self, offset: int) -> StoreCorrupt | None:
+        """What is wrong with the blank record at `offset`: its size must reach the file's end exactly."""
+        file = self.queue.find(offset)
+        assert file is not None, "a blank lies in a file"
+        at, left = offset - file.start_offset, file.end_offset - offset
+        size = int.from_bytes(self.queue.view(file)[at : at + 4], "big", signed=True)
+        if size == left:
+            return None
+        return StoreCorrupt("blank record of a wrong size", file=file.path, offset=at, expected=left, found=size)
+
+    def find_end(self) -> Stop:
+        """The end of the records, by a walk of the last file that begins with one; nothing is changed.
+
+        Raises `StoreCorrupt` where that walk ends in anything but zeros or the file's end: recovery has to look first.
+        """
+        for file in reversed(self.queue.files):
+            stop = self.walk_file(file)
+            if stop.records == 0 and stop.offset == file.start_offset and stop.why == STOPS[EMPTY]:
+                continue
+            if not self.is_end(stop):
+                raise self.problem(stop)
+            if stop.why == STOPS[BLANK]:
+                return stop._replace(offset=file.end_offset, why="end")
+            return stop
+        return Stop(max(self.min_offset, 0), "empty", 0, 0)
+
+    def problem(self, stop: Stop) -> StoreCorrupt:
+        """The error for a walk that ended at a bad place."""
+        file = self.queue.find(stop.offset)
+        assert file is not None, "a walk ends in a file"
+        at = stop.offset - file.start_offset
+        found = bytes(self.queue.view(file)[at : at + 16]).hex(" ")
+        return StoreCorrupt(stop.why, file=file.path, offset=at, expected="a record, a blank or zeros", found=found)
+
+    def find_record(self, offset: int) -> int:
+        """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none."""
+        for file in self.queue.files:
+            if file.end_offset <= offset:
+                continue
+            start = max(0, offset - file.start_offset)
+            found = find_in_file(file, start)
+            if found >= 0:
+                return file.start_offset + found
+        return -1
+
+    def messages(self, start: int | None = None, stop: int | None = None, checks: int = CHECK_ALL) -> Iterator[StoredMessage]:
+        """Every record from `start` on that ends by `stop`, in log order, over all files.
+
+        Raises `StoreCorrupt` at the first bad place.
+        """
+        for file in self.queue.files:
+            at = max(0, (start or 0) - file.start_offset)
+            if at >= file.size_bytes:
+                continue
+            end = file.size_bytes if stop is None else min(file.size_bytes, stop - file.start_offset)
+            if end <= at:
+                return
+            reader = self.reader(file)
+            why = "full"
+            while why == "full":
+                batch, at, why = reader.decode_range(at, end, 256, checks)
+                yield from batch
+            if why == STOPS[TORN] and end < file.size_bytes and reader.check(at, checks) != TORN:
+                return
+            where = Stop(file.start_offset + at, why, 0, 0)
+            if why != "end" and not self.is_end(where):
+                raise self.problem(where)
+            if why == STOPS[EMPTY]:
+                return
+
+    def close(self) -> None:
+        """Let go of everything; nothing is synced."""
+        if not self.appender.is_closed:
+            self.appender.close()
+        self._readers.clear()
+        self.queue.close()
+
+
+def open_log(folder: str, disk: Disk = REAL_DISK, file_size_bytes: int | None = None) -> CommitLog:
+    """A log for reading; several folders are separated by commas.  Raises `UnknownStore` where there is none."""
+    paths = LogPaths.parse(disk, folder)
+    for path in paths.folders:
+        if disk.stat(path) is None:
+            raise UnknownStore(f"{path}: no such folder")
+    return CommitLog(paths, disk=disk, file_size_bytes=file_size_bytes)

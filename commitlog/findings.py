@@ -1,0 +1,154 @@
+"""What can be wrong in a log, in words: the kind, the place, what was expected there and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from storebytes._crc_cy import checksum
+
+from .checks import (
+    BAD_BODY_CRC,
+    BAD_BODY_SIZE,
+    BAD_MAGIC,
+    BAD_PROPERTIES_SIZE,
+    BAD_RECORD_CRC,
+    BAD_SIZE,
+    BAD_TOPIC_SIZE,
+    BLANK,
+    EMPTY,
+    MISPLACED,
+    STOPS,
+    TORN,
+)
+from .layout import (
+    BODY_AT,
+    BODY_CRC_AT,
+    BODY_SIZE_AT,
+    BORN_HOST_V6,
+    CRC_DIGITS,
+    CRC_MASK,
+    CRC_SIZE,
+    HOST_GROWTH,
+    MAGIC_AT,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_SIZE_SIZE,
+    RECORD_SIZE_MIN,
+    SIZE_AT,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+    TOPIC_SIZE_SIZE,
+    TOPIC_SIZE_SIZE_V2,
+)
+
+Value = int | str
+
+
+class Finding(NamedTuple):
+    """One thing that verification has to say.  `offset` is a byte in `file`; a note is no damage."""
+
+    file: str
+    offset: int
+    kind: str
+    expected: Value
+    found: Value
+    is_problem: bool = True
+
+    def as_dict(self) -> dict[str, Value]:
+        """With the tool's fixed keys."""
+        return {key: getattr(self, key) for key in ("file", "offset", "kind", "expected", "found")}
+
+
+def note(file: str, offset: int, kind: str, expected: Value, found: Value) -> Finding:
+    """A finding that is no damage."""
+    return Finding(file, offset, kind, expected, found, is_problem=False)
+
+
+class Place(NamedTuple):
+    """A place in a file's bytes that a walk stopped at; `base` is the file's first physical offset."""
+
+    view: memoryview
+    at: int
+    base: int
+
+    @property
+    def left(self) -> int:
+        """Bytes to the file's end."""
+        return len(self.view) - self.at
+
+    def integer(self, offset: int, size_bytes: int = 4) -> int:
+        """A signed big-endian field, `offset` bytes behind the place."""
+        start = self.at + offset
+        return int.from_bytes(self.view[start : start + size_bytes], "big", signed=True)
+
+    @property
+    def grown(self) -> int:
+        """By how much IPv6 hosts move what lies behind both of them."""
+        sys_flag = self.integer(SYS_FLAG_AT)
+        return sum(HOST_GROWTH for bit in (BORN_HOST_V6, STORE_HOST_V6) if sys_flag & bit)
+
+    @property
+    def topic_size_size(self) -> int:
+        """One byte of topic length in V1, two in V2."""
+        return TOPIC_SIZE_SIZE_V2 if self.integer(MAGIC_AT) == MAGIC_V2 else TOPIC_SIZE_SIZE
+
+    @property
+    def room(self) -> int:
+        """Bytes that the record's size leaves for body, topic and properties."""
+        return self.integer(SIZE_AT) - RECORD_SIZE_MIN - self.grown - self.topic_size_size + TOPIC_SIZE_SIZE
+
+    @property
+    def body_size(self) -> int:
+        """As the record says."""
+        return self.integer(BODY_SIZE_AT + self.grown)
+
+    @property
+    def topic_size(self) -> int:
+        """As the record says; its body size was checked."""
+        at = BODY_AT + self.grown + self.body_size
+        size = self.topic_size_size
+        return self.integer(at, size) if size > 1 else self.view[self.at + at]
+
+
+def _sizes(place: Place) -> tuple[Value, Value]:
+    least = RECORD_SIZE_MIN + place.grown + place.topic_size_size - TOPIC_SIZE_SIZE if place.left > BODY_AT else RECORD_SIZE_MIN
+    return f"at least {least} bytes", place.integer(SIZE_AT)
+
+
+def _properties_sizes(place: Place) -> tuple[Value, Value]:
+    at = BODY_AT + place.grown + place.body_size + place.topic_size_size + place.topic_size
+    return place.room - place.body_size - place.topic_size, place.integer(at, PROPERTIES_SIZE_SIZE)
+
+
+def _body_crcs(place: Place) -> tuple[Value, Value]:
+    start = place.at + BODY_AT + place.grown
+    return place.integer(BODY_CRC_AT), checksum(bytes(place.view[start : start + place.body_size])) & CRC_MASK
+
+
+def _record_crcs(place: Place) -> tuple[Value, Value]:
+    end = place.at + place.integer(SIZE_AT)
+    digits = bytes(place.view[end - 1 - CRC_DIGITS : end - 1])
+    return int(digits[::-1]), checksum(bytes(place.view[place.at : end - CRC_SIZE])) & CRC_MASK
+
+
+_WORDS: dict[int, Callable[[Place], tuple[Value, Value]]] = {
+    BLANK: lambda place: (place.left, place.integer(SIZE_AT)),
+    TORN: lambda place: (f"at most {place.left} bytes", place.integer(SIZE_AT)),
+    EMPTY: lambda place: ("a record or a blank record", "zeros"),
+    BAD_MAGIC: lambda place: ("daa320a7, daa320ab or cbd43194", f"{place.integer(MAGIC_AT) & 0xFFFFFFFF:08x}"),
+    BAD_SIZE: _sizes,
+    BAD_BODY_SIZE: lambda place: (f"0 to {place.room}", place.body_size),
+    BAD_TOPIC_SIZE: lambda place: (f"0 to {place.room - place.body_size}", place.topic_size),
+    BAD_PROPERTIES_SIZE: _properties_sizes,
+    MISPLACED: lambda place: (place.base + place.at, place.integer(PHYSICAL_OFFSET_AT, 8)),
+    BAD_BODY_CRC: _body_crcs,
+    BAD_RECORD_CRC: _record_crcs,
+}
+_CODES = {word: code for code, word in STOPS.items()}
+
+
+def describe(file: str, place: Place, why: str) -> Finding:
+    """The finding for a place where a walk stopped because of `why`, one of `checks.STOPS`."""
+    expected, found = _WORDS[_CODES[why]](place)
+    return Finding(file, place.at, "bad_blank_size" if why == STOPS[BLANK] else why, expected, found)

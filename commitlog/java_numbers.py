@@ -1,0 +1,41 @@
+"""Properties that a real store parses as numbers while it checks a record.
+
+Text that is no number makes the record invalid there, and a recovery scan would end the log at it (format page, section
+1.8), so such a message is refused before it is written.
+"""
+
+from __future__ import annotations
+
+import re
+
+from storageio import InvalidMessage
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+def is_java_number(text: str, bits: int) -> bool:
+    """Whether Java's parser takes `text` as an integer of that many bits.
+
+    >>> is_java_number("+7", 32), is_java_number(" 7", 32), is_java_number("40000", 16)
+    (True, False, False)
+    """
+    if len(text) > 24 or not _NUMBER.fullmatch(text):
+        return False
+    return -(1 << bits - 1) <= int(text) < 1 << bits - 1
+
+
+def check_number_properties(topic: str, properties: bytes) -> None:
+    """Raise `InvalidMessage` for what section 1.8 calls a trap."""
+    is_scheduled = topic == SCHEDULE_TOPIC and b"DELAY" in properties
+    if not is_scheduled and b"INNER_" not in properties:
+        return
+    from ._message_cy import decode_properties  # the kernel imports this module
+
+    pairs = decode_properties(properties)
+    wanted = {"DELAY": 32} if is_scheduled else {}
+    if "INNER_BASE" in pairs and "INNER_NUM" in pairs:
+        wanted |= {"INNER_BASE": 64, "INNER_NUM": 16}
+    for name, bits in wanted.items():
+        if name in pairs and not is_java_number(pairs[name], bits):
+            raise InvalidMessage(f"property {name} is {pairs[name]!r}: a number of {bits} bits wanted")

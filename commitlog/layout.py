@@ -1,0 +1,91 @@
+"""The commit-log record as constants (format page `docs/formats/commitlog.md`).  Big-endian, offsets from the record's start.
+
+    offset  size  field                 meaning
+    0       4     size                  whole record, this field included
+    4       4     magic                 V1, V2 (two-byte topic length) or blank
+    8       4     body_crc              CRC-32 of the body, top bit off; 0 when the body is empty
+    12      4     queue_id
+    16      4     flag                  the user's, opaque
+    20      8     queue_offset          unit number in the queue; 0 for prepared and rollback records
+    28      8     physical_offset       of this record's first byte in the whole log
+    36      4     sys_flag              see SysFlag
+    40      8     born_timestamp_ms
+    48      8     born_host             4 bytes of address (16 for IPv6), then the port in 4
+    56      8     store_timestamp_ms    12 bytes later for each IPv6 host before it
+    64      8     store_host
+    72      4     reconsume_times
+    76      8     prepared_transaction_offset
+    84      4     body_size             then the body
+    88      1     topic_size            2 bytes in V2; then the topic
+    89      2     properties_size       then the properties
+
+From `born_host` on the offsets hold for IPv4 hosts; HOST_GROWTH more bytes for each IPv6 host before a field.
+"""
+
+SIZE_AT = 0
+MAGIC_AT = SIZE_AT + 4
+BODY_CRC_AT = MAGIC_AT + 4
+QUEUE_ID_AT = BODY_CRC_AT + 4
+FLAG_AT = QUEUE_ID_AT + 4
+QUEUE_OFFSET_AT = FLAG_AT + 4
+PHYSICAL_OFFSET_AT = QUEUE_OFFSET_AT + 8
+SYS_FLAG_AT = PHYSICAL_OFFSET_AT + 8
+BORN_TIME_AT = SYS_FLAG_AT + 4
+BORN_HOST_AT = BORN_TIME_AT + 8
+HOST_SIZE = 4 + 4
+HOST_SIZE_V6 = 16 + 4
+HOST_GROWTH = HOST_SIZE_V6 - HOST_SIZE
+STORE_TIME_AT = BORN_HOST_AT + HOST_SIZE
+STORE_HOST_AT = STORE_TIME_AT + 8
+RECONSUME_AT = STORE_HOST_AT + HOST_SIZE
+PREPARED_AT = RECONSUME_AT + 4
+BODY_SIZE_AT = PREPARED_AT + 8
+BODY_AT = BODY_SIZE_AT + 4
+TOPIC_SIZE_SIZE = 1
+TOPIC_SIZE_SIZE_V2 = 2
+PROPERTIES_SIZE_SIZE = 2
+RECORD_SIZE_MIN = BODY_AT + TOPIC_SIZE_SIZE + PROPERTIES_SIZE_SIZE  # plus body, topic and properties
+assert RECORD_SIZE_MIN == 91
+
+MAGIC_V1 = -626843481  # 0xDAA320A7
+MAGIC_V2 = -626843477  # 0xDAA320AB
+MAGIC_BLANK = -875286124  # 0xCBD43194
+
+BLANK_SIZE = 8  # size and magic; every file keeps room for one
+CRC_MASK = 0x7FFFFFFF
+FILE_NAME_SIZE = 20
+FILE_SIZE_DEFAULT = 1 << 30
+
+# sys_flag bits (section 1.2)
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_MASK = 0xC
+TRANSACTION_NONE = 0x0
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+NEED_UNWRAP = 0x40
+INNER_BATCH = 0x80
+COMPRESSION_SHIFT = 8
+COMPRESSION_MASK = 0x700
+
+# Properties: name 1 value 2 name 1 value 2 ... (section 1.3)
+NAME_END = 1
+PAIR_END = 2
+PAIR_SIZE_MIN = 3
+PROPERTIES_SIZE_MAX = 32767
+TOPIC_SIZE_MAX_V1 = 127
+TOPIC_SIZE_MAX = 32767
+
+# The whole-record checksum as the last property: name, 1, ten digits, least significant first, 2 (section 1.6)
+CRC_NAME = b"__CRC32#"
+CRC_DIGITS = 10
+CRC_SIZE = len(CRC_NAME) + 1 + CRC_DIGITS + 1
+assert CRC_SIZE == 20
+
+QUEUES_MAX = 65536  # of one topic; our own limit
+BODY_SIZE_MAX_DEFAULT = 4 * 1024 * 1024
+BATCH_MEMBER_SIZE = 4 + 4 + 4 + 4 + 4 + 2  # of a wire batch, around body and properties (section 7.4)
+RECORD_ALLOWANCE = 64 * 1024  # what a record may have beyond the greatest body

@@ -1,0 +1,161 @@
+"""One file of the log in memory."""
+
+from __future__ import annotations
+
+from storageio import Disk, File, Map, Mode, StoreCorrupt
+
+from .offset_files import OffsetFile
+
+PAGE_SIZE = 4096
+
+
+class MappedFile:
+    """A file of fixed size, named by the physical offset of its first byte.
+
+    Three positions, each a byte in this file: *written* (appended; every process sees it, or, with a pool buffer, only this
+    one), *committed* (in the file, where a pool buffer stands before it; else equal to written) and *flushed* (on the disk).
+    flushed <= committed <= written <= size.
+
+    The map is made on first use and lives as long as its last view: deleting the file or dropping this object takes nothing
+    away from a reader.  A writable file keeps its descriptor until it is full and flushed.
+    """
+
+    def __init__(self, disk: Disk, path: str, start_offset: int, size_bytes: int, *, writable: bool) -> None:
+        """Of a file that exists; nothing is opened yet."""
+        self._disk = disk
+        self.path = path
+        self.start_offset = start_offset
+        self.size_bytes = size_bytes
+        self.writable = writable
+        self.written = 0
+        self.committed = 0
+        self.flushed = 0
+        self.inode = 0  # as a folder listed it; 0 for one made here
+        self._file: File | None = None
+        self._map: Map | None = None
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int) -> MappedFile:
+        """A new file with all its blocks, mapped.  Where that fails nothing is left behind.
+
+        The folder is not synced here: `MappedFileQueue` does that.
+        """
+        made = cls(disk, path, start_offset, size_bytes, writable=True)
+        there = disk.stat(path)
+        if there is not None and there.size_bytes > 0:
+            raise StoreCorrupt("a file where the next one goes", file=path, offset=0, expected="none", found=there.size_bytes)
+        try:
+            made._file = disk.open(path, Mode.CREATE)
+            made._file.allocate(size_bytes)
+            _ = made.view
+        except Exception:
+            made.close()
+            if disk.stat(path) is not None:
+                disk.delete(path)
+            raise
+        return made
+
+    @classmethod
+    def of(cls, disk: Disk, found: OffsetFile, *, writable: bool) -> MappedFile:
+        """One that a folder lists."""
+        listed = cls(disk, found.path, found.start_offset, found.size_bytes, writable=writable)
+        listed.inode = found.inode
+        return listed
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset behind the file's last byte."""
+        return self.start_offset + self.size_bytes
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a map is held here."""
+        return self._map is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more can be appended."""
+        return self.written == self.size_bytes
+
+    @property
+    def view(self) -> memoryview:
+        """All of the file's bytes, writable where the file is."""
+        if self._map is None:
+            self._map = self._opened().map(self.size_bytes, writable=self.writable)
+            if not self.writable or self.flushed == self.size_bytes:
+                self._close_file()
+        return self._map.view
+
+    def next_data(self, position: int) -> int:
+        """The first place at or behind `position` that may hold something but zeros; the size when there is none."""
+        if position >= self.size_bytes:
+            return self.size_bytes
+        found = min(self._opened().next_data(position), self.size_bytes)
+        if not self.writable:
+            self._close_file()
+        return found
+
+    def populate(self, start: int, stop: int) -> None:
+        """Have pages ready for the appends to come."""
+        if self._map is not None:
+            self._map.populate(start, min(stop, self.size_bytes))
+
+    def select(self, position: int, size_bytes: int) -> memoryview | None:
+        """A stretch of what is written, None when it is not all inside."""
+        if position < 0 or size_bytes < 0 or position + size_bytes > self.written:
+            return None
+        return self.view[position : position + size_bytes]
+
+    def can_flush(self, least_pages: int) -> bool:
+        """The rule of format page section 6.2."""
+        if self.flushed == self.size_bytes:
+            return False
+        if self.committed == self.size_bytes:
+            return True
+        if least_pages > 0:
+            return self.committed // PAGE_SIZE - self.flushed // PAGE_SIZE >= least_pages
+        return self.committed > self.flushed
+
+    def flush(self) -> int:
+        """Sync what was committed at the call; the flushed position.  After an error the position stays where it was."""
+        goal = self.committed
+        if goal > self.flushed:
+            self._opened().sync()
+            self.flushed = goal
+        if self.flushed == self.size_bytes:
+            self._close_file()
+        return self.flushed
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        """Past the map: how a pool buffer is committed, and how recovery zeroes."""
+        self._opened().write(position, data)
+
+    def set_positions(self, position: int) -> None:
+        """All three, at opening and after a cut."""
+        self.written = self.committed = self.flushed = position
+
+    def drop_map(self) -> None:
+        """Views that others hold live on."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+    def close(self) -> None:
+        """Let go of map and descriptor; nothing is synced."""
+        self.drop_map()
+        self._close_file()
+
+    def delete(self) -> None:
+        """Take the name away and let go."""
+        self._disk.delete(self.path)
+        self.close()
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path, Mode.WRITE if self.writable else Mode.READ)
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,41 @@
+"""The offset id of a record: upper-case hex of the store host and the physical offset (format page, section 7.5)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from storageio import InvalidMessage
+
+from .hosts import decode_host
+from .layout import HOST_SIZE, HOST_SIZE_V6
+
+
+class DecodedId(NamedTuple):
+    """What an offset id says."""
+
+    store_host: str
+    physical_offset: int
+
+
+def encode_message_id(store_host: bytes, physical_offset: int) -> str:
+    """32 characters for an IPv4 host, 56 for IPv6.
+
+    >>> encode_message_id(bytes.fromhex("7f0000010000007c"), 4096)
+    '7F0000010000007C0000000000001000'
+    """
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def decode_message_id(text: str) -> DecodedId:
+    """The reverse; `InvalidMessage` for anything that is no offset id."""
+    sizes = {2 * (size + 8): size for size in (HOST_SIZE, HOST_SIZE_V6)}
+    if len(text) not in sizes:
+        raise InvalidMessage(f"message id {text!r}: {len(text)} characters, expected 32 or 56")
+    try:
+        data = bytes.fromhex(text)
+    except ValueError as error:
+        raise InvalidMessage(f"message id {text!r}: {error}") from error
+    if 2 * len(data) != len(text):
+        raise InvalidMessage(f"message id {text!r}: not all of it is hex")
+    size = sizes[len(text)]
+    return DecodedId(decode_host(data[:size]), int.from_bytes(data[size:], "big", signed=True))

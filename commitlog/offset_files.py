@@ -1,0 +1,86 @@
+"""A folder of equally long files, each named by the offset of its first byte in twenty digits.
+
+The commit log and every consume queue are such folders.  How strict reading one is: format page, section 0.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from storageio import Disk, Kind, StoreCorrupt
+
+from .layout import FILE_NAME_SIZE
+
+OFFSET_MAX = (1 << 63) - 1
+
+
+class OffsetFile(NamedTuple):
+    """One file as the folder lists it."""
+
+    start_offset: int
+    path: str
+    size_bytes: int
+    modified_ms: int
+    inode: int = 0
+
+
+def file_name(start_offset: int) -> str:
+    """Twenty digits.
+
+    >>> file_name(1073741824)
+    '00000000001073741824'
+    """
+    return f"{start_offset:0{FILE_NAME_SIZE}d}"
+
+
+def list_offset_files(disk: Disk, folder: str) -> list[OffsetFile]:
+    """The files in order of their start; none for a missing folder.
+
+    Folders are passed over.  Any other name that is no decimal number is a stray file and raises `StoreCorrupt`: a real
+    store would refuse to load it.
+    """
+    if disk.stat(folder) is None:
+        return []
+    found = []
+    for entry in disk.list(folder):
+        if entry.kind is Kind.FOLDER:
+            continue
+        path = os.path.join(folder, entry.name)
+        is_number = entry.name.isascii() and entry.name.isdigit() and int(entry.name) <= OFFSET_MAX
+        if entry.kind is not Kind.FILE or not is_number:
+            raise StoreCorrupt(
+                "stray file", file=path, offset=0, expected="files named by a decimal offset", found=repr(entry.name)
+            )
+        found.append(OffsetFile(int(entry.name), path, entry.size_bytes, entry.modified_ms, entry.inode))
+    return sorted(found)
+
+
+def load_offset_files(disk: Disk, folder: str, file_size_bytes: int) -> list[OffsetFile]:
+    """As `list_offset_files`, every file of the given size; a last file of no bytes is left out (a crash left it).
+
+    The empty file is not deleted here: whoever opens for writing does that.
+    """
+    files = list_offset_files(disk, folder)
+    if files and files[-1].size_bytes == 0:
+        files.pop()
+    for file in files:
+        if file.size_bytes != file_size_bytes:
+            raise StoreCorrupt(
+                "wrong file size",
+                file=file.path,
+                offset=0,
+                expected=f"{file_size_bytes} bytes",
+                found=f"{file.size_bytes} bytes",
+            )
+    return files
+
+
+def common_file_size(files: list[OffsetFile]) -> int | None:
+    """The size that all files share, found without being told; None when there is none to go by.
+
+    Two files next to each other say it by their names too; where names and lengths disagree the lengths' majority wins and
+    `load_offset_files` then names the odd one.
+    """
+    sizes = [file.size_bytes for file in files if file.size_bytes > 0]
+    return max(set(sizes), key=sizes.count) if sizes else None

@@ -1,0 +1,43 @@
+"""How an append and a put can end (format page, section 7.1)."""
+
+from enum import IntEnum
+
+
+class PutStatus(IntEnum):
+    """The outcome of a put.  Only PUT_OK and the three flush and slave outcomes leave the message in the log."""
+
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+    SERVICE_NOT_AVAILABLE = 4
+    CREATE_MAPPED_FILE_FAILED = 5
+    MESSAGE_ILLEGAL = 6
+    PROPERTIES_SIZE_EXCEEDED = 7
+    OS_PAGE_CACHE_BUSY = 8
+    UNKNOWN_ERROR = 9
+    IN_SYNC_REPLICAS_NOT_ENOUGH = 10
+    PUT_TO_REMOTE_BROKER_FAIL = 11
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12
+    WHEEL_TIMER_FLOW_CONTROL = 13
+    WHEEL_TIMER_MSG_ILLEGAL = 14
+    WHEEL_TIMER_NOT_ENABLE = 15
+
+
+class AppendStatus(IntEnum):
+    """The outcome of an append to one mapped file."""
+
+    PUT_OK = 0
+    END_OF_FILE = 1
+    MESSAGE_SIZE_EXCEEDED = 2
+    PROPERTIES_SIZE_EXCEEDED = 3
+    UNKNOWN_ERROR = 4
+
+
+PUT_STATUS_OF = {
+    AppendStatus.PUT_OK: PutStatus.PUT_OK,
+    AppendStatus.END_OF_FILE: PutStatus.CREATE_MAPPED_FILE_FAILED,
+    AppendStatus.MESSAGE_SIZE_EXCEEDED: PutStatus.MESSAGE_ILLEGAL,
+    AppendStatus.PROPERTIES_SIZE_EXCEEDED: PutStatus.PROPERTIES_SIZE_EXCEEDED,
+    AppendStatus.UNKNOWN_ERROR: PutStatus.UNKNOWN_ERROR,
+}

@@ -1,0 +1,280 @@
+"""Over every record of a log, past whatever is damaged.
+
+`CommitLog` refuses a folder that a real store would refuse.  This reads such a folder too: it says what is wrong, and goes on
+with the next record that lies where it says and is not older than the last good one (older ones are what a truncation left
+behind).  Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Generator, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from storageio import Disk, Entry, Kind
+
+from ._message_cy import StoredMessage
+from ._scan_cy import Reader, scan
+from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
+from .findings import Finding, Place, describe, note
+from .layout import BLANK_SIZE, FILE_NAME_SIZE
+from .mapped_file import MappedFile
+from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
+from .resync import find_in_file
+
+PIECE_RECORDS = 65536  # positions found at once
+_ZEROS = bytes(1 << 20)
+
+
+class Piece(NamedTuple):
+    """Whole records in a row, all checked: bytes start..stop of `view`, which begins at physical offset `base`."""
+
+    file: str
+    view: memoryview
+    base: int
+    start: int
+    stop: int
+    positions: array[int]  # of each record in `view`
+
+    def messages(self) -> Iterator[StoredMessage]:
+        """Each record as an object."""
+        reader = Reader(self.view, self.base)
+        at = self.start
+        while at < self.stop:
+            batch, at, why = reader.decode_range(at, self.stop, 256, 0)
+            assert batch, why
+            yield from batch
+
+
+class Blank(NamedTuple):
+    """A good blank record, which ends its file."""
+
+    file: str
+    offset: int
+    size_bytes: int
+
+
+class LogEnd(NamedTuple):
+    """The physical offset behind the last record, that record, and what is wrong behind it."""
+
+    offset: int
+    last: StoredMessage | None
+    problem: Finding | None
+
+
+Step = Piece | Blank | Finding
+
+
+class LogFiles:
+    """What lies in the folders of a log, good or not."""
+
+    def __init__(self, disk: Disk, folders: list[str], file_size_bytes: int | None = None) -> None:
+        """Lists; opens nothing.  The file size is found from the files where it is not given."""
+        self._disk = disk
+        self.folders = sorted(folders)
+        self.files: list[OffsetFile] = []
+        self.strays: list[Finding] = []
+        for folder in self.folders:
+            for entry in disk.list(folder):
+                self._take(folder, entry)
+        self.files.sort()
+        self.file_size_bytes = file_size_bytes or common_file_size(self.files) or 0
+
+    def _take(self, folder: str, entry: Entry) -> None:
+        """A file of the log, a folder (passed over), or a stray."""
+        path = os.path.join(folder, entry.name)
+        is_number = entry.name.isascii() and entry.name.isdigit() and int(entry.name[:30]) <= OFFSET_MAX
+        if entry.kind is Kind.FILE and is_number:
+            self.files.append(OffsetFile(int(entry.name), path, entry.size_bytes, entry.modified_ms))
+        elif entry.kind is not Kind.FOLDER:
+            found = repr(entry.name) if entry.kind is Kind.FILE else f"{entry.name!r}, no regular file"
+            self.strays.append(Finding(path, 0, "stray_file", "regular files named by a decimal offset", found))
+
+    def check(self) -> Iterator[Finding]:
+        """Names, sizes and gaps; what a real store would refuse to load is a problem."""
+        yield from self.strays
+        for file in self.files:
+            yield from self._check_file(file)
+        for before, after in pairwise(self.files):
+            wanted = before.start_offset + self.file_size_bytes
+            if after.start_offset > wanted and after.start_offset % (self.file_size_bytes or 1) == 0:
+                yield Finding(after.path, 0, "missing_file", file_name(wanted), file_name(after.start_offset))
+            elif after.start_offset == before.start_offset:
+                yield Finding(after.path, 0, "double_file", "one file of this offset", before.path)
+
+    def _check_file(self, file: OffsetFile) -> Iterator[Finding]:
+        size = self.file_size_bytes
+        name = os.path.basename(file.path)
+        if len(name) != FILE_NAME_SIZE:
+            yield note(file.path, 0, "short_name", file_name(file.start_offset), name)
+        if size and file.start_offset % size:
+            yield Finding(file.path, 0, "misnamed_file", f"a multiple of {size}", file.start_offset)
+        if file.size_bytes == 0:
+            expected = f"{size} bytes" if size else "a file with bytes"
+            finding = Finding(file.path, 0, "empty_file", expected, "0 bytes")
+            # the real store deletes an empty last file at its start: a crash came between making and filling it
+            yield finding._replace(is_problem=file is not self.files[-1])
+        elif file.size_bytes != size:
+            yield Finding(file.path, 0, "wrong_file_size", f"{size} bytes", f"{file.size_bytes} bytes")
+
+    def walk(self) -> Iterator[Step]:
+        """Every record of every file, and what is wrong between them."""
+        return _Walk(self._disk, self.files).steps()
+
+    def messages(self) -> Iterator[StoredMessage | Finding]:
+        """Every message in log order, and what is wrong between them."""
+        for step in self.walk():
+            if isinstance(step, Piece):
+                yield from step.messages()
+            elif isinstance(step, Finding):
+                yield step
+
+    def end(self) -> LogEnd:
+        """Where the records end, by the headers of the last file that has any: quick, checks no checksum."""
+        for found in reversed(self.files):
+            if found.size_bytes == 0:
+                continue
+            file = MappedFile.of(self._disk, found, writable=False)
+            end = _end_of(file)
+            if end.last is not None or end.problem is not None:
+                return end
+        return LogEnd(self.files[0].start_offset if self.files else 0, None, None)
+
+    def first(self) -> StoredMessage | None:
+        """The log's first record, if it is a good one."""
+        found = self.message_at(self.files[0].start_offset) if self.files else None
+        return found if isinstance(found, StoredMessage) else None
+
+    def find(self, offset: int) -> OffsetFile | None:
+        """The file that holds a physical offset."""
+        for file in self.files:
+            if file.start_offset <= offset < file.start_offset + file.size_bytes:
+                return file
+        return None
+
+    def message_at(self, offset: int) -> StoredMessage | Finding | None:
+        """The record that begins at a physical offset, what is wrong with it, or None outside of all files."""
+        found = self.find(offset)
+        if found is None:
+            return None
+        file = MappedFile.of(self._disk, found, writable=False)
+        reader = Reader(file.view, file.start_offset)
+        code = reader.check(offset - file.start_offset, CHECK_ALL)
+        place = Place(file.view, offset - file.start_offset, file.start_offset)
+        if code == BLANK:
+            return Finding(file.path, place.at, "blank", "a record", f"a blank record of {place.integer(0)} bytes")
+        if code == TORN and place.left < BLANK_SIZE:
+            return Finding(file.path, place.at, STOPS[TORN], "a record", f"the last {place.left} bytes of the file")
+        return reader.decode(place.at, 0) if code > 0 else describe(file.path, place, STOPS[code])
+
+
+class _Walk:
+    """The state of one walk over all files."""
+
+    def __init__(self, disk: Disk, files: list[OffsetFile]) -> None:
+        self._disk = disk
+        self._files = files
+        self._last_ms = 0  # store time of the last good record
+        self._open: list[Finding] = []  # zeros that are the log's end, unless a later file goes on
+        self._tail: Finding | None = None  # a bad place with nothing good behind it so far
+
+    def steps(self) -> Iterator[Step]:
+        for found in self._files:
+            if found.size_bytes:
+                yield from self._file(MappedFile.of(self._disk, found, writable=False))
+        if self._tail is not None:
+            expected, ends = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
+            yield note(self._tail.file, self._tail.offset, "tail", expected, ends)
+
+    def _file(self, file: MappedFile) -> Iterator[Step]:
+        """Each turn gets further, so there are at most as many as bytes."""
+        view, at = file.view, 0
+        while at < file.size_bytes:
+            piece, why = _piece(file, at, CHECK_ALL)
+            if piece.positions:
+                yield from self._went_on(piece)
+                yield piece
+            place = Place(view, piece.stop, file.start_offset)
+            if why == "full":
+                at = piece.stop
+            elif why == "end" or (why == STOPS[TORN] and place.left < BLANK_SIZE):
+                break
+            else:
+                at = yield from self._stopped(file, place, why)
+                assert at > place.at, "a walk goes forward"
+        file.close()
+
+    def _went_on(self, piece: Piece) -> Iterator[Finding]:
+        """Good records: what looked like the end before them was not."""
+        yield from self._open
+        self._open, self._tail = [], None
+        last = Reader(piece.view, piece.base).decode(piece.positions[-1], 0)
+        assert last is not None, "a record that was checked"
+        self._last_ms = last.store_timestamp_ms
+
+    def _stopped(self, file: MappedFile, place: Place, why: str) -> Generator[Step, None, int]:
+        """Say what lies at the place; returns where to go on."""
+        if why == STOPS[BLANK] and place.integer(0) == place.left:
+            yield Blank(file.path, place.at, place.left)
+            yield from _stale_bytes(file, place.at + BLANK_SIZE)
+            return file.size_bytes
+        finding = describe(file.path, place, why)
+        ahead = self._next_record(file, place)
+        if why != STOPS[EMPTY]:
+            yield finding
+            self._tail = None if ahead >= 0 else finding
+        elif ahead >= 0:
+            yield finding
+        else:
+            self._open.append(finding)
+            yield from _stale_bytes(file, place.at)
+        return ahead if ahead >= 0 else file.size_bytes
+
+    def _next_record(self, file: MappedFile, place: Place) -> int:
+        """The next record that lies where it says and is no older than the last good one, -1 without one."""
+        reader = Reader(place.view, place.base)
+        at = find_in_file(file, place.at + 1)
+        while at >= 0:
+            message = reader.decode(at, 0)
+            assert message is not None, "a record that was checked"
+            if message.store_timestamp_ms >= self._last_ms:
+                return at
+            at = find_in_file(file, at + message.size)
+        return -1
+
+
+def _piece(file: MappedFile, at: int, checks: int) -> tuple[Piece, str]:
+    """Records from `at` on, as many as lie in a row, and why there are no more."""
+    view = file.view
+    positions, sizes = array("q", bytes(8 * PIECE_RECORDS)), array("i", bytes(4 * PIECE_RECORDS))
+    stop, why, rows = scan(view, at, file.size_bytes, file.start_offset, checks, positions, sizes)
+    return Piece(file.path, view, file.start_offset, at, stop, positions[:rows]), why
+
+
+def _end_of(file: MappedFile) -> LogEnd:
+    """Where the records of one file end."""
+    last, at, why = -1, 0, "full"
+    while why == "full":
+        piece, why = _piece(file, at, CHECK_PLACE)
+        at = piece.stop
+        last = piece.positions[-1] if piece.positions else last
+    place = Place(file.view, at, file.start_offset)
+    is_blank = why == STOPS[BLANK] and place.integer(0) == place.left
+    is_end = is_blank or why in ("end", STOPS[EMPTY]) or (why == STOPS[TORN] and place.left < BLANK_SIZE)
+    message = Reader(file.view, file.start_offset).decode(last, 0) if last >= 0 else None
+    end_offset = file.start_offset + (file.size_bytes if is_blank else at)
+    return LogEnd(end_offset, message, None if is_end else describe(file.path, place, why))
+
+
+def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:
+    """A note where bytes behind the end are not zero, as a truncation leaves them."""
+    view, at = file.view, file.next_data(start)
+    while at < file.size_bytes:
+        part = bytes(view[at : at + len(_ZEROS)])
+        if part != _ZEROS[: len(part)]:
+            first = at + len(part) - len(part.lstrip(b"\0"))
+            yield note(file.path, first, "stale_bytes", "zeros behind the end", bytes(view[first : first + 16]).hex(" "))
+            return
+        at = file.next_data(at + len(part))

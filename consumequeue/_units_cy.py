@@ -1,0 +1,135 @@
+"""Walks over packed queue units.  All of it without the GIL; the callers bound every buffer."""
+
+from __future__ import annotations
+
+from array import array
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from .layout import PHYSICAL_OFFSET_MAX, SIZE_AT, UNIT_SIZE
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        SOURCE_HASH,
+        I32,
+        I64,
+        Bool,
+        I64s,
+        Nothing,
+        Size,
+        Source,
+        get_i32,
+        get_i64,
+        i64s_of,
+        source_of,
+    )
+
+NO_SIZE = 0  # a unit's size where there is no unit
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_valid(source: Source, at: Size) -> Bool:
+    """Offset not negative, size positive (section 2.1)."""
+    return get_i64(source, at) >= 0 and get_i32(source, at + SIZE_AT) > NO_SIZE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_valid(source: Source, count: Size) -> Size:
+    index: Size = 0
+    while index < count and _is_valid(source, UNIT_SIZE * index):
+        index += 1
+    return index
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_below(source: Source, count: Size, physical_offset: I64) -> Size:
+    index: Size = 0
+    while index < count and _is_valid(source, UNIT_SIZE * index) and get_i64(source, UNIT_SIZE * index) < physical_offset:
+        index += 1
+    return index
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _run(source: Source, count: Size, wants_new: Bool, state: I64s) -> Nothing:
+    """state[0] = greatest record end so far, in and out; state[1] = how many units go on like the first."""
+    index: Size = 0
+    offset: I64 = 0
+    size: I32 = 0
+    top: I64 = state[0]
+    while index < count:
+        offset = get_i64(source, UNIT_SIZE * index)
+        size = get_i32(source, UNIT_SIZE * index + SIZE_AT)
+        if offset < 0 or offset > PHYSICAL_OFFSET_MAX or size <= NO_SIZE:
+            break
+        if (offset + size > top) != wants_new:
+            break
+        if wants_new:
+            top = offset + size
+        index += 1
+    state[0] = top
+    state[1] = index
+
+
+def count_valid(units: bytes | memoryview) -> int:
+    """How many units stand before the first that is none."""
+    held: memoryview = memoryview(units).cast("B")
+    source: Source = source_of(held)
+    count: Size = len(held) // UNIT_SIZE
+    found: Size = 0
+    with cython.nogil:
+        found = _count_valid(source, count)
+    return found
+
+
+def count_below(units: bytes | memoryview, physical_offset: int) -> int:
+    """How many units stand before the first that is none or that points at `physical_offset` or behind it."""
+    held: memoryview = memoryview(units).cast("B")
+    source: Source = source_of(held)
+    count: Size = len(held) // UNIT_SIZE
+    limit: I64 = physical_offset
+    found: Size = 0
+    with cython.nogil:
+        found = _count_below(source, count, limit)
+    return found
+
+
+def count_new(units: bytes | memoryview, max_physical_offset: int) -> tuple[int, int]:
+    """(leading units whose record ends behind all before it, the greatest end after them)."""
+    return _count_run(units, max_physical_offset, True)
+
+
+def count_repeated(units: bytes | memoryview, max_physical_offset: int) -> int:
+    """Leading units whose record ends at or before `max_physical_offset`."""
+    return _count_run(units, max_physical_offset, False)[0]
+
+
+def _count_run(units: bytes | memoryview, max_physical_offset: int, wants_new: bool) -> tuple[int, int]:
+    held: memoryview = memoryview(units).cast("B")
+    source: Source = source_of(held)
+    count: Size = len(held) // UNIT_SIZE
+    new: Bool = wants_new
+    held_state: memoryview = memoryview(array("q", [max_physical_offset, 0]))
+    state: I64s = i64s_of(held_state)
+    with cython.nogil:
+        _run(source, count, new, state)
+    return state[1], state[0]
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

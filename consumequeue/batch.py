@@ -1,0 +1,122 @@
+"""Batch queues: one 46-byte unit for a record that holds many messages (section 2.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storageio import InvalidMessage
+
+from .layout import BATCH_UNIT, BATCH_UNIT_SIZE
+from .queue_files import QueueFiles
+from .unit_folder import UnitFolder
+
+NO_COMPACTED_OFFSET = -1
+RESERVED = 0
+BATCH_SIZE_MAX = 32767
+EMPTY = -1  # the minimum of a queue without units
+
+
+class BatchUnit(NamedTuple):
+    """Where a record lies and which queue offsets it holds: `base_offset` and `batch_size - 1` behind it."""
+
+    physical_offset: int
+    size_bytes: int
+    tags_code: int
+    store_timestamp_ms: int
+    base_offset: int
+    batch_size: int
+    compacted_offset: int = NO_COMPACTED_OFFSET
+    reserved: int = RESERVED
+
+    @property
+    def is_valid(self) -> bool:
+        """As a reader finds the end of a queue."""
+        return self.physical_offset >= 0 and self.size_bytes > 0 and self.base_offset >= 0 and self.batch_size > 0
+
+
+class BatchQueue(UnitFolder):
+    """The files `batchconsumequeue/<topic>/<queue id>/<20 digits>`, named by byte as all queue files."""
+
+    __slots__ = ()
+    unit_size = BATCH_UNIT_SIZE
+
+    def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
+        """As `UnitFolder`; `root` is the folder `batchconsumequeue`."""
+        super().__init__(root, topic, queue_id, file_size_bytes, files)
+
+    def _count_valid(self, units: bytes) -> int:
+        count = 0
+        for fields in BATCH_UNIT.iter_unpack(units[: len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]):
+            if not BatchUnit._make(fields).is_valid:
+                break
+            count += 1
+        return count
+
+    def unit(self, index: int) -> BatchUnit | None:
+        """Unit number `index` of the queue, counted from its very first; None when there is none."""
+        data = self.read_unit(index * BATCH_UNIT_SIZE) if index >= 0 else None
+        return BatchUnit._make(BATCH_UNIT.unpack(data)) if data else None
+
+    @property
+    def first_index(self) -> int:
+        """The number of the first unit still there."""
+        return self.starts[0] // BATCH_UNIT_SIZE if self.starts else 0
+
+    @property
+    def stop_index(self) -> int:
+        """The number of the next unit."""
+        return self.written // BATCH_UNIT_SIZE
+
+    @property
+    def last_unit(self) -> BatchUnit | None:
+        """None for an empty queue."""
+        return self.unit(self.stop_index - 1)
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset, -1 without units."""
+        first = self.unit(self.first_index)
+        return first.base_offset if first else EMPTY
+
+    @property
+    def max_offset(self) -> int:
+        """The next queue offset, 0 without units."""
+        last = self.last_unit
+        return last.base_offset + last.batch_size if last else 0
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Where the last unit's record *begins* (an ordinary queue's is where it ends), -1 without units."""
+        last = self.last_unit
+        return last.physical_offset if last else EMPTY
+
+    def units(self) -> Iterator[BatchUnit]:
+        """All of them."""
+        at = self.first_index * BATCH_UNIT_SIZE
+        while (packed := self.rest(at)) is not None:
+            yield from map(BatchUnit._make, BATCH_UNIT.iter_unpack(packed))
+            at += len(packed)
+
+    def index_of(self, queue_offset: int) -> int:
+        """The number of the unit that holds a queue offset; `stop_index` when none does."""
+        low, high = self.first_index, self.stop_index
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and unit.base_offset + unit.batch_size > queue_offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def append(self, unit: BatchUnit) -> bool:
+        """Append one; false when its record is not behind the last one's (a repeat)."""
+        self._must_write()
+        if not unit.is_valid or unit.batch_size > BATCH_SIZE_MAX:
+            raise InvalidMessage(f"{self!r}: {unit} is no unit")
+        if unit.physical_offset <= self.max_physical_offset:
+            return False
+        self._make_room(self.written)
+        self._write(BATCH_UNIT.pack(*unit))
+        return True

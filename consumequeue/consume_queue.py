@@ -1,0 +1,309 @@
+"""One topic and queue id: its units, appended by RocketMQ's rules and read by queue offset."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storageio import InvalidMessage
+
+from ._units_cy import count_below, count_new, count_repeated, count_valid
+from .layout import PRE_BLANK, UNIT, UNIT_SIZE
+from .queue_files import QueueFiles
+from .unit_folder import READ_SIZE, UnitFolder
+
+NO_RECORD = -1  # the greatest record end of a queue without units
+END_MAX = (1 << 63) - 1
+LOG = logging.getLogger(__name__)
+
+
+class Unit(NamedTuple):
+    """Where a message's record lies, and the hash of its tags."""
+
+    physical_offset: int
+    size_bytes: int
+    tags_code: int
+
+
+class ConsumeQueue(UnitFolder):
+    """The files `<folder>/<20 digits>` of 20-byte units; a queue offset is a unit's number.
+
+    An open queue costs a few hundred bytes: no descriptor, no map, and its files are listed when first needed.
+    """
+
+    __slots__ = ("_max_physical_offset", "_min_offset")
+    unit_size = UNIT_SIZE
+
+    def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
+        """As `UnitFolder`; `file_size_bytes` is a multiple of the unit."""
+        super().__init__(root, topic, queue_id, file_size_bytes, files)
+        self._max_physical_offset: int | None = None
+        self._min_offset: int | None = None
+
+    def _count_valid(self, units: bytes) -> int:
+        return count_valid(units)
+
+    def _moved(self) -> None:
+        self._max_physical_offset = None
+        if self._min_offset is not None and self._min_offset * UNIT_SIZE > self._written:
+            self._min_offset = None
+
+    def reload(self) -> None:
+        """The minimum too."""
+        self._min_offset = None
+        super().reload()
+
+    # Bounds
+
+    @property
+    def max_offset(self) -> int:
+        """The number of the next unit."""
+        return self.written // UNIT_SIZE
+
+    @property
+    def min_offset(self) -> int:
+        """The first unit that still has its record: see `correct_min_offset`.  Never one of the blanks before a first unit."""
+        if self._min_offset is None:
+            self._min_offset = self._first_unit()
+            self._min_offset = self._corrected(self._files.log_min_offset)
+        starts = self.starts
+        return max(self._min_offset, starts[0] // UNIT_SIZE) if starts else self._min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Where the last unit's record ends, -1 without one.  A blank before the first unit is no record (section 2.3)."""
+        if self._max_physical_offset is None:
+            last = self.read_unit(self.written - UNIT_SIZE)
+            unit = Unit._make(UNIT.unpack(last)) if last and last != PRE_BLANK else None
+            end = unit.physical_offset + unit.size_bytes if unit else NO_RECORD
+            self._max_physical_offset = min(end, END_MAX)
+        return self._max_physical_offset
+
+    def _first_unit(self) -> int:
+        """Of the first file, behind its blanks."""
+        starts = self.starts
+        low = starts[0] // UNIT_SIZE if starts else 0
+        if self.read_unit(low * UNIT_SIZE) != PRE_BLANK:
+            return low
+        high = min(self.max_offset, low + self.file_size_bytes // UNIT_SIZE)
+        while low < high:
+            middle = (low + high) // 2
+            if self.read_unit(middle * UNIT_SIZE) == PRE_BLANK:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    @property
+    def is_min_known(self) -> bool:
+        """Whether the minimum was asked for; before that it costs nothing to be right."""
+        return self._min_offset is not None
+
+    def correct_min_offset(self, log_min_offset: int) -> int:
+        """Move the minimum past the units whose records left the log (section 5.5); returns it.
+
+        RocketMQ searches the first file only, and leaves a minimum too low while that file holds nothing valid any more.
+        """
+        self._min_offset = self._corrected(log_min_offset)
+        return self._min_offset
+
+    def _corrected(self, log_min_offset: int) -> int:
+        known, stop = self.min_offset, self.max_offset
+        if log_min_offset <= 0:
+            return known
+        last = self.unit(stop - 1)
+        if last is None or known >= stop:
+            return known
+        if last.physical_offset < log_min_offset:
+            return stop
+        return self.find_physical(log_min_offset, known)
+
+    def roll_next_file(self, queue_offset: int) -> int:
+        """The first queue offset of the file after the one that `queue_offset` falls into."""
+        units = self.file_size_bytes // UNIT_SIZE
+        return queue_offset + units - queue_offset % units
+
+    # Reading
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """None when there is none."""
+        data = self.read_unit(queue_offset * UNIT_SIZE) if queue_offset >= 0 else None
+        return Unit._make(UNIT.unpack(data)) if data else None
+
+    def index_buffer(self, queue_offset: int) -> memoryview | None:
+        """The units from there to the end of their file, packed, without a copy (RocketMQ's getIndexBuffer).
+
+        None when there is none at `queue_offset`, or it lies below the minimum.
+        """
+        return self.rest(queue_offset * UNIT_SIZE) if queue_offset >= self.min_offset else None
+
+    def units(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Unit]]:
+        """(queue offset, unit) from `start`, or the minimum if that is greater, to before `stop`, across files."""
+        at = max(start, self.min_offset)
+        end = self.max_offset if stop is None else min(stop, self.max_offset)
+        while at < end:
+            packed = self.rest(at * UNIT_SIZE)
+            if packed is None:
+                return
+            packed = packed[: (end - at) * UNIT_SIZE]
+            for fields in UNIT.iter_unpack(packed):
+                yield at, Unit._make(fields)
+                at += 1
+
+    def find_physical(self, physical_offset: int, low: int | None = None) -> int:
+        """The first queue offset whose record begins at `physical_offset` or behind it; the maximum when none does.
+
+        `low`: where to begin, the minimum unless said.
+        """
+        low = self.min_offset if low is None else low
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and unit.physical_offset >= physical_offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def disorder(self) -> Iterator[tuple[int, Unit]]:
+        """Units that are none, or whose record does not end behind the one before: only damage makes such."""
+        top = NO_RECORD
+        for queue_offset, unit in self.units(self.min_offset):
+            end = unit.physical_offset + unit.size_bytes
+            if unit.physical_offset < 0 or unit.size_bytes <= 0 or end <= top:
+                yield queue_offset, unit
+            else:
+                top = end
+
+    # Writing
+
+    def append(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int) -> int:
+        """`append_run` for one unit."""
+        return self.append_run(queue_offset, UNIT.pack(physical_offset, size_bytes, tags_code))
+
+    def append_run(self, queue_offset: int, units: bytes | bytearray | memoryview) -> int:
+        """Append packed units of consecutive queue offsets, the first being `queue_offset`; how many were written.
+
+        Section 2.3: a unit whose record ends at or before the greatest end so far is a repeat and passed over, as is one
+        whose place is already taken; after a gap the units go to the current place anyway, and the log says so.  What was
+        written stays written when the disk refuses the rest; the same call again goes on there.
+        """
+        self._must_write()
+        packed = memoryview(units).cast("B")
+        count = len(packed) // UNIT_SIZE
+        if self._follows(queue_offset, len(packed)):
+            fresh, top = count_new(packed, self.max_physical_offset)
+            if fresh == count:  # nearly always: nothing of what follows could happen
+                self._write(packed)
+                self._max_physical_offset = top
+                return count
+        if len(packed) % UNIT_SIZE or queue_offset < 0 or count_valid(packed) < count:
+            raise InvalidMessage(f"{self!r}: {len(packed)} bytes at offset {queue_offset} are no run of units")
+        done = added = 0
+        while done < count:
+            done += count_repeated(packed[done * UNIT_SIZE :], self.max_physical_offset)
+            if done == count:
+                break
+            step, is_written = self._append_some(queue_offset + done, packed[done * UNIT_SIZE :])
+            done += step
+            added += step if is_written else 0
+        return added
+
+    def _follows(self, queue_offset: int, size_bytes: int) -> bool:
+        """Whether units of these bytes belong right behind the last one, in the same file."""
+        starts = self._starts
+        if not starts or size_bytes % UNIT_SIZE or queue_offset * UNIT_SIZE != self._written:
+            return False
+        return starts[-1] < self._written and self._written + size_bytes <= starts[-1] + self.file_size_bytes
+
+    def _append_some(self, queue_offset: int, packed: memoryview) -> tuple[int, bool]:
+        """(units dealt with, whether they were written); the first of them is no repeat by its record."""
+        expected = queue_offset * UNIT_SIZE
+        if not count_new(packed[:UNIT_SIZE], NO_RECORD)[0]:
+            raise InvalidMessage(f"{self!r}: no log is as long as {UNIT.unpack(packed[:UNIT_SIZE])} says")
+        self._make_room(expected)
+        if queue_offset and self._is_untouched():
+            self._begin_at(expected)
+        taken = (self._written - expected) // UNIT_SIZE
+        if queue_offset and taken > 0:
+            return min(taken, len(packed) // UNIT_SIZE), False
+        if queue_offset and taken < 0:
+            LOG.warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
+        room = self.starts[-1] + self.file_size_bytes - self._written
+        if not queue_offset and taken:
+            room = UNIT_SIZE  # offset 0 goes anywhere, but not what follows it
+        count, top = count_new(packed[:room], self.max_physical_offset)
+        self._write(packed[: count * UNIT_SIZE])
+        self._max_physical_offset = top
+        return count, True
+
+    def _is_untouched(self) -> bool:
+        """Whether the only file is empty."""
+        return len(self.starts) == 1 and self._written == self.starts[0]
+
+    def _begin_at(self, expected: int) -> None:
+        """Fill the first file with blanks up to a queue's first unit (section 2.3, step 3)."""
+        start = self.starts[0]
+        if start < expected < start + self.file_size_bytes:
+            self._write(PRE_BLANK * ((expected - start) // UNIT_SIZE))
+        if start <= expected < start + self.file_size_bytes:
+            self._min_offset = expected // UNIT_SIZE
+            self._max_physical_offset = NO_RECORD
+
+    # Taking away
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut every unit from the first, seen from the last file back, whose record begins there or behind (section 5.3).
+
+        The cut bytes are zeroed and files behind the end deleted.
+        """
+        self._must_write()
+        kept = list(self.starts)
+        end = 0
+        while kept:
+            start = kept[-1]
+            end = self._end_below(start, physical_offset)
+            if end > start:
+                break
+            kept.pop()
+        self._written = end if kept else 0
+        self._flushed = min(self._flushed, self._written)
+        self._moved()
+        self._cut(kept)
+        self._min_offset = min(self.min_offset, self.max_offset) if kept else None
+
+    def _end_below(self, start: int, physical_offset: int) -> int:
+        """Where the units of a file end that point below `physical_offset`."""
+        at = start
+        size = READ_SIZE // UNIT_SIZE * UNIT_SIZE
+        stop = min(self._written, start + self.file_size_bytes)
+        while at < stop:
+            units = self._read(start, at, min(size, stop - at))
+            found = count_below(units, physical_offset)
+            at += found * UNIT_SIZE
+            if found * UNIT_SIZE < len(units):
+                break
+        return at
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete leading files whose last unit's record left the log, never the last file; how many (section 6.7)."""
+        self._must_write()
+        with self._files.structure:
+            starts = self.starts
+            kept = list(starts)
+            while len(kept) > 1:
+                last = self.unit((kept[0] + self.file_size_bytes) // UNIT_SIZE - 1)
+                if last is None or last.physical_offset >= log_min_offset:
+                    break
+                kept.pop(0)
+            if len(kept) < len(starts):
+                self._delete_all_but(kept)
+                self._min_offset = max(self.min_offset, kept[0] // UNIT_SIZE)
+        return len(starts) - len(kept)
+
+    def is_expired(self, log_min_offset: int) -> bool:
+        """Whether every unit's record left the log; false without units."""
+        last = self.unit(self.max_offset - 1)
+        return last is not None and last.physical_offset < log_min_offset

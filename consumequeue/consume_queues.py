@@ -1,0 +1,181 @@
+"""All queues of a store: topic -> queue id -> queue, found from the folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from commitlog.offset_files import common_file_size, list_offset_files
+from storageio import Disk, InvalidMessage, Kind
+
+from .consume_queue import NO_RECORD, ConsumeQueue
+from .layout import FILE_SIZE_DEFAULT, round_up
+from .queue_files import QueueFiles
+
+QUEUE_ID_MAX = (1 << 31) - 1
+NAME_SIZE_MAX = 255  # bytes of one name in a folder
+
+
+def check_topic(topic: str) -> str:
+    """Refuse a topic whose name is no plain name of a folder."""
+    if not topic or topic in {".", ".."} or "/" in topic or "\\" in topic or "\0" in topic:
+        raise InvalidMessage(f"a topic named {topic!r} would lie outside its folder")
+    if len(os.fsencode(topic)) > NAME_SIZE_MAX:
+        raise InvalidMessage(f"a topic of {len(os.fsencode(topic))} bytes has no folder: {NAME_SIZE_MAX} at most")
+    return topic
+
+
+def check_queue_id(queue_id: int) -> int:
+    """Refuse what is no queue id."""
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise InvalidMessage(f"queue id {queue_id} is not in 0..{QUEUE_ID_MAX}")
+    return queue_id
+
+
+def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
+    """(topic, queue id) of every folder `<folder>/<topic>/<integer>`, other names skipped (section 0)."""
+    if disk.stat(folder) is None:
+        return
+    for topic in disk.list(folder):
+        if topic.kind is not Kind.FOLDER:
+            continue
+        for entry in disk.list(os.path.join(folder, topic.name)):
+            is_number = entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name
+            if entry.kind is Kind.FOLDER and is_number and int(entry.name) <= QUEUE_ID_MAX:
+                yield topic.name, int(entry.name)
+
+
+def find_file_size(disk: Disk, folder: str) -> int | None:
+    """The file size that the queues below `folder` have; None when there is no file."""
+    for topic, queue_id in queue_folders(disk, folder):
+        found = common_file_size(list_offset_files(disk, os.path.join(folder, topic, str(queue_id))))
+        if found is not None:
+            return found
+    return None
+
+
+class ConsumeQueues:
+    """The folder `consumequeue/`.  One thread appends; any number read."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        writable: bool,
+        file_size_bytes: int = FILE_SIZE_DEFAULT,
+        files: QueueFiles | None = None,
+        log_min_offset: int = 0,
+    ) -> None:
+        """Finds the queues and opens nothing.  `file_size_bytes` is rounded up to whole units.
+
+        Each queue's minimum is corrected by `log_min_offset` when it is first asked for (section 5.5).
+        """
+        self.disk = disk
+        self.folder = folder
+        self.file_size_bytes = round_up(file_size_bytes)
+        self.files = files or QueueFiles(disk, writable=writable)
+        self.files.log_min_offset = log_min_offset
+        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self.discover()
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Every queue, as they are at the call."""
+        return iter([queue for queues in list(self._topics.values()) for queue in list(queues.values())])
+
+    def __len__(self) -> int:
+        """How many queues."""
+        return sum(len(queues) for queues in self._topics.values())
+
+    def discover(self) -> None:
+        """Add queues whose folder came since (a reader beside a live writer)."""
+        for topic, queue_id in queue_folders(self.disk, self.folder):
+            if self.get(topic, queue_id) is None:
+                self._add(topic, queue_id)
+
+    def topics(self) -> list[str]:
+        """Sorted."""
+        return sorted(self._topics)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Sorted; none for an unknown topic."""
+        return sorted(self._topics.get(topic, ()))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """None when there is none."""
+        return self._topics.get(topic, {}).get(queue_id)
+
+    def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue that is not there yet has no folder before its first unit."""
+        found = self.get(topic, queue_id)
+        return found if found is not None else self._add(check_topic(topic), check_queue_id(queue_id))
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = ConsumeQueue(self.folder, topic, queue_id, self.file_size_bytes, self.files)
+        return self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
+
+    def load(self) -> None:
+        """List and check the files of every queue now: a stray file or a wrong size is an error (section 0)."""
+        for queue in self:
+            _ = queue.starts
+
+    def recover(self) -> None:
+        """`recover` and `drop_tail` of every queue: what a writer does after an unclean stop."""
+        for queue in self:
+            queue.recover()
+            queue.drop_tail()
+
+    def max_physical_offset(self) -> int:
+        """The greatest end of a record that a queue knows, -1 without any (section 5.2 b)."""
+        return max((queue.max_physical_offset for queue in self), default=NO_RECORD)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut every queue (section 5.3)."""
+        for queue in self:
+            queue.truncate(physical_offset)
+
+    def correct_min_offsets(self, log_min_offset: int) -> None:
+        """Of every queue (section 5.5): of those whose minimum is known now, of the others when they are asked."""
+        self.files.log_min_offset = log_min_offset
+        for queue in self:
+            if queue.is_min_known:
+                queue.correct_min_offset(log_min_offset)
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete files whose records left the log and correct the minima; how many files (section 6.7)."""
+        deleted = 0
+        self.files.log_min_offset = log_min_offset
+        for queue in self:
+            deleted += queue.delete_expired(log_min_offset)
+            queue.correct_min_offset(log_min_offset)
+        return deleted
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Of every queue; whether anything was synced (section 2.7)."""
+        return sum(queue.flush(least_pages) for queue in self) > 0
+
+    def remove(self, topic: str, queue_id: int) -> None:
+        """Delete a queue with its folder, and the topic's folder after its last queue."""
+        queue = self._topics.get(topic, {}).pop(queue_id, None)
+        if queue is not None:
+            queue.destroy()
+        if topic in self._topics and not self._topics[topic]:
+            del self._topics[topic]
+            place = os.path.join(self.folder, topic)
+            if self.disk.stat(place) is not None and not self.disk.list(place):
+                self.disk.delete_folder(place)
+                self.disk.sync_folder(self.folder)
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete all its queues."""
+        for queue_id in self.queue_ids(topic):
+            self.remove(topic, queue_id)
+
+    def destroy(self) -> None:
+        """Delete all queues: what RocketMQ does when no log file is left (section 5.2)."""
+        for topic in self.topics():
+            self.remove_topic(topic)
+
+    def close(self) -> None:
+        """Give descriptors and maps back.  Does not flush."""
+        self.files.close()

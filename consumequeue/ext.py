@@ -1,0 +1,109 @@
+"""Extended units: the filter bitmaps that a broker may keep beside its queues (section 2.5).  Read only."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from commitlog.offset_files import OffsetFile, common_file_size, list_offset_files, load_offset_files
+from storageio import Disk, Mode, StoreCorrupt
+
+from .layout import (
+    EXT_ADDRESS_BASE,
+    EXT_ADDRESS_MAX,
+    EXT_FILE_SIZE_DEFAULT,
+    EXT_UNIT,
+    EXT_UNIT_SIZE_MIN,
+)
+
+
+class ExtUnit(NamedTuple):
+    """What the queue's unit had no room for."""
+
+    tags_code: int
+    store_timestamp_ms: int
+    bitmap: bytes
+    size_bytes: int
+
+
+def is_ext_address(tags_code: int) -> bool:
+    """Whether a queue unit's tags code is the address of an extended unit."""
+    return tags_code <= EXT_ADDRESS_MAX
+
+
+class ConsumeQueueExt:
+    """The files `<folder>/<20 digits>` of one queue's extended units.  Each call opens and closes what it reads."""
+
+    def __init__(self, disk: Disk, folder: str, file_size_bytes: int | None = None) -> None:
+        """`folder`: `consumequeue_ext/<topic>/<queue id>`; the size is found from the files when not given."""
+        self._disk = disk
+        self.folder = folder
+        self.file_size_bytes = file_size_bytes or self._found_size()
+        self._files = load_offset_files(disk, folder, self.file_size_bytes)
+
+    def _found_size(self) -> int:
+        return common_file_size(list_offset_files(self._disk, self.folder)) or EXT_FILE_SIZE_DEFAULT
+
+    def unit(self, tags_code: int) -> ExtUnit | None:
+        """The unit at an address; None when the code is no address or nothing whole lies there."""
+        if not is_ext_address(tags_code):
+            return None
+        place = tags_code - EXT_ADDRESS_BASE
+        index = bisect_right(self._files, place, key=lambda file: file.start_offset) - 1
+        if index < 0 or place >= self._files[index].start_offset + self.file_size_bytes:
+            return None
+        file = self._disk.open(self._files[index].path, Mode.READ)
+        try:
+            at = place - self._files[index].start_offset
+            return _unit_at(file.read(at, EXT_UNIT_SIZE_MIN + (1 << 15)), 0)
+        finally:
+            file.close()
+
+    def tags_code(self, tags_code: int) -> int | None:
+        """What readers see instead of a queue unit's value: itself, or what its extended unit holds (None: unresolved)."""
+        if not is_ext_address(tags_code):
+            return tags_code
+        unit = self.unit(tags_code)
+        return unit.tags_code if unit else None
+
+    def units(self) -> Iterator[tuple[int, ExtUnit]]:
+        """(address, unit) of all units in order."""
+        for file in self._files:
+            yield from self._units_of(file)
+
+    def _units_of(self, file: OffsetFile) -> Iterator[tuple[int, ExtUnit]]:
+        """Until a size that is none; a size that does not fit its unit is damage."""
+        opened = self._disk.open(file.path, Mode.READ)
+        try:
+            data = opened.read(0, self.file_size_bytes)
+        finally:
+            opened.close()
+        at = 0
+        while at + EXT_UNIT_SIZE_MIN <= len(data):
+            size = int.from_bytes(data[at : at + 2], "big", signed=True)
+            if size <= 0:
+                return
+            unit = _unit_at(data, at)
+            if unit is None:
+                raise StoreCorrupt(
+                    "extended unit", file=file.path, offset=at, expected="a unit whose sizes agree", found=f"{size} bytes"
+                )
+            yield file.start_offset + at + EXT_ADDRESS_BASE, unit
+            at += size
+
+
+def _unit_at(data: bytes, at: int) -> ExtUnit | None:
+    """None when the sizes are none, disagree or leave the data."""
+    if at + EXT_UNIT_SIZE_MIN > len(data):
+        return None
+    size, tags_code, store_time, bitmap_size = EXT_UNIT.unpack_from(data, at)
+    if bitmap_size < 0 or size != EXT_UNIT_SIZE_MIN + bitmap_size or at + size > len(data):
+        return None
+    return ExtUnit(tags_code, store_time, data[at + EXT_UNIT_SIZE_MIN : at + size], size)
+
+
+def ext_folder(root: str, topic: str, queue_id: int) -> str:
+    """Of a queue's extended units; `root` is the folder `consumequeue_ext`."""
+    return os.path.join(root, topic, str(queue_id))

@@ -1,0 +1,367 @@
+"""Put and select on one index file's bytes.
+
+Items are written before the slot that leads to them and the count last but the end times, as RocketMQ does: a reader
+beside the writer never follows a chain into an item that is not there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from .layout import (
+    BAD_COUNT,
+    BAD_HASH,
+    BAD_PREVIOUS,
+    BAD_SLOT,
+    BEGIN_OFFSET_AT,
+    BEGIN_TIME_AT,
+    NEXT_ITEM_AT,
+    END_OFFSET_AT,
+    END_TIME_AT,
+    FIRST_ITEM,
+    HEADER_SIZE,
+    ITEM_KEY_HASH_AT,
+    ITEM_PHYSICAL_OFFSET_AT,
+    ITEM_PREVIOUS_AT,
+    ITEM_SECONDS_AT,
+    ITEM_SIZE,
+    KEY_HASH_NONE,
+    NO_ITEM,
+    SECONDS_MAX,
+    SLOT_SIZE,
+    SLOTS_USED_AT,
+    SOUND,
+)
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I32,
+        I64,
+        SOURCE_HASH,
+        Bool,
+        I32s,
+        I64s,
+        Nothing,
+        Size,
+        Target,
+        get_i32,
+        get_i64,
+        i32s_of,
+        i64s_of,
+        java_hash,
+        put_i32,
+        put_i64,
+        source_of_bytes,
+        target_of,
+    )
+
+MS_PER_SECOND = 1000
+TIME_MAX_MS = 1 << 61  # a damaged begin must not overflow when seconds are added
+
+
+class IndexBuffer:
+    """An index file's bytes: header, slots, items.  Keeps the buffer alive; one thread puts, any number select."""
+
+    __slots__ = ("_target", "_view", "is_writable", "items", "slots")
+
+    def __init__(self, buffer: Any, slots: int, items: int) -> None:
+        """A contiguous buffer with room for all slots and items; items includes the unused item 0."""
+        view: memoryview = memoryview(buffer).cast("B")
+        if slots < 1 or items < 1 or len(view) < HEADER_SIZE + SLOT_SIZE * slots + ITEM_SIZE * items:
+            raise ValueError(f"a buffer of {len(view)} bytes has no room for {slots} slots and {items} items")
+        self._view = view
+        self._target: Target = target_of(view)
+        self.slots = slots
+        self.items = items
+        self.is_writable = not view.readonly
+
+    @property
+    def data(self) -> memoryview:
+        """All of it, for who reads many items at once."""
+        return self._view
+
+    def header(self) -> bytes:
+        """The first forty bytes as they are now."""
+        return bytes(self._view[:HEADER_SIZE])
+
+    def room(self) -> int:
+        """How many more keys fit."""
+        return room_of(self)
+
+    def is_repeat(self, physical_offset: int) -> bool:
+        """Whether a record lies before the last one indexed here: then it was indexed (section 3.3)."""
+        return is_before_end(self, physical_offset)
+
+    def put(self, topic: bytes, key: bytes, physical_offset: int, store_timestamp_ms: int) -> bool:
+        """Add one key (section 3.2); false when the file is full."""
+        if not self.is_writable:
+            raise ValueError("the index was opened for reading")
+        return put_item(self, hash_of(topic, key), physical_offset, store_timestamp_ms)
+
+    def select(self, code: int, start: int, begin_ms: int, end_ms: int, found: Any) -> tuple[int, int]:
+        """Physical offsets of a key's items, newest first, into `found`, an array of 64-bit integers.
+
+        `code` is what `hash_of` gives, `start` 0 or what the call before returned second.  Returns (how many, where to go
+        on; 0: nowhere).  Only hashes are compared.
+        """
+        held: memoryview = memoryview(found)
+        if held.itemsize != 8 or held.readonly or not held.c_contiguous:
+            raise ValueError("a writable array of 64-bit integers is wanted")
+        out: I64s = i64s_of(held)
+        room: Size = len(held)
+        hash_code: I32 = code
+        at: I32 = start
+        begin: I64 = begin_ms
+        end: I64 = end_ms
+        held_state: memoryview = memoryview(array("q", [0, 0]))
+        state: I64s = i64s_of(held_state)
+        with cython.nogil:
+            walk(self, key_hash(hash_code), at, begin, end, out, room, state)
+        return state[0], state[1]
+
+    def check(self, limit: int) -> tuple[int, int]:
+        """Put the first `limit` items again in mind, and all of them if they are fewer: (kind of damage, item or slot).
+
+        (SOUND, 0) when every chain is what the puts would have made.
+        """
+        held: memoryview = memoryview(array("i", [0]) * self.slots)
+        heads: I32s = i32s_of(held)
+        held_state: memoryview = memoryview(array("q", [0, 0]))
+        state: I64s = i64s_of(held_state)
+        most: Size = limit
+        with cython.nogil:
+            replay(self, most, heads, state)
+        return state[0], state[1]
+
+    def keep_items(self, next_item: int, log_end: int) -> int:
+        """After a crash: keep the items before `next_item`, which were on the disk, and chain them anew; the new next item.
+
+        Of these go the ones whose record lies at or behind `log_end`, and all of the last record left, which is to be indexed
+        again: only some of its keys may be there.  Slots and links of before are not looked at.
+        """
+        if not self.is_writable:
+            raise ValueError("the index was opened for reading")
+        count: I32 = min(max(next_item, FIRST_ITEM), self.items)
+        end: I64 = log_end
+        with cython.nogil:
+            count = _rechain(self, count, end)
+        return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _item_offset(index: IndexBuffer, at: I32) -> I64:
+    """The record of an item."""
+    return get_i64(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_PHYSICAL_OFFSET_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _rechain(index: IndexBuffer, count: I32, log_end: I64) -> I32:
+    """Slots, links and header from the items alone."""
+    out: Target = index._target
+    items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
+    slot: Size
+    at: I32 = FIRST_ITEM
+    used: I32 = 0
+    while count > FIRST_ITEM and _item_offset(index, count - 1) >= log_end:
+        count -= 1
+    last: I64 = _item_offset(index, count - 1)
+    while count > FIRST_ITEM and _item_offset(index, count - 1) == last:
+        count -= 1
+    for slot in range(index.slots):
+        put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, NO_ITEM)
+    while at < count:
+        slot = HEADER_SIZE + SLOT_SIZE * (key_hash(get_i32(out, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)) % index.slots)
+        previous: I32 = get_i32(out, slot)
+        used += 1 if previous == NO_ITEM else 0
+        put_i32(out, items_at + ITEM_SIZE * at + ITEM_PREVIOUS_AT, previous)
+        put_i32(out, slot, at)
+        at += 1
+    seconds: I64 = get_i32(out, items_at + ITEM_SIZE * (count - 1) + ITEM_SECONDS_AT) if count > FIRST_ITEM else 0
+    if count > FIRST_ITEM:
+        put_i64(out, END_OFFSET_AT, _item_offset(index, count - 1))
+        put_i64(out, END_TIME_AT, get_i64(out, BEGIN_TIME_AT) + seconds * MS_PER_SECOND)
+    put_i32(out, SLOTS_USED_AT, used)
+    put_i32(out, NEXT_ITEM_AT, count)
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def key_hash(code: I32) -> I32:
+    """What an item keeps of a Java hash: its absolute value, 0 for the one that has none."""
+    if code == KEY_HASH_NONE:
+        return 0
+    return -code if code < 0 else code
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64) -> Bool:
+    """Add an item for a key's Java hash and update the header; false when the file is full (section 3.2).
+
+    A file that was rolled to has its begin preset: the first item's seconds count from there, then the begin is replaced.
+    """
+    out: Target = index._target
+    count: I32 = next_item(index)
+    if count >= index.items:
+        return False
+    hash_code: I32 = key_hash(code)
+    slot_at: Size = HEADER_SIZE + SLOT_SIZE * (hash_code % index.slots)
+    previous: I32 = get_i32(out, slot_at)
+    if previous <= NO_ITEM or previous > count:
+        previous = NO_ITEM
+    begin_ms: I64 = get_i64(out, BEGIN_TIME_AT)
+    seconds: I64 = (store_ms - begin_ms) // MS_PER_SECOND if 0 < begin_ms < store_ms else 0
+    item_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * count
+    put_i32(out, item_at + ITEM_KEY_HASH_AT, hash_code)
+    put_i64(out, item_at + ITEM_PHYSICAL_OFFSET_AT, physical_offset)
+    put_i32(out, item_at + ITEM_SECONDS_AT, seconds if seconds < SECONDS_MAX else SECONDS_MAX)
+    put_i32(out, item_at + ITEM_PREVIOUS_AT, previous)
+    put_i32(out, slot_at, count)
+    if count <= FIRST_ITEM:
+        put_i64(out, BEGIN_OFFSET_AT, physical_offset)
+        put_i64(out, BEGIN_TIME_AT, store_ms)
+    used: I32 = get_i32(out, SLOTS_USED_AT)
+    if previous == NO_ITEM and used < SECONDS_MAX:
+        put_i32(out, SLOTS_USED_AT, used + 1)
+    put_i32(out, NEXT_ITEM_AT, count + 1)
+    put_i64(out, END_OFFSET_AT, physical_offset)
+    put_i64(out, END_TIME_AT, store_ms)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def next_item(index: IndexBuffer) -> I32:
+    """The header's count; what is not positive reads as 1."""
+    count: I32 = get_i32(index._target, NEXT_ITEM_AT)
+    return count if count > FIRST_ITEM else FIRST_ITEM
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def room_of(index: IndexBuffer) -> Size:
+    """How many more keys fit: a dispatch kernel hands a record with more keys to `IndexFiles.build`, which rolls."""
+    used: Size = next_item(index)
+    return index.items - used if used < index.items else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
+    """Strictly: the last record itself is indexed again."""
+    return physical_offset < get_i64(index._target, END_OFFSET_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def walk(
+    index: IndexBuffer, hash_code: I32, start: I32, begin_ms: I64, end_ms: I64, found: I64s, room: Size, state: I64s
+) -> Nothing:
+    """Follow a slot's chain (section 3.6).  state = hits, where to go on.  No more steps than there are items."""
+    source: Target = index._target
+    count: I32 = next_item(index)
+    items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
+    first_ms: I64 = get_i64(source, BEGIN_TIME_AT)
+    first_ms = min(first_ms, TIME_MAX_MS)
+    at: I32 = start
+    if at == NO_ITEM:
+        at = get_i32(source, HEADER_SIZE + SLOT_SIZE * (hash_code % index.slots))
+    hits: Size = 0
+    steps: I32 = 0
+    while NO_ITEM < at <= count and at < index.items and count > FIRST_ITEM and hits < room and steps < count:
+        steps += 1
+        item_at: Size = items_at + ITEM_SIZE * at
+        seconds: I64 = get_i32(source, item_at + ITEM_SECONDS_AT)
+        if seconds < 0:
+            break
+        time_ms: I64 = first_ms + seconds * MS_PER_SECOND
+        is_in_time: Bool = begin_ms <= time_ms <= end_ms
+        if at == FIRST_ITEM and begin_ms <= first_ms <= end_ms:
+            is_in_time = True  # its seconds may count from the file before
+        if is_in_time and get_i32(source, item_at + ITEM_KEY_HASH_AT) == hash_code:
+            found[hits] = get_i64(source, item_at + ITEM_PHYSICAL_OFFSET_AT)
+            hits += 1
+        previous: I32 = get_i32(source, item_at + ITEM_PREVIOUS_AT)
+        at = previous if previous != at and time_ms >= begin_ms else NO_ITEM
+    state[0] = hits
+    state[1] = at if hits == room and steps < count else NO_ITEM
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing:
+    """heads[slot] = the newest item so far.  state = kind of damage, where."""
+    source: Target = index._target
+    count: I32 = next_item(index)
+    items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
+    used: I32 = 0
+    at: I32 = FIRST_ITEM
+    hash_code: I32 = 0
+    slot: Size = 0
+    state[0] = SOUND
+    state[1] = 0
+    if count > index.items:
+        state[0] = BAD_COUNT
+        state[1] = count
+        return
+    while at < count and at <= limit:
+        hash_code = get_i32(source, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)
+        if hash_code < 0:
+            state[0] = BAD_HASH
+            state[1] = at
+            return
+        slot = hash_code % index.slots
+        if get_i32(source, items_at + ITEM_SIZE * at + ITEM_PREVIOUS_AT) != heads[slot]:
+            state[0] = BAD_PREVIOUS
+            state[1] = at
+            return
+        if heads[slot] == NO_ITEM:
+            used += 1
+        heads[slot] = at
+        at += 1
+    if at < count:
+        return
+    slot = 0
+    while slot < index.slots:
+        if get_i32(source, HEADER_SIZE + SLOT_SIZE * slot) != heads[slot]:
+            state[0] = BAD_SLOT
+            state[1] = slot
+            return
+        slot += 1
+    if used != get_i32(source, SLOTS_USED_AT):
+        state[0] = BAD_COUNT
+        state[1] = used
+
+
+def hash_of(topic: bytes, key: bytes) -> int:
+    """Java's hash of `topic#key`, both UTF-8."""
+    text: bytes = topic + b"#" + key
+    size: Size = len(text)
+    return java_hash(source_of_bytes(text), 0, size, 0)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,191 @@
+"""One file of the key index: header, map, sync."""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storageio import Disk, File, Map, Mode, StoreCorrupt, StoreReadOnly
+
+from ._index_cy import IndexBuffer
+from .layout import (
+    BAD_COUNT,
+    BAD_HASH,
+    BAD_PREVIOUS,
+    BAD_SLOT,
+    FIRST_ITEM,
+    HEADER,
+    HEADER_SIZE,
+    NEXT_ITEM_AT,
+    file_size,
+)
+
+HITS_AT_ONCE = 256
+DAMAGE = {
+    BAD_HASH: "an item's hash is negative",
+    BAD_PREVIOUS: "an item does not lead to the one before it in its slot",
+    BAD_SLOT: "a slot does not lead to its newest item",
+    BAD_COUNT: "the header's counts are not the items'",
+}
+
+
+class Header(NamedTuple):
+    """The first forty bytes."""
+
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    slots_used: int
+    next_item: int
+
+    @property
+    def items_used(self) -> int:
+        """A stored count that is not positive stands for no item."""
+        return max(self.next_item, FIRST_ITEM) - FIRST_ITEM
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file's time and the range have a moment in common."""
+        return begin_ms <= self.end_timestamp_ms and self.begin_timestamp_ms <= end_ms and begin_ms <= end_ms
+
+
+class IndexFile:
+    """One file.  It is mapped when first used; `close` drops the map."""
+
+    def __init__(self, disk: Disk, path: str, slots: int, items: int, *, writable: bool) -> None:
+        """Opens nothing."""
+        self.disk = disk
+        self.path = path
+        self.slots = slots
+        self.items = items
+        self.writable = writable
+        self._guard = threading.Lock()  # of opening and closing
+        self._file: File | None = None
+        self._map: Map | None = None
+        self._buffer: IndexBuffer | None = None
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, slots: int, items: int, before: Header | None = None) -> IndexFile:
+        """A new file with all its blocks; after a full one the begin and end are preset from its end (section 3.2).
+
+        A disk without room leaves no file.
+        """
+        made = cls(disk, path, slots, items, writable=True)
+        made._file = disk.open(path, Mode.CREATE)
+        try:
+            made._file.allocate(file_size(slots, items))
+            made._open_map()
+        except BaseException:
+            made.close()
+            disk.delete(path)
+            raise
+        if before is not None:
+            made._preset(before)
+        return made
+
+    def _preset(self, before: Header) -> None:
+        assert self._map is not None
+        offset, time_ms = max(before.end_physical_offset, 0), max(before.end_timestamp_ms, 0)
+        self._map.view[:HEADER_SIZE] = HEADER.pack(time_ms, time_ms, offset, offset, 0, 0)
+
+    @property
+    def name(self) -> str:
+        """Of the file in its folder."""
+        return os.path.basename(self.path)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is mapped."""
+        return self._buffer is not None
+
+    @property
+    def buffer(self) -> IndexBuffer:
+        """The mapped bytes; who holds it may go on using it after `close`."""
+        with self._guard:
+            if self._buffer is None:
+                self._open_map()
+            assert self._buffer is not None
+            return self._buffer
+
+    def _open_map(self) -> None:
+        """Under the guard.  Another size is refused: a shorter file would kill the process, a longer one has other slots."""
+        if self._file is None:
+            self._file = self.disk.open(self.path, Mode.WRITE if self.writable else Mode.READ)
+        wanted, found = file_size(self.slots, self.items), self._file.size()
+        if found != wanted:
+            self._close()
+            raise StoreCorrupt("index file size", file=self.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
+        self._map = self._file.map(wanted, writable=self.writable)
+        self._map.expect_random()
+        self._buffer = IndexBuffer(self._map.view, self.slots, self.items)
+        if not self.writable:
+            self._close_file()
+
+    @property
+    def header(self) -> Header:
+        """As it is now; read without a map where there is none."""
+        buffer = self._buffer
+        if buffer is not None:
+            return Header._make(HEADER.unpack(buffer.header()))
+        file = self.disk.open(self.path, Mode.READ)
+        try:
+            data = file.read(0, HEADER_SIZE)
+        finally:
+            file.close()
+        if len(data) < HEADER_SIZE:
+            raise StoreCorrupt("index header", file=self.path, offset=0, expected=f"{HEADER_SIZE} bytes", found=f"{len(data)}")
+        return Header._make(HEADER.unpack(data))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next put would be refused."""
+        return self.buffer.room() == 0
+
+    def hits(self, code: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of a key hash, newest first.  No more than the file has items, so a loop of items ends."""
+        buffer = self.buffer
+        found = array("q", bytes(8 * HITS_AT_ONCE))
+        left, at = self.header.items_used, 0
+        while left > 0:
+            count, at = buffer.select(code, at, begin_ms, end_ms, found)
+            yield from found[: min(count, left)]
+            left -= count
+            if not at:
+                return
+
+    def check(self) -> None:
+        """Raise `StoreCorrupt` when some chain is not what the puts would have made.  Reads every item."""
+        kind, place = self.buffer.check(self.items)
+        if kind:
+            raise StoreCorrupt(DAMAGE[kind], file=self.path, offset=0, expected="sound chains", found=f"damage at {place}")
+
+    def sync(self) -> int:
+        """Return when the file is on the disk: the end time that is safe then."""
+        if not self.writable:
+            raise StoreReadOnly(f"{self.path}: opened for reading")
+        _, header = self.buffer, self.header
+        assert self._map is not None and self._file is not None
+        if header.next_item < FIRST_ITEM:  # RocketMQ's flush stores the count that an empty file stands for
+            self._map.view[NEXT_ITEM_AT:HEADER_SIZE] = FIRST_ITEM.to_bytes(4, "big")
+        self._file.sync()
+        return header.end_timestamp_ms
+
+    def close(self) -> None:
+        """Drop map and descriptor.  Does not sync."""
+        with self._guard:
+            self._close()
+
+    def _close(self) -> None:
+        self._close_file()
+        if self._map is not None:
+            self._map.close()
+        self._map = None
+        self._buffer = None
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,71 @@
+"""The key index as constants (format page `docs/formats/indexfile.md`).  Big-endian.
+
+Header, offsets from the file's start:
+
+    offset  size  field                  meaning
+    0       8     begin_timestamp_ms     store time of the first item's record
+    8       8     end_timestamp_ms       store time of the last item's record
+    16      8     begin_physical_offset  of the first item's record
+    24      8     end_physical_offset    of the last item's record
+    32      4     slots_used             slots that hold something
+    36      4     next_item              items are numbered from 1; item 0 stays unused
+
+Behind it the slots, 4 bytes each: the newest item of the slot, 0 for none.  Behind them the items, offsets from the item's
+start:
+
+    offset  size  field                  meaning
+    0       4     key_hash               not negative; the slot is key_hash modulo the number of slots
+    4       8     physical_offset        of the record
+    12      4     seconds                from the file's begin to the record's store time, cut
+    16      4     previous               the item before in the same slot, 0 for none
+"""
+
+import struct
+
+BEGIN_TIME_AT = 0
+END_TIME_AT = BEGIN_TIME_AT + 8
+BEGIN_OFFSET_AT = END_TIME_AT + 8
+END_OFFSET_AT = BEGIN_OFFSET_AT + 8
+SLOTS_USED_AT = END_OFFSET_AT + 8
+NEXT_ITEM_AT = SLOTS_USED_AT + 4
+HEADER_SIZE = NEXT_ITEM_AT + 4
+HEADER = struct.Struct(">qqqqii")
+assert HEADER.size == HEADER_SIZE == 40
+
+SLOT_SIZE = 4
+
+ITEM_KEY_HASH_AT = 0
+ITEM_PHYSICAL_OFFSET_AT = ITEM_KEY_HASH_AT + 4
+ITEM_SECONDS_AT = ITEM_PHYSICAL_OFFSET_AT + 8
+ITEM_PREVIOUS_AT = ITEM_SECONDS_AT + 4
+ITEM_SIZE = ITEM_PREVIOUS_AT + 4
+ITEM = struct.Struct(">iqii")
+assert ITEM.size == ITEM_SIZE == 20
+
+FIRST_ITEM = 1
+NO_ITEM = 0
+SECONDS_MAX = (1 << 31) - 1
+KEY_HASH_NONE = -(1 << 31)  # the one hash without an absolute value: 0 is taken
+SLOTS_DEFAULT = 5_000_000
+ITEMS_DEFAULT = 20_000_000
+ITEMS_PER_SLOT_DEFAULT = ITEMS_DEFAULT // SLOTS_DEFAULT
+NAME_DIGITS = 17  # yyyyMMddHHmmssSSS, local time
+KEY_JOINT = "#"  # between topic and key in what is hashed
+KEY_SEPARATOR = " "  # between the keys of a message
+MATCHES_MAX_DEFAULT = 64  # answers to one query, whatever was asked for
+
+# Kinds of damage that `check` finds
+SOUND = 0
+BAD_HASH = 1
+BAD_PREVIOUS = 2
+BAD_SLOT = 3
+BAD_COUNT = 4
+
+
+def file_size(slots: int, items: int) -> int:
+    """Bytes of a file; at most `items` - 1 items fit.
+
+    >>> file_size(SLOTS_DEFAULT, ITEMS_DEFAULT)
+    420000040
+    """
+    return HEADER_SIZE + SLOT_SIZE * slots + ITEM_SIZE * items

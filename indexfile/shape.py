@@ -1,0 +1,138 @@
+"""How many slots and items the files of an index have, found without being told.
+
+A file's size gives 4 * slots + 20 * items only.  RocketMQ's default has four items to a slot; whether a file has is seen
+from its chains.  Where it has not, the last item gives the place of all others away: the header knows its number and its
+physical offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from storageio import Disk, File, Mode, StoreError
+
+from .index_file import Header, IndexFile
+from .layout import (
+    FIRST_ITEM,
+    HEADER_SIZE,
+    ITEM,
+    ITEM_PHYSICAL_OFFSET_AT,
+    ITEM_SIZE,
+    ITEMS_PER_SLOT_DEFAULT,
+    NO_ITEM,
+    SLOT_SIZE,
+    file_size,
+)
+
+CHECKED_ITEMS = 10_000
+CANDIDATES_MAX = 100_000
+READ_SIZE = 1 << 20
+_DEFAULT_GROUP = SLOT_SIZE + ITEMS_PER_SLOT_DEFAULT * ITEM_SIZE
+
+
+class Shape(NamedTuple):
+    """Of an index file; `items` counts the unused item 0."""
+
+    slots: int
+    items: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return file_size(self.slots, self.items)
+
+
+def shape_for(size_bytes: int, slots: int) -> Shape | None:
+    """The shape of a file of this size with so many slots, None when that leaves no whole items."""
+    rest = size_bytes - HEADER_SIZE - SLOT_SIZE * slots
+    return Shape(slots, rest // ITEM_SIZE) if slots > 0 and rest >= ITEM_SIZE and rest % ITEM_SIZE == 0 else None
+
+
+def default_shape(size_bytes: int) -> Shape | None:
+    """Four items to a slot, None when the size does not divide so."""
+    slots, rest = divmod(size_bytes - HEADER_SIZE, _DEFAULT_GROUP)
+    return shape_for(size_bytes, slots) if rest == 0 else None
+
+
+def find_shape(disk: Disk, paths: list[str]) -> Shape | None:
+    """The shape that the files agree with; None when they do not say, and the slots must be asked for.
+
+    All files of a folder have one shape; the newest that holds items is asked.  Without any item the default is taken.
+    """
+    fallback = None
+    for path in reversed(paths):
+        entry = disk.stat(path)
+        if entry is None or entry.size_bytes <= HEADER_SIZE:
+            continue
+        usual = default_shape(entry.size_bytes)
+        fallback = fallback or usual
+        header = IndexFile(disk, path, 1, 1, writable=False).header
+        if header.items_used == 0:
+            continue
+        if usual is not None and _agrees(disk, path, usual):
+            return usual
+        return _search(disk, path, entry.size_bytes, header)
+    return fallback
+
+
+def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
+    """Whether the file's chains are such as this shape's puts make."""
+    file = IndexFile(disk, path, *shape, writable=False)
+    try:
+        header = file.header
+        if header.items_used >= shape.items:
+            return False
+        return file.buffer.check(CHECKED_ITEMS)[0] == 0 and header.end_physical_offset in _last_offset(file, header)
+    except StoreError:
+        return False
+    finally:
+        file.close()
+
+
+def _last_offset(file: IndexFile, header: Header) -> set[int]:
+    """The physical offset of the last item."""
+    at = HEADER_SIZE + SLOT_SIZE * file.slots + ITEM_SIZE * header.items_used + ITEM_PHYSICAL_OFFSET_AT
+    opened = file.disk.open(file.path, Mode.READ)
+    try:
+        return {int.from_bytes(opened.read(at, 8), "big", signed=True)}
+    finally:
+        opened.close()
+
+
+def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | None:
+    """Try every place where the last item's physical offset stands."""
+    file = disk.open(path, Mode.READ)
+    try:
+        places = _places(file, size_bytes, header.end_physical_offset.to_bytes(8, "big", signed=True))
+        for place in islice(places, CANDIDATES_MAX):
+            items_at = place - ITEM_PHYSICAL_OFFSET_AT - ITEM_SIZE * header.items_used
+            slots, rest = divmod(items_at - HEADER_SIZE, SLOT_SIZE)
+            shape = shape_for(size_bytes, slots) if rest == 0 else None
+            if shape is not None and _is_likely(file, shape, header) and _agrees(disk, path, shape):
+                return shape
+    finally:
+        file.close()
+    return None
+
+
+def _is_likely(file: File, shape: Shape, header: Header) -> bool:
+    """Whether the first item is one, and the last one's slot leads to it: three short reads."""
+    items_at = HEADER_SIZE + SLOT_SIZE * shape.slots
+    _, first_offset, _, previous = ITEM.unpack(file.read(items_at + ITEM_SIZE * FIRST_ITEM, ITEM_SIZE))
+    if first_offset != header.begin_physical_offset or previous != NO_ITEM or header.items_used >= shape.items:
+        return False
+    key_hash = ITEM.unpack(file.read(items_at + ITEM_SIZE * header.items_used, ITEM_SIZE))[0]
+    slot = file.read(HEADER_SIZE + SLOT_SIZE * (key_hash % shape.slots), SLOT_SIZE)
+    return key_hash >= 0 and int.from_bytes(slot, "big") == header.items_used
+
+
+def _places(file: File, size_bytes: int, wanted: bytes) -> Iterator[int]:
+    """Where these bytes stand, overlapping ones too."""
+    for at in range(HEADER_SIZE, size_bytes, READ_SIZE):
+        data = file.read(at, READ_SIZE + len(wanted) - 1)
+        found = data.find(wanted)
+        while found >= 0:
+            yield at + found
+            found = data.find(wanted, found + 1)

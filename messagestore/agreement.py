@@ -1,0 +1,183 @@
+"""Whether queues and index say what the log says: every unit and every item, both ways.
+
+The log is dispatched once more, into nothing: the units that come out are compared with the queue files' bytes, the index
+items as pairs of key hash and physical offset with those in the index files.  Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from commitlog.findings import Finding
+from commitlog.walk import LogFiles, Piece
+from consumequeue import ConsumeQueue, ConsumeQueues
+from consumequeue.layout import UNIT, UNIT_SIZE
+from indexfile import IndexFiles
+from indexfile._index_cy import IndexBuffer
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from storageio import StoreError
+
+from ._dispatch_cy import Dispatcher
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Pairs = np.ndarray[Any, np.dtype[Any]]
+
+KEYS_MAX = 1 << 17  # items gathered at once
+Lane = tuple[str, int]
+
+
+class Agreement:
+    """One comparison.  `problems` in the order they were found; the counts are of what was compared."""
+
+    def __init__(self, queues: ConsumeQueues, index: IndexFiles | None, delays_ms: list[int], log_min_offset: int) -> None:
+        """Queues and index opened for reading."""
+        self._queues = queues
+        self._index = index
+        self._log_min_offset = log_min_offset
+        self._kernel = Dispatcher(delays_ms)
+        self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
+        self._next: dict[Lane, int] = {}
+        self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.units = 0
+        self.items = 0
+        self.problems: list[Finding] = []
+
+    def compare(self, files: LogFiles, progress: Callable[[int], None] | None = None) -> None:
+        """Over the whole log; damaged stretches of it are passed over (the log's own verification names them)."""
+        pairs: list[Any] = []
+        for step in files.walk():
+            if isinstance(step, Piece):
+                pairs += self._piece(step)
+                if progress is not None:
+                    progress(step.stop - step.start)
+        for queue in self._queues:
+            self.problems += self._ahead(queue)
+        if self._index is not None:
+            self._compare_index(pairs)
+
+    def _piece(self, piece: Piece) -> list[Any]:
+        """Whole records in a row: their units compared, their items gathered."""
+        at, why, done = piece.start, "full", 0
+        gathered = []
+        while at < piece.stop:
+            buffer = self._fresh_index() if self._index is not None else None
+            at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self.is_ignored)
+            for topic, queue_id, first, units in self._kernel.runs():
+                self._run(topic, queue_id, first, bytes(units))
+            if buffer is not None:
+                gathered.append(self._pairs_of(self._items, buffer))
+            if why not in ("full", "index_full", "end"):
+                raise AssertionError(f"a checked piece stopped with {why}")
+        return gathered
+
+    def _fresh_index(self) -> IndexBuffer:
+        """Room for the items of one stretch: a single slot, since nobody will search it."""
+        self._items[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
+        return IndexBuffer(self._items, 1, KEYS_MAX)
+
+    def _pairs_of(self, data: bytearray | memoryview, buffer: IndexBuffer) -> Any:
+        """(hash, physical offset) of every item of an index."""
+        import numpy as np
+
+        count = max(FIRST_ITEM, min(int.from_bytes(buffer.header()[36:40], "big", signed=True), buffer.items))
+        start = HEADER_SIZE + SLOT_SIZE * buffer.slots
+        kind = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+        items = np.frombuffer(data, kind, count, start)[FIRST_ITEM:]
+        pairs = np.empty(len(items), np.dtype([("offset", "<i8"), ("hash", "<i4")]))
+        pairs["offset"], pairs["hash"] = items["offset"], items["hash"]
+        return pairs
+
+    # Queues
+
+    def _run(self, topic: str, queue_id: int, first: int, units: bytes) -> None:
+        """Consecutive units of one queue against its file."""
+        lane = (topic, queue_id)
+        count = len(units) // UNIT_SIZE
+        self.units += count
+        queue = self._queues.get(topic, queue_id)
+        known = self._next.get(lane)
+        self._next[lane] = first + count
+        if queue is None:
+            if known is None:
+                self._say(
+                    os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
+                )
+            return
+        if known is not None and first != known:
+            self._say(queue.folder, first * UNIT_SIZE, "queue_offset", f"a record of queue offset {known}", first)
+        for place, wanted, found in self._differences(queue, first, units):
+            self._say(queue.folder, place * UNIT_SIZE, "wrong_unit" if found else "missing_unit", _unit(wanted), _unit(found))
+            break  # one a run: the rest follows from it
+
+    def _differences(self, queue: ConsumeQueue, first: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+        """Units that are not what the log says, from the queue's first unit on."""
+        at, stop = first, first + len(units) // UNIT_SIZE
+        while at < stop:
+            rest = queue.rest(at * UNIT_SIZE)
+            wanted = units[(at - first) * UNIT_SIZE :]
+            if rest is None:
+                yield at, wanted[:UNIT_SIZE], b""
+                return
+            count = min(len(rest), len(wanted)) // UNIT_SIZE
+            if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
+                for place in range(count):
+                    part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
+                    if rest[part] != wanted[part]:
+                        yield at + place, wanted[part], bytes(rest[part])
+            at += count
+
+    def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
+        """Units behind the last one that the log knows of."""
+        known = self._next.get((queue.topic, queue.queue_id))
+        end = queue.max_offset
+        if known is None:
+            unit = queue.unit(end - 1)
+            if unit is not None and unit.physical_offset >= self._log_min_offset:
+                yield Finding(queue.folder, 0, "dangling_queue", "records of this queue in the log", f"{end} units")
+        elif end > known:
+            yield Finding(queue.folder, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{end} units")
+
+    # Index
+
+    def _compare_index(self, pairs: list[Any]) -> None:
+        """Both ways, as sorted pairs."""
+        import numpy as np
+
+        assert self._index is not None
+        empty = np.empty(0, np.dtype([("offset", "<i8"), ("hash", "<i4")]))
+        wanted = np.unique(np.concatenate([empty, *pairs]))
+        parts = [empty]
+        for file in self._index.files:
+            try:
+                parts.append(self._pairs_of(file.buffer.data, file.buffer))
+                file.check()
+            except StoreError as error:
+                self.problems.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
+        every = np.concatenate(parts)
+        found = np.unique(every[every["offset"] >= self._log_min_offset])
+        self.items = len(wanted)
+        for kind, missing in (("missing_item", np.setdiff1d(wanted, found)), ("dangling_item", np.setdiff1d(found, wanted))):
+            if len(missing):
+                first = f"key hash {missing[0]['hash']} of the record at {missing[0]['offset']}"
+                self._say(
+                    self._index.folder,
+                    0,
+                    kind,
+                    f"{len(wanted)} items",
+                    f"{len(missing)} {kind.split('_')[0]}, the first {first}",
+                )
+
+    def _say(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
+        self.problems.append(Finding(file, offset, kind, expected, found))
+
+
+def _unit(data: bytes) -> str:
+    """A unit in words."""
+    if not data:
+        return "no unit"
+    physical_offset, size_bytes, tags_code = UNIT.unpack(data)
+    return f"physical offset {physical_offset}, {size_bytes} bytes, tags code {tags_code}"

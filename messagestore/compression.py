@@ -1,0 +1,134 @@
+"""Bodies that a client compressed.
+
+The store keeps them as they came and never looks inside; `sys_flag` says what they are (format page, section 1.2): bit 0x1
+compressed, bits 8 to 10 the kind.  What was compressed is bounded while it is unpacked, not afterwards.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from importlib import import_module
+from typing import Any
+
+from commitlog.layout import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
+from storageio import MissingExtra, StoreCorrupt
+
+LIMIT_BYTES = 64 << 20
+PIECE_SIZE = 1024  # bytes in, so that one call gives some 40 MiB out at most
+
+
+class Compression(IntEnum):
+    """The kinds, by their number in `sys_flag`."""
+
+    NONE = -1
+    UNSAID = 0  # old clients: ZLIB
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+
+class _TooLong(Exception):
+    """More came out than was allowed."""
+
+
+class _NotWhole(Exception):
+    """The packed bytes are not one whole frame."""
+
+
+def compression_of(sys_flag: int) -> Compression | int:
+    """The kind that a record's `sys_flag` names; a plain number for one that nobody knows.
+
+    >>> compression_of(0x301), compression_of(0x300)
+    (<Compression.ZLIB: 3>, <Compression.NONE: -1>)
+    """
+    if not sys_flag & COMPRESSED:
+        return Compression.NONE
+    number = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+    return Compression(number) if number in _UNPACKERS else number
+
+
+def decompress(body: bytes, sys_flag: int, *, limit: int = LIMIT_BYTES, file: str = "message body", offset: int = 0) -> bytes:
+    """The body as its producer gave it; the same object when it is not compressed.
+
+    Raises `StoreCorrupt`, with `file` and `offset` in it, for bytes that are no whole frame of that kind and for more than
+    `limit` bytes; `MissingExtra` when the library for LZ4 or ZSTD is not installed.
+    """
+    kind = compression_of(sys_flag)
+    if kind is Compression.NONE:
+        return body
+    unpack = _UNPACKERS.get(kind)
+    if unpack is None:
+        raise StoreCorrupt("unknown compression", file=file, offset=offset, expected="type 0 to 3", found=int(kind))
+    try:
+        return unpack(body, limit)
+    except _TooLong as error:
+        reason, expected, found = "body too long when unpacked", f"at most {limit} bytes", f"more, from {len(body)}"
+        raise StoreCorrupt(reason, file=file, offset=offset, expected=expected, found=found) from error
+    except _NotWhole as error:
+        expected = f"one whole {Compression(kind or Compression.ZLIB).name} frame"
+        raise StoreCorrupt("body cannot be unpacked", file=file, offset=offset, expected=expected, found=str(error)) from error
+
+
+def _unpack_zlib(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise _NotWhole(str(error)) from error
+    return _checked(unpacked, limit, unpacker.eof)
+
+
+def _unpack_lz4(body: bytes, limit: int) -> bytes:
+    """The frame format, which clients write; not the bare block."""
+    frame = _extra("lz4.frame", "lz4")
+    unpacker = frame.LZ4FrameDecompressor()
+    try:
+        unpacked: bytes = unpacker.decompress(body, max_length=limit + 1)
+    except (RuntimeError, EOFError) as error:
+        raise _NotWhole(str(error)) from error
+    return _checked(unpacked, limit, unpacker.eof)
+
+
+def _unpack_zstd(body: bytes, limit: int) -> bytes:
+    """Fed in small pieces, as the library bounds no output.  It refuses windows above 128 MiB by itself."""
+    zstandard = _extra("zstandard", "zstandard")
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for at in range(0, len(body), PIECE_SIZE):
+            if unpacker.eof or size > limit:
+                break
+            parts.append(unpacker.decompress(body[at : at + PIECE_SIZE]))
+            size += len(parts[-1])
+    except zstandard.ZstdError as error:
+        raise _NotWhole(str(error)) from error
+    if size > limit:
+        raise _TooLong
+    return _checked(b"".join(parts), limit, unpacker.eof)
+
+
+def _checked(unpacked: bytes, limit: int, is_whole: bool) -> bytes:
+    if len(unpacked) > limit:
+        raise _TooLong
+    if not is_whole:
+        raise _NotWhole(f"an end after {len(unpacked)} unpacked bytes")
+    return unpacked
+
+
+def _extra(module: str, package: str) -> Any:
+    """Imported late: most stores hold no compressed body."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"the body is packed with {package}: install brokerstore[compression]") from error
+
+
+_UNPACKERS: dict[int, Callable[[bytes, int], bytes]] = {
+    Compression.UNSAID: _unpack_zlib,
+    Compression.LZ4: _unpack_lz4,
+    Compression.ZSTD: _unpack_zstd,
+    Compression.ZLIB: _unpack_zlib,
+}

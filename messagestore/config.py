@@ -1,0 +1,132 @@
+"""How a store behaves.  Keys carry RocketMQ's names in Python's spelling; defaults are RocketMQ's where not said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from commitlog.commit_log import HOST_DEFAULT
+from commitlog.layout import BODY_SIZE_MAX_DEFAULT
+from storageio import InvalidMessage
+
+MIB = 1 << 20
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class FlushMode(Enum):
+    """When a put is acknowledged."""
+
+    ASYNC = "ASYNC_FLUSH"  # when it is written: survives the process
+    SYNC = "SYNC_FLUSH"  # when it is on the disk: survives the machine
+
+
+class Role(Enum):
+    """What a store may do.  A slave takes no puts."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Sizes are bytes, times milliseconds.  A size of None is found from the files, and RocketMQ's default in a new store."""
+
+    mapped_file_size_commit_log: int | None = None
+    mapped_file_size_consume_queue: int | None = None
+    max_hash_slot_num: int | None = None
+    max_index_num: int | None = None
+    store_path_commit_log: str | None = None  # several folders, separated by commas
+    max_message_size: int = BODY_SIZE_MAX_DEFAULT
+    enabled_append_prop_crc: bool = True  # RocketMQ: false.  A checksum over the whole record, not the body alone
+    message_index_enable: bool = True
+    flush_disk_type: FlushMode = FlushMode.ASYNC
+    broker_role: Role = Role.ASYNC_MASTER
+    store_host: str = HOST_DEFAULT
+    default_topic_queue_nums: int = 8
+    message_delay_level: str = DELAY_LEVELS
+
+    flush_interval_commit_log_ms: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval_ms: int = 10_000
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    commit_interval_commit_log_ms: int = 200
+    commit_commit_log_least_pages: int = 4
+    commit_commit_log_thorough_interval_ms: int = 200
+    flush_interval_consume_queue_ms: int = 1000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval_ms: int = 3_000  # RocketMQ: 60,000.  Recovery begins where the last one stood
+    flush_consumer_offset_interval_ms: int = 5000
+    sync_flush_timeout_ms: int = 5000
+    os_page_cache_busy_timeout_ms: int = 1000
+
+    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 * 1024
+    max_transfer_count_on_message_in_disk: int = 8
+    max_filter_message_size: int = 16_000
+    max_msgs_num_batch: int = 64
+
+    file_reserved_time_hours: int = 72
+    delete_when: str = "04"
+    delete_file_batch_max: int = 10
+    clean_resource_interval_ms: int = 10_000
+    clean_file_forcibly_enable: bool = True
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_ratio: int = 90
+
+    def __post_init__(self) -> None:
+        """Refuse what no store could work with."""
+        for name in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InvalidMessage(f"{name} is {value}: a positive number wanted")
+        if self.default_topic_queue_nums < 1:
+            raise InvalidMessage("default_topic_queue_nums: at least 1")
+        if self.transient_store_pool_size < 2:
+            raise InvalidMessage(
+                "transient_store_pool_size: at least 2, since a file gets its buffer before the last one is done"
+            )
+        delay_times_ms(self.message_delay_level)
+
+    @classmethod
+    def small(cls, **changes: object) -> StoreConfig:
+        """64 MiB log files and 500,000 index slots: for an application that embeds a queue."""
+        sizes: dict[str, object] = {
+            "mapped_file_size_commit_log": 64 * MIB,
+            "mapped_file_size_consume_queue": 300_000 * 20,
+            "max_hash_slot_num": 500_000,
+            "max_index_num": 2_000_000,
+        }
+        return cls(**(sizes | changes))  # type: ignore[arg-type]
+
+    def but(self, **changes: object) -> StoreConfig:
+        """A copy with other values."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def is_sync_flush(self) -> bool:
+        """Whether a put waits for the disk."""
+        return self.flush_disk_type is FlushMode.SYNC
+
+    @property
+    def uses_pool(self) -> bool:
+        """Row R8: only if enabled, not a slave, and with asynchronous flush."""
+        return self.transient_store_pool_enable and self.broker_role is not Role.SLAVE and not self.is_sync_flush
+
+
+def delay_times_ms(levels: str) -> list[int]:
+    """Level 1 first.
+
+    >>> delay_times_ms("1s 5m 2h")
+    [1000, 300000, 7200000]
+    """
+    times = []
+    for level in levels.split():
+        if level[-1] not in _UNITS_MS or not level[:-1].isdigit():
+            raise InvalidMessage(f"delay level {level!r}: a number and one of s, m, h, d wanted")
+        times.append(int(level[:-1]) * _UNITS_MS[level[-1]])
+    return times

@@ -1,0 +1,161 @@
+"""What the tables of `config/` share: a lock, a note of what changed, `dataVersion`, and fields of the right kind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+
+from storageio import Disk, StoreCorrupt
+
+from .config_files import BACKUP, ConfigFile, Document, Source
+
+INT64_MAX = (1 << 63) - 1
+
+
+class ConfigTable(ABC):
+    """The content of one config file in memory.  Any thread may read and change it; `persist` writes what changed."""
+
+    file_name: str
+    table_name: str  # of the map that matters
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        """`folder` is the store's `config/`, which need not be there until `persist`."""
+        self.path = os.path.join(folder, self.file_name)
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._saving = threading.Lock()
+        self._file = ConfigFile(disk, self.path)
+        loaded = self._file.load()
+        self.source = loaded.source
+        self.damage = loaded.damage
+        self._is_dirty = False
+        self._document = loaded.document
+        self._take(self._map_of(self.table_name))
+
+    @abstractmethod
+    def _take(self, table: Document) -> None:
+        """Check the table as it was read, and keep it in the form that answers questions."""
+
+    @abstractmethod
+    def _fill(self, document: Document) -> None:
+        """Put the current state into a copy of the document that was read."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether `persist` has something to write."""
+        return self._is_dirty
+
+    @property
+    def version(self) -> int:
+        """`dataVersion.counter`: how often the content changed."""
+        with self._lock:
+            return self._version_field("counter")
+
+    def persist(self) -> bool:
+        """Write for good what changed; whether there was anything.  After an error all of it is still to be written."""
+        with self._saving:
+            with self._lock:
+                if not self._is_dirty:
+                    return False
+                document = self._render()
+                self._is_dirty = False
+            try:
+                self._disk.make_folder(os.path.dirname(self.path) or ".")
+                self._file.save(document)
+            except BaseException:
+                with self._lock:
+                    self._is_dirty = True
+                raise
+            return True
+
+    def _render(self) -> Document:
+        """What is written: known fields by name, then those that were read and are not known."""
+        document = dict(self._document)
+        document["dataVersion"] = self._version()
+        self._fill(document)
+        return dict(sorted(document.items(), key=lambda item: str(item[0])))
+
+    def _change(self, *, counts: bool = True) -> None:
+        """Note a change, under the lock.  `counts`: it moves `dataVersion`."""
+        self._is_dirty = True
+        if counts:
+            version = self._version()
+            version["counter"] = self._version_field("counter") + 1
+            version["timestamp"] = self._disk.now_ms()
+            self._document["dataVersion"] = version
+
+    def _version(self) -> Document:
+        """`dataVersion` with all its fields."""
+        known = self._map_of("dataVersion")
+        fresh = {"counter": 0, "stateVersion": 0, "timestamp": self._disk.now_ms()}
+        return dict(sorted((fresh | known).items()))
+
+    def _version_field(self, name: str) -> int:
+        return self.number(self._map_of("dataVersion"), name, 0, where="dataVersion")
+
+    def _map_of(self, name: str) -> Document:
+        """A member of the document that is a map; empty when absent or null."""
+        found = self._document.get(name)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise self.corrupt(name, "a map", found)
+        return found
+
+    def corrupt(self, where: str, expected: str, found: object) -> StoreCorrupt:
+        """The error for a value of the wrong kind; it names the member, as its byte is not known any more."""
+        path = self.path if self.source is Source.FILE else self.path + BACKUP
+        return StoreCorrupt(f"{where} in a config file", file=path, offset=0, expected=expected, found=repr(found)[:80])
+
+    def number(self, table: Document, name: str | int, default: int, *, where: str, maximum: int = INT64_MAX) -> int:
+        """A whole number, in quotes too; `default` when absent or null."""
+        found = table.get(name)
+        if found is None:
+            return default
+        if isinstance(found, str) and _is_integer(found):
+            found = int(found)
+        if isinstance(found, bool) or not isinstance(found, int) or abs(found) > maximum:
+            raise self.corrupt(f"{where}.{name}", f"a number up to {maximum}", found)
+        return found
+
+    def count(self, table: Document, name: str, default: int, *, where: str, maximum: int) -> int:
+        """A whole number that is not negative."""
+        found = self.number(table, name, default, where=where, maximum=maximum)
+        if found < 0:
+            raise self.corrupt(f"{where}.{name}", "no negative number", found)
+        return found
+
+    def flag(self, table: Document, name: str, default: bool, *, where: str) -> bool:
+        """true or false; `default` when absent or null."""
+        found = table.get(name)
+        if found is None:
+            return default
+        if not isinstance(found, bool):
+            raise self.corrupt(f"{where}.{name}", "true or false", found)
+        return found
+
+    def text(self, table: Document, name: str, default: str, *, where: str) -> str:
+        """Text; `default` when absent or null."""
+        found = table.get(name)
+        if found is None:
+            return default
+        if not isinstance(found, str):
+            raise self.corrupt(f"{where}.{name}", "text", found)
+        return found
+
+    def offsets(self, table: Document, where: str) -> dict[int, int]:
+        """A map from numbers to numbers, keys in quotes taken too."""
+        found = {}
+        for key in table:
+            number = int(key) if isinstance(key, str) and _is_integer(key) else key
+            if isinstance(number, str) or abs(number) > INT64_MAX:
+                raise self.corrupt(where, "a number as key", key)
+            found[number] = self.number(table, key, 0, where=where)
+        return found
+
+
+def _is_integer(text: str) -> bool:
+    """Whether `text` is a whole number that is not absurdly long."""
+    digits = text.removeprefix("-")
+    return 0 < len(digits) < 20 and digits.isascii() and digits.isdigit()

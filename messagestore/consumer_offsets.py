@@ -1,0 +1,221 @@
+"""`config/consumerOffset.json`: how far each group has read each queue.
+
+The file's keys are `topic@group`; a broadcast group has a third part, which is kept and taken into account where offsets
+are set back, but not asked for here.  `groupTopicMap` is derived from the keys when the file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from storageio import Disk, InvalidMessage
+
+from .config_files import Document
+from .config_table import INT64_MAX, ConfigTable
+
+JOINT = "@"
+VERSION_STEP = 500  # commits to one step of dataVersion, as in the broker
+LMQ_PREFIX = "%LMQ%"
+QUEUE_ID_MAX = (1 << 31) - 1
+
+EndOf = Callable[[str, int], int]
+
+
+class SetBack(NamedTuple):
+    """An offset that lay beyond its queue's end."""
+
+    key: str
+    queue_id: int
+    before: int
+    after: int
+
+
+class ConsumerOffsets(ConfigTable):
+    """The offset of the next message for each topic, group and queue id."""
+
+    file_name = "consumerOffset.json"
+    table_name = "offsetTable"
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        """`folder` is the store's `config/`."""
+        self._commits = 0
+        super().__init__(disk, folder)
+
+    def _take(self, table: Document) -> None:
+        self._table: dict[str, dict[int, int]] = {}
+        for key, offsets in table.items():
+            if not isinstance(offsets, dict):
+                raise self.corrupt(f"{self.table_name}.{key}", "a map", offsets)
+            self._table[str(key)] = self.offsets(offsets, where=f"{self.table_name}.{key}")
+
+    def _fill(self, document: Document) -> None:
+        document[self.table_name] = {key: dict(offsets) for key, offsets in self._table.items()}
+        document["groupTopicMap"] = self._group_topics(self._map_of("groupTopicMap"))
+
+    def _group_topics(self, before: Document) -> Document:
+        """Group to topics, in the order of `before` as far as it goes."""
+        wanted: dict[str, list[str]] = {}
+        for topic, group in _pairs(self._keys()):
+            wanted.setdefault(group, []).append(topic)
+        found: Document = {}
+        for group in [*(str(group) for group in before if group in wanted), *wanted]:
+            if group not in found:
+                old = before.get(group)
+                kept = [topic for topic in old if topic in wanted[group]] if isinstance(old, list) else []
+                found[group] = list(dict.fromkeys([*kept, *wanted[group]]))
+        return found
+
+    def _keys(self) -> list[str]:
+        return list(self._table)
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The next offset to read; None when the group has committed nothing there."""
+        with self._lock:
+            return self._table.get(topic + JOINT + group, {}).get(queue_id)
+
+    def offsets_of(self, topic: str, group: str) -> dict[int, int]:
+        """Queue id to next offset."""
+        with self._lock:
+            return dict(self._table.get(topic + JOINT + group, {}))
+
+    def groups(self, topic: str | None = None) -> list[str]:
+        """All groups, or those that have read a topic; sorted."""
+        with self._lock:
+            return sorted({group for name, group in _pairs(self._keys()) if topic in (None, name)})
+
+    def topics(self, group: str) -> list[str]:
+        """What a group has read; sorted."""
+        with self._lock:
+            return sorted({topic for topic, name in _pairs(self._keys()) if name == group})
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Set the next offset to read, forward or backward.  On the disk after `persist`."""
+        key = check_key(topic, group)
+        check_offset(queue_id, offset)
+        with self._lock:
+            self._table.setdefault(key, {})[queue_id] = offset
+            self._count_commit()
+
+    def _count_commit(self) -> None:
+        self._commits += 1
+        self._change(counts=self._commits % VERSION_STEP == 0)
+
+    def delete_group(self, group: str) -> bool:
+        """Forget a group; whether there was anything of it."""
+        return self._delete(lambda parts: parts[1:2] == [group])
+
+    def delete_topic(self, topic: str) -> bool:
+        """Forget what every group read of a topic; whether there was anything."""
+        return self._delete(lambda parts: parts[0] == topic)
+
+    def _delete(self, is_meant: Callable[[list[str]], bool]) -> bool:
+        with self._lock:
+            gone = [key for key in self._keys() if is_meant(key.split(JOINT))]
+            for key in gone:
+                self._drop(key)
+            if gone:
+                self._change()
+            return bool(gone)
+
+    def _drop(self, key: str) -> None:
+        self._table.pop(key, None)
+
+    def set_back(self, end_of: EndOf) -> list[SetBack]:
+        """Bring every offset beyond `end_of(topic, queue_id)` down to it, or new messages would be skipped after a cut."""
+        with self._lock:
+            changed = list(self._beyond(end_of))
+            for change in changed:
+                self._table[change.key][change.queue_id] = change.after
+            if changed:
+                self._change()
+            return changed
+
+    def _beyond(self, end_of: EndOf) -> Iterator[SetBack]:
+        for key, offsets in self._table.items():
+            for queue_id, offset in offsets.items():
+                end = end_of(key.split(JOINT)[0], queue_id)
+                if offset > end:
+                    yield SetBack(key, queue_id, offset, end)
+
+
+class LmqConsumerOffsets(ConsumerOffsets):
+    """`config/lmqConsumerOffset.json`, which takes the other file's place in a broker with light queues.
+
+    Groups named `%LMQ%...` have one number a topic, whatever the queue id, which is 0 in a light queue.
+    """
+
+    file_name = "lmqConsumerOffset.json"
+
+    def _take(self, table: Document) -> None:
+        super()._take(table)
+        light = self._map_of("lmqOffsetTable")
+        self._light = {str(key): self.number(light, key, 0, where="lmqOffsetTable") for key in light}
+
+    def _fill(self, document: Document) -> None:
+        super()._fill(document)
+        document["lmqOffsetTable"] = dict(self._light)
+
+    def _keys(self) -> list[str]:
+        return [*self._table, *(key for key in self._light if key not in self._table)]
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """As in the ordinary file."""
+        if not group.startswith(LMQ_PREFIX):
+            return super().get(topic, group, queue_id)
+        with self._lock:
+            return self._light.get(topic + JOINT + group)
+
+    def offsets_of(self, topic: str, group: str) -> dict[int, int]:
+        """A light group's number stands at queue id 0."""
+        if not group.startswith(LMQ_PREFIX):
+            return super().offsets_of(topic, group)
+        found = self.get(topic, group, 0)
+        return {} if found is None else {0: found}
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """As in the ordinary file."""
+        if not group.startswith(LMQ_PREFIX):
+            super().commit(topic, group, queue_id, offset)
+            return
+        key = check_key(topic, group)
+        check_offset(queue_id, offset)
+        with self._lock:
+            self._light[key] = offset
+            self._count_commit()
+
+    def _drop(self, key: str) -> None:
+        super()._drop(key)
+        self._light.pop(key, None)
+
+    def set_back(self, end_of: EndOf) -> list[SetBack]:
+        """As in the ordinary file, light groups too."""
+        with self._lock:
+            ends = {key: end_of(key.split(JOINT)[0], 0) for key in self._light}
+            changed = [SetBack(key, 0, offset, ends[key]) for key, offset in self._light.items() if offset > ends[key]]
+            for change in changed:
+                self._light[change.key] = change.after
+            if changed:
+                self._change()
+            return [*super().set_back(end_of), *changed]
+
+
+def _pairs(keys: list[str]) -> Iterator[tuple[str, str]]:
+    """(topic, group) of the keys of two parts."""
+    for key in keys:
+        parts = key.split(JOINT)
+        if len(parts) == 2:
+            yield parts[0], parts[1]
+
+
+def check_key(topic: str, group: str) -> str:
+    """The key of a pair; refuses names that could not be told apart in it."""
+    if not topic or not group or JOINT in topic or JOINT in group:
+        raise InvalidMessage(f"topic {topic!r} and group {group!r}: both need a name, without {JOINT}")
+    return topic + JOINT + group
+
+
+def check_offset(queue_id: int, offset: int) -> None:
+    """Refuse numbers that no queue has."""
+    if not 0 <= queue_id <= QUEUE_ID_MAX or not 0 <= offset <= INT64_MAX:
+        raise InvalidMessage(f"offset {offset} of queue {queue_id}: both count from 0")

@@ -1,0 +1,66 @@
+"""`config/delayOffset.json`: how far the delivery of each delay level has come.
+
+Levels count from 1; level L waits in queue L - 1 of `SCHEDULE_TOPIC_XXXX`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from storageio import Disk, InvalidMessage
+
+from .config_files import Document
+from .config_table import ConfigTable
+from .consumer_offsets import SetBack, check_offset
+
+VERSION_STEP = 200  # deliveries to one step of dataVersion
+
+
+class DelayOffsets(ConfigTable):
+    """Queue offset of the next message to deliver, by level."""
+
+    file_name = "delayOffset.json"
+    table_name = "offsetTable"
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        """`folder` is the store's `config/`."""
+        self._steps = 0
+        super().__init__(disk, folder)
+
+    def _take(self, table: Document) -> None:
+        self._table = self.offsets(table, self.table_name)
+
+    def _fill(self, document: Document) -> None:
+        document[self.table_name] = dict(self._table)
+
+    def get(self, level: int) -> int:
+        """0 for a level that never delivered."""
+        with self._lock:
+            return self._table.get(level, 0)
+
+    def levels(self) -> dict[int, int]:
+        """Level to next offset, of the levels in the file."""
+        with self._lock:
+            return dict(self._table)
+
+    def set(self, level: int, offset: int) -> None:
+        """On the disk after `persist`."""
+        if level < 1:
+            raise InvalidMessage(f"delay level {level}: levels count from 1")
+        check_offset(level - 1, offset)
+        with self._lock:
+            self._table[level] = offset
+            self._steps += 1
+            self._change(counts=self._steps % VERSION_STEP == 0)
+
+    def set_back(self, end_of: Callable[[int], int]) -> list[SetBack]:
+        """Bring every offset beyond `end_of(level)` down to it, as in `ConsumerOffsets.set_back`."""
+        with self._lock:
+            ends = {level: end_of(level) for level in self._table}
+            beyond = {level: offset for level, offset in self._table.items() if offset > ends[level]}
+            for level in beyond:
+                self._table[level] = ends[level]
+            if beyond:
+                self._change()
+            return [SetBack(SCHEDULE_TOPIC, level - 1, offset, ends[level]) for level, offset in beyond.items()]

@@ -1,0 +1,191 @@
+"""The dispatcher: follows the log and builds consume queues and the index.  Owns one thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from commitlog import CHECK_PLACE, CommitLog, MappedFile
+from commitlog.layout import BLANK_SIZE
+from consumequeue import ConsumeQueues
+from indexfile import IndexFiles
+from storageio import DiskError, StoreCorrupt, StoreError
+
+from ._dispatch_cy import Dispatcher
+from .running_flags import Flag, RunningFlags
+
+LOG = logging.getLogger(__name__)
+POLL_S = 0.001  # while records come
+IDLE_S = 0.05  # when none came for a while
+BUSY_ROUNDS = 200
+RETRY_S = 0.2  # a full disk is tried again so often
+STRETCH_SIZE = 8 << 20  # bytes of one stretch at most: a reader waits for no more
+
+
+class DispatchService:
+    """Dispatches from `position` up to what `limit()` allows, in stretches of megabytes with the GIL released.
+
+    A full disk stops it before anything of a stretch is lost: the records stay in the log, puts are refused through the
+    running flags, and the same stretch is tried again until space returns.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles | None,
+        flags: RunningFlags,
+        limit: Callable[[], int],
+        delays_ms: list[int],
+        position: int,
+        last_record_offset: int = -1,
+    ) -> None:
+        """Nothing runs before `start`."""
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._flags = flags
+        self._limit = limit
+        self._kernel = Dispatcher(delays_ms)
+        self._keys_done = 0
+        self.position = position
+        self.last_record_offset = last_record_offset
+        self.last_store_timestamp_ms = 0
+        self.is_idle = False
+        self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.on_progress: list[Callable[[], None]] = []
+        self.failure: StoreError | None = None
+        self._round = threading.Lock()
+        self._progress = threading.Condition()
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to follow the log."""
+        self._thread = threading.Thread(target=self._run, name="brokerstore-dispatcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is behind stays behind."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Look at the log now."""
+        self._wake.set()
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much of the log is not dispatched yet."""
+        return max(0, self._log.written_offset - self.position)
+
+    def wait_for(self, offset: int, timeout_s: float | None = None) -> bool:
+        """Until everything before `offset` is dispatched; False when it was not in time, or cannot be."""
+        if self.position >= offset:
+            return True
+        self._wake.set()
+        with self._progress:
+            return self._progress.wait_for(lambda: self.position >= offset or self._is_stuck(), timeout_s) and (
+                self.position >= offset
+            )
+
+    def _is_stuck(self) -> bool:
+        return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
+
+    def forget_ignored(self) -> None:
+        """Ask again which topics enter no queue: one of them was made anew."""
+        with self._round:
+            self._kernel.forget_ignored()
+
+    def catch_up(self) -> None:
+        """On the caller's thread, up to the limit; for recovery and for a clean stop."""
+        while self.run_once():
+            pass
+
+    def _run(self) -> None:
+        quiet_rounds = 0
+        while not self._is_stopping:
+            try:
+                quiet_rounds = 0 if self.run_once() else quiet_rounds + 1
+                pause = 0.0 if quiet_rounds == 0 else POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
+            except DiskError as error:
+                self._pause_for(error)
+                pause = RETRY_S
+            except StoreError as error:
+                self._fail(error)
+                pause = IDLE_S
+            if pause:
+                self.is_idle = pause == IDLE_S
+                self._wake.wait(pause)
+                self._wake.clear()
+                self.is_idle = False
+
+    def _pause_for(self, error: DiskError) -> None:
+        """Puts are refused until the same stretch goes through."""
+        if not self._flags.has(Flag.LOGIC_DISK_FULL):
+            LOG.error("dispatch waits: %s", error)
+        self._flags.set(Flag.LOGIC_DISK_FULL, str(error))
+        with self._progress:
+            self._progress.notify_all()
+
+    def _fail(self, error: StoreError) -> None:
+        """Damage in the log: nothing behind it can be dispatched."""
+        if self.failure is None:
+            LOG.error("dispatch stopped at %d: %s", self.position, error)
+            self.failure = error
+            self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
+            with self._progress:
+                self._progress.notify_all()
+
+    def run_once(self) -> bool:
+        """One stretch; whether anything was dispatched."""
+        with self._round:
+            limit = self._limit()
+            if self.position >= limit or self.failure is not None:
+                return False
+            self._stretch(limit)
+            if self._flags.has(Flag.LOGIC_DISK_FULL):
+                self._flags.clear(Flag.LOGIC_DISK_FULL)
+            with self._progress:
+                self._progress.notify_all()
+        for call in self.on_progress:
+            call()
+        return True
+
+    def _stretch(self, limit: int) -> None:
+        """Dispatch a part of one file, then move the position."""
+        file = self._log.queue.find(self.position)
+        if file is None:
+            self._skip_gap()
+            return
+        start = self.position - file.start_offset
+        stop = min(file.size_bytes, limit - file.start_offset)
+        at, why = self._dispatch(file, start, min(stop, start + STRETCH_SIZE))
+        if why == "torn" and at == start:
+            at, why = self._dispatch(file, start, stop)  # one record longer than a stretch
+        is_closed = why == "blank" or (why == "torn" and file.size_bytes - at < BLANK_SIZE)
+        if not is_closed and at == start and why not in ("index_full", "full"):
+            raise StoreCorrupt(why, file=file.path, offset=at, expected="a record to dispatch", found="damage")
+        self.position = file.end_offset if is_closed else file.start_offset + at
+
+    def _skip_gap(self) -> None:
+        """The files at the position were deleted: go on with the first that is left."""
+        self.position = max(self.position, self._log.min_offset)
+        if self._log.queue.find(self.position) is None:
+            raise StoreCorrupt("no log file", file="commitlog", offset=self.position, expected="a file", found="none")
+
+    def _dispatch(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
+        """Units into the queues and keys into the index; where the kernel stands in the file and why it stopped."""
+        buffer = self._index.active() if self._index is not None else None
+        at, why, self._keys_done = self._kernel.dispatch(
+            self._log.queue.view(file), start, stop, file.start_offset, CHECK_PLACE, buffer, self._keys_done, self.is_ignored
+        )
+        for topic, queue_id, first, units in self._kernel.runs():
+            self._queues.get_or_add(topic, queue_id).append_run(first, units)
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
+        self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
+        return at, why

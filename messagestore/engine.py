@@ -1,0 +1,331 @@
+"""All parts of one open store, put together, started and stopped in the right order.
+
+Opening for writing: the record lock; log, queues, checkpoint and index loaded; the end of the log found; queues and index
+brought up to it; the abort file durable; only then the write end and the three threads.  Closing is the reverse, and the
+abort file goes last, only when everything is dispatched and on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from commitlog import CommitLog, LogPaths, QueueOffsets
+from consumequeue import ConsumeQueues, find_file_size
+from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
+from indexfile import IndexFiles, find_shape, index_paths
+from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
+from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
+
+from .abort_file import AbortFile
+from .checkpoint import Checkpoint
+from .config import Role, StoreConfig, delay_times_ms
+from .consumer_offsets import ConsumerOffsets
+from .dispatcher import DispatchService
+from .flusher import FlushService
+from .housekeeper import Housekeeper, every
+from .index_note import drop_note, read_note
+from .pool import PooledFiles
+from .progress import Progress
+from .reader_view import ReaderView
+from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
+from .retention import Retention
+from .running_flags import Flag, RunningFlags
+from .set_back import set_back_numbers
+from .sharing import QueueSharing
+from .topics import Topics, is_deleted
+
+LOG = logging.getLogger(__name__)
+STOP_WAIT_S = 60.0
+
+
+class Places:
+    """The paths inside a store's folder (format page, section 0)."""
+
+    def __init__(self, root: str, commit_log: str | None = None) -> None:
+        """`commit_log`: where the log lies if not inside."""
+        self.root = root
+        self.commit_log = commit_log or os.path.join(root, "commitlog")
+        self.queues = os.path.join(root, "consumequeue")
+        self.index = os.path.join(root, "index")
+        self.lock = os.path.join(root, "lock")
+        self.config = os.path.join(root, "config")
+        self.own = os.path.join(root, OWN_FOLDER)
+
+
+def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
+    """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
+    has_index = disk.stat(places.index) is not None
+    shape = find_shape(disk, index_paths(disk, places.index)[0]) if has_index else None
+    queue_size = find_file_size(disk, places.queues) if disk.stat(places.queues) is not None else None
+    return config.but(
+        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
+        max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
+        max_index_num=config.max_index_num or (shape.items if shape else ITEMS_DEFAULT),
+    )
+
+
+class Engine:
+    """The parts, without the public surface.  Threads hold this one, so that a forgotten store can be closed at exit."""
+
+    def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
+        """Everything is loaded, and with `writable` recovered and running, when this returns."""
+        self.places = Places(root, config.store_path_commit_log)
+        self.disk = disk
+        self.writable = writable
+        self.flags = RunningFlags()
+        self.progress = Progress()
+        self.sharing = QueueSharing()
+        self.view: ReaderView | None = None
+        self._consumer_offsets: ConsumerOffsets | None = None
+        self._offsets_guard = threading.Lock()
+        self.is_closed = False
+        self._close_guard = threading.Lock()
+        self._lock: FolderLock | None = None
+        if writable:
+            disk.make_folder(root)
+            self._lock = disk.lock(self.places.lock)
+        try:
+            self.config = found_sizes(config, self.places, disk)
+            self._load(clock)
+            if writable:
+                self._recover()
+                self._start()
+            else:
+                self.view = ReaderView(disk, self.log, self.queues, self.index)
+        except BaseException:
+            self._release()
+            raise
+
+    # Opening
+
+    def _load(self, clock: Callable[[], int] | None) -> None:
+        config, disk, places = self.config, self.disk, self.places
+        assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+        self.offsets = QueueOffsets(self._known_offsets)
+        self.log = CommitLog(
+            LogPaths.parse(disk, places.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
+            writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
+            clock=clock, body_size_max=config.max_message_size,
+        )  # fmt: skip
+        self.queues = ConsumeQueues(
+            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
+            log_min_offset=max(self.log.min_offset, 0),
+        )  # fmt: skip
+        self.index = IndexFiles(
+            disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
+            max_matches=config.max_msgs_num_batch,
+        ) if config.message_index_enable else None  # fmt: skip
+        self.checkpoint = Checkpoint(disk, places.root, writable=self.writable)
+        self.abort_file = AbortFile(disk, places.root)
+        self.was_clean = not self.abort_file.is_present
+        self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
+
+    def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
+        """Next queue offsets of a topic, from its queues."""
+        return [
+            (queue_id, queue.max_offset)
+            for queue_id in self.queues.queue_ids(topic)
+            if (queue := self.queues.get(topic, queue_id)) is not None
+        ]
+
+    def _recover(self) -> None:
+        """Find the log's end, then have queues and index agree with it."""
+        note = read_clean(self.disk, self.places.root)
+        if self.was_clean:
+            end = end_after_clean_stop(self.log, note)
+        else:
+            end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
+        if self.config.uses_pool:
+            self.log.buffers = PooledFiles(self.log, self.config.transient_store_pool_size)
+        self.log.attach(end.offset, end.store_timestamp_ms)
+        for file in self.log.queue.files[:-1]:
+            file.set_positions(file.size_bytes)
+        if not self.was_clean:
+            self.log.sync_from(end.dispatch_from)
+        start = self._agree(end) if not self.was_clean or self._lacks_derived(end) else end.offset
+        self._make_services(start, end)
+        if start < end.offset:
+            self.dispatcher.catch_up()
+        if not self.was_clean:
+            self.set_back()
+        if note is not None:
+            self.disk.delete(clean_path(self.places.root))
+
+    def set_back(self) -> list[str]:
+        """Numbers of consumers and delays that lie beyond their queues; what was done."""
+        return set_back_numbers(self.disk, self.places.config, self.queues)
+
+    def _lacks_derived(self, end: LogEnd) -> bool:
+        """Whether queues or index are gone although the log has records."""
+        has_index = self.index is None or bool(self.index.files)
+        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index)
+
+    def _agree(self, end: LogEnd) -> int:
+        """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
+        self.queues.recover()
+        self.queues.truncate(end.offset)
+        low = max(self.log.min_offset, 0)
+        self.queues.correct_min_offsets(low)
+        start = end.dispatch_from if self.queues.max_physical_offset() >= end.dispatch_from else low
+        return min(start, self._rebuild_index(end, low))
+
+    def _rebuild_index(self, end: LogEnd, low: int) -> int:
+        """Drop index files that the checkpoint does not vouch for, and say where their keys begin in the log."""
+        if self.index is None:
+            return end.offset
+        note = read_note(self.disk, self.places.own)
+        if self.was_clean or note is None or not self.index.keep_until(*note, end.offset):
+            self.index.delete_unsafe(self.checkpoint.min_index_timestamp_ms)
+        last = self.index.last_header()
+        return max(low, last.end_physical_offset) if last is not None else low
+
+    def _make_services(self, start: int, end: LogEnd) -> None:
+        config = self.config
+        self.flusher = FlushService(self.log, config, self.flags, end.offset)
+        self.dispatcher = DispatchService(
+            self.log,
+            self.queues,
+            self.index,
+            self.flags,
+            self.dispatch_limit,
+            delay_times_ms(config.message_delay_level),
+            start,
+            end.last_offset,
+        )
+        self.dispatcher.is_ignored = lambda topic: is_deleted(self.topics, topic)
+        self.housekeeper = Housekeeper(
+            self.log,
+            self.queues,
+            self.index,
+            self.checkpoint,
+            config,
+            self.flags,
+            self.dispatcher,
+            self.flusher,
+            self.places.own,
+        )
+        self.retention = Retention(
+            self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper
+        )
+        self.housekeeper.jobs.append(self.retention.run_due)
+        self.housekeeper.jobs.append(every(config.flush_consumer_offset_interval_ms, self.persist_offsets))
+
+    def _settled(self) -> int:
+        """Before it everything is dispatched and on the disk."""
+        return min(self.dispatcher.position, self.flusher.flushed_offset)
+
+    def dispatch_limit(self) -> int:
+        """Nothing is readable before it is in the files (section 6.1), with synchronous flush on the disk (section 2.2)."""
+        return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset
+
+    def _start(self) -> None:
+        """The abort file first: whoever finds it knows that the store was in use."""
+        self.abort_file.create(process_id())
+        if self.config.is_sync_flush:
+            self.flusher.on_flushed.append(self.dispatcher.wake)
+        self.flusher.on_committed.append(self.dispatcher.wake)
+        self.flusher.on_flushed.append(self.progress.notify)
+        self.dispatcher.on_progress.append(self.progress.notify)
+        for service in (self.flusher, self.dispatcher, self.housekeeper):
+            service.start()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    @property
+    def lookup(self) -> ReaderView | ConsumeQueues:
+        """Where a queue is looked up."""
+        return self.view or self.queues
+
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """Loaded when first wanted; beside a writer every time, since he changes them."""
+        with self._offsets_guard:
+            if self._consumer_offsets is None or not self.writable:
+                self._consumer_offsets = ConsumerOffsets(self.disk, self.places.config)
+            return self._consumer_offsets
+
+    def persist_offsets(self) -> None:
+        """Write down what consumers committed."""
+        if self._consumer_offsets is not None:
+            self._consumer_offsets.persist()
+
+    def refresh(self, *, again: bool = False) -> None:
+        """Opened for reading: see what a writer did since.  Opened for writing there is nothing to see."""
+        if self.view is not None:
+            self.view.refresh(again=again)
+
+    def settle(self) -> None:
+        """Wait for the dispatcher to reach what was written (with a pool, committed), so that what was put is found."""
+        self.check_open()
+        self.refresh()
+        if self.writable and self.dispatcher.position < (end := self.dispatch_limit()):
+            self.dispatcher.wait_for(end)
+
+    # Closing
+
+    def close(self) -> None:
+        """Bring everything to the disk and let go.  The abort file stays where that is not possible."""
+        with self._close_guard:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            self.flags.open(False)
+        self.progress.notify()
+        if not self.writable:
+            self._release()
+            return
+        self.log.appender.close()
+        self.housekeeper.stop()
+        try:
+            self._finish()
+        finally:
+            self.dispatcher.stop()
+            self.flusher.stop()
+            self.flusher.abandon()
+            self._release()
+
+    def _finish(self) -> None:
+        """Flush, dispatch, flush what was derived, say so, and only then take the abort file away."""
+        try:
+            self.flusher.flush_now()
+            self.dispatcher.wait_for(self.log.written_offset, STOP_WAIT_S)
+            self.housekeeper.flush_derived(thorough=True)  # before the index as a whole: it notes which files became full
+            if self.index is not None and self.flags.is_writeable:
+                self.index.sync()
+            self.persist_offsets()
+            self.log.queue.drop_prepared()
+        except StoreError as error:
+            LOG.error("not a clean stop: %s", error)
+            self.flags.set(Flag.NOT_WRITEABLE, str(error))
+        if self.flags.is_writeable and self.dispatcher.behind_bytes == 0:
+            self._write_note()
+            self.abort_file.remove()
+
+    def _write_note(self) -> None:
+        """The short cut of the next opening."""
+        drop_note(self.disk, self.places.own)
+        stamp = self.log.appender.last_store_timestamp_ms
+        note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
+        write_clean(self.disk, self.places.root, note)
+
+    def _release(self) -> None:
+        """Maps, descriptors, the lock."""
+        for part in ("log", "queues", "index", "checkpoint"):
+            held = getattr(self, part, None)
+            if held is not None:
+                held.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """In a forked child: the store is the parent's.  Touches no file, no lock, no thread."""
+        self.is_closed = True
+        self.flags.open(False)
+        self._close_guard = threading.Lock()  # a thread that is not here may have held it
+        self.log.appender.abandon()
+
+    def check_open(self) -> None:
+        """Raise `StoreClosed` if it is not."""
+        if self.is_closed:
+            raise StoreClosed(f"{self.places.root}: the store is closed")

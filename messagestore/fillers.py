@@ -1,0 +1,110 @@
+"""Filler records: what a hole in the log is closed with.
+
+A blank record in the middle of a file would send a real broker to the next file, so a hole becomes ordinary records that add
+up to its size.  One for each message that was lost keeps the queue offsets of all later ones; the rest is padding that enters
+no queue (its transaction bits say "rolled back").  Up to the end of a file a blank record does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from commitlog import Appender, Message, QueueOffsets
+from commitlog.hosts import encode_host
+from commitlog.layout import BLANK_SIZE, CRC_SIZE, MAGIC_BLANK, RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V1, TRANSACTION_ROLLBACK
+
+FILLER_TOPIC = "BROKERSTORE_FILLER"
+SHORT_TOPIC = "F"
+MARK = b"BROKERSTORE\x01filler\x02"
+FILLER_SIZE_MAX = 1 << 20
+HOST = "127.0.0.1:10911"
+
+
+class Lost(NamedTuple):
+    """A message that a queue has a place for."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+def least_size(topic: str) -> int:
+    """Of a record of that topic with nothing in it."""
+    size = len(topic.encode("utf-8", "replace"))
+    return RECORD_SIZE_MIN + size + (1 if size > TOPIC_SIZE_MAX_V1 or len(topic) > TOPIC_SIZE_MAX_V1 else 0)
+
+
+def fill(
+    offset: int, size_bytes: int, lost: list[Lost], store_timestamp_ms: int, *, to_file_end: bool
+) -> tuple[bytes, list[Lost]]:
+    """Bytes for the hole of `size_bytes` at physical offset `offset`, and the lost messages that found no room in it."""
+    data = bytearray(size_bytes)
+    at = 0
+    left_out: list[Lost] = []
+    dress = _dress(size_bytes, lost, BLANK_SIZE if to_file_end else least_size(FILLER_TOPIC))
+    for index, message in enumerate(lost):
+        least = least_size(message.topic) + dress
+        after = BLANK_SIZE if to_file_end else _padding_least(lost[index + 1 :])
+        if size_bytes - at < least or (0 < size_bytes - at - least < after):
+            if size_bytes - at < least or index + 1 < len(lost):
+                left_out.append(message)
+                continue
+            least = size_bytes - at
+        is_last = index + 1 == len(lost) and not to_file_end
+        taken = size_bytes - at if is_last and size_bytes - at <= FILLER_SIZE_MAX else least
+        _write(data, at, taken, offset, message, store_timestamp_ms, 0)
+        at += taken
+    if to_file_end:
+        data[at : at + BLANK_SIZE] = (size_bytes - at).to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+    else:
+        _pad(data, at, offset, store_timestamp_ms)
+    return bytes(data), left_out
+
+
+def _dress(size_bytes: int, lost: list[Lost], rest: int) -> int:
+    """Bytes for mark and checksum in each filler, if there is room for all of them."""
+    dress = len(MARK) + CRC_SIZE
+    return dress if sum(least_size(message.topic) + dress for message in lost) + rest <= size_bytes else 0
+
+
+def _padding_least(rest: list[Lost]) -> int:
+    """What must be left behind a filler, if anything is."""
+    return min([least_size(message.topic) for message in rest] + [least_size(SHORT_TOPIC)])
+
+
+def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None:
+    """The rest in records that enter no queue."""
+    while at < len(data):
+        left = len(data) - at
+        size = left if left <= FILLER_SIZE_MAX else min(FILLER_SIZE_MAX, left - least_size(FILLER_TOPIC))
+        topic = FILLER_TOPIC if size >= least_size(FILLER_TOPIC) else SHORT_TOPIC
+        _write(data, at, size, offset, Lost(topic, 0, 0), store_timestamp_ms, TRANSACTION_ROLLBACK)
+        at += size
+
+
+def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
+    """One record of exactly `size` bytes, with mark and checksum where they fit."""
+    room = size - least_size(lost.topic)
+    if room < 0:
+        raise ValueError(f"{size} bytes are too few for a filler")
+    with_crc = room >= CRC_SIZE
+    room -= CRC_SIZE if with_crc else 0
+    mark = MARK if room >= len(MARK) else b""
+    body = bytes(room - len(mark))
+    offsets = QueueOffsets()
+    offsets.set_next_offset(lost.topic, lost.queue_id, lost.queue_offset)
+    view = memoryview(bytearray(size + BLANK_SIZE))
+    appender = Appender(
+        lambda: (view, offset + at),
+        len(view),
+        offsets,
+        encode_host(HOST),
+        with_crc,
+        lambda: store_timestamp_ms,
+        max(len(body), 1),
+    )
+    appender.attach(view, offset + at, 0)
+    result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=mark or None))
+    if result.size_bytes != size:
+        raise AssertionError(f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}")
+    data[at : at + size] = view[:size]

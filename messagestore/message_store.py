@@ -1,0 +1,539 @@
+"""The store that an application opens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from commitlog import CHECK_ALL, Message, PutResult, PutStatus, StoredMessage
+from consumequeue import Boundary, ConsumeQueue, offset_by_time
+from storageio import (
+    REAL_DISK,
+    Disk,
+    DiskError,
+    FlushTimeout,
+    InvalidMessage,
+    PutRejected,
+    StoreReadOnly,
+    UnknownStore,
+    in_forked_child,
+    memory_bytes,
+)
+from storebytes.java_hash import java_hash_code
+
+from .config import Role, StoreConfig
+from .consumer import Consumer
+from .engine import Engine
+from .follower import Follower, LogFollower, OwnFollower
+from .reads import Page, QueueReader
+from .retention import Retention
+
+MODES = ("a", "r", "r+", "x")
+TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer (section 7.2)
+RETRY_PREFIX = "%RETRY%"
+TOPIC_SIZE_LIMIT = 255
+BUSY_MS_MAX = 10_000_000
+MEMORY_SHARE = 0.4
+FOR_EVER_MS = (1 << 63) - 1
+THREAD_PREFIX = "brokerstore-"
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    """In a forked child: every store belongs to the parent."""
+    for engine in list(_open_engines):
+        engine.abandon()
+
+
+in_forked_child(_abandon_all)
+
+
+class MessageStore:
+    """A folder of messages, as RocketMQ keeps it.
+
+    One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
+    flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Made by `open`."""
+        self._engine = engine
+        self._topics = engine.topics
+        self._appender = engine.log.appender
+        self._append = engine.log.appender.append
+        self._is_locked = engine.log.appender.lock.locked
+        self._flags = engine.flags
+        if engine.writable:
+            self._dispatcher = engine.dispatcher
+        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh)
+        self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
+        self._turn = itertools.count()
+        self._is_sync = engine.config.is_sync_flush
+        self._topic_guard = threading.Lock()
+        self._finalizer = weakref.finalize(self, _close, engine)
+
+    # Opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        mode: str = "a",
+        config: StoreConfig | None = None,
+        *,
+        disk: Disk = REAL_DISK,
+        clock: Callable[[], int] | None = None,
+    ) -> MessageStore:
+        """Modes: "a" opens for writing and creates, "r+" must exist, "x" must not, "r" only reads and changes nothing.
+
+        Raises `StoreLocked` when somebody writes, `UnknownStore` when there is none, `StoreCorrupt` for damage to safely
+        stored data.
+        """
+        root = os.fspath(path)
+        if mode not in MODES or not isinstance(root, str):
+            raise ValueError(f"mode {mode!r}: one of {', '.join(MODES)}; the path is text")
+        exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config and config.store_path_commit_log)
+        if mode in ("r", "r+") and not exists:
+            raise UnknownStore(f"{root}: no commitlog folder in it")
+        if mode == "x" and exists:
+            raise UnknownStore(f"{root}: there is a store already")
+        engine = Engine(root, config or StoreConfig(), disk, clock, writable=mode != "r")
+        store = cls(engine)
+        if engine.writable:
+            _open_engines.add(engine)
+        return store
+
+    def close(self) -> None:
+        """Flush, dispatch, write the checkpoint, take the abort file away.  Twice is harmless."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Where it is and how it was opened."""
+        state = "closed" if self._engine.is_closed else "writing" if self._engine.writable else "reading"
+        return f"<MessageStore {self.path} {state}>"
+
+    @property
+    def path(self) -> str:
+        """The folder."""
+        return self._engine.places.root
+
+    @property
+    def config(self) -> StoreConfig:
+        """With the sizes that were found."""
+        return self._engine.config
+
+    @property
+    def engine(self) -> Engine:
+        """The parts, for tools and tests."""
+        return self._engine
+
+    # Writing
+
+    def create_topic(self, topic: str, queues: int | None = None) -> None:
+        """A topic of that many queues (RocketMQ's topics.json); a known one keeps what it has."""
+        self._engine.check_open()
+        self._must_write()
+        self._admit(topic, queues)
+
+    def put(self, message: Message, *, check: bool = True) -> PutResult:
+        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
+
+        With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
+        """
+        try:
+            if not self._flags.accepts_puts or message.topic not in self._admitted or self._is_locked():
+                refusal = self._refusal(message.topic)
+                if refusal is not None:
+                    return self._answer(refusal, check)
+            queue_id = message.queue_id
+            if queue_id < 0:
+                queue_id = self._choose(message)
+            result = self._append(message, queue_id)
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(str(error)) from error
+        except AttributeError as error:
+            raise TypeError(f"a Message is wanted, not {type(message).__name__}") from error
+        if result.status is not PutStatus.PUT_OK:
+            return self._answer(result, check)
+        if self._dispatcher.is_idle:
+            self._dispatcher.wake()
+        if self._is_sync:
+            self._wait_flushed(result, message, check)
+        return result
+
+    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
+        """Put messages under one lock; `message_count` of the result says how many are in.
+
+        What is wrong with one of them is found before the first is written.
+        """
+        with _named_errors():
+            for topic in {message.topic for message in messages}:
+                refusal = self._refusal(topic)
+                if refusal is not None:
+                    return self._answer(refusal, check)
+            queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
+            result = self._appender.append_many(messages, queue_ids)
+        return self._finish(result, check)
+
+    def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
+        """Put messages of one queue, all or none, in one file (RocketMQ's batch)."""
+        refusal = self._refusal(topic)
+        if refusal is not None:
+            return self._answer(refusal, check)
+        with _named_errors():
+            for message in messages:
+                if message.topic != topic or message.queue_id not in (-1, queue_id):
+                    raise InvalidMessage("a batch has one topic and one queue")
+            result = self._appender.append_batch(messages, queue_id)
+        return self._finish(result, check)
+
+    def append_columns(
+        self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",
+        check: bool = True,
+    ) -> PutResult:  # fmt: skip
+        """Put one message a row, without a Python object for any: Arrow arrays, NumPy arrays, or lists of bytes and text."""
+        from commitlog.column_input import offsets_and_data  # NumPy takes 80 ms
+
+        refusal = self._refusal(topic)
+        if refusal is not None:
+            return self._answer(refusal, check)
+        key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
+        tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
+        offsets, data = offsets_and_data(bodies)
+        result = self._appender.append_columns(topic, queue_id, offsets, data, key_column, tag_column, properties)
+        return self._finish(result, check)
+
+    def put_async(self, message: Message) -> PutFuture:
+        """Put one message; the future resolves, or can be awaited, when the flush mode's promise is kept."""
+        future = PutFuture()
+        future.set_running_or_notify_cancel()  # what is in the log cannot be taken back: no waiter may cancel it
+        with _named_errors():
+            refusal = self._refusal(message.topic)
+            if refusal is not None:
+                future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
+                return future
+            result = self._append(message, message.queue_id if message.queue_id >= 0 else self._choose(message))
+        if result.status is not PutStatus.PUT_OK:
+            future.set_exception(PutRejected(result.status, result.reason or ""))
+        elif self._is_sync:
+            self._engine.flusher.resolve_later(result, future)
+        else:
+            future.set_result(result)
+        return future
+
+    def flush(self) -> int:
+        """Bring everything that is written to the disk; the flushed offset."""
+        self._engine.check_open()
+        self._must_write()
+        return self._engine.flusher.flush_now()
+
+    def delete_expired(self) -> int:
+        """Delete log files older than `file_reserved_time_hours` now, whatever the hour; how many (section 6.7).
+
+        The last file stays; queue and index files that only point at deleted records go too.
+        """
+        return self._retention().delete_expired()
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Delete the log files that end at or before an offset, whatever their age; how many.  The last file stays."""
+        return self._retention().delete_before(physical_offset)
+
+    def _retention(self) -> Retention:
+        self._engine.check_open()
+        self._must_write()
+        return self._engine.retention
+
+    def _finish(self, result: PutResult, check: bool) -> PutResult:
+        if result.status is PutStatus.PUT_OK and self._is_sync:
+            self._wait_flushed(result, None, check)
+        return result if result.status is PutStatus.PUT_OK else self._answer(result, check)
+
+    def _wait_flushed(self, result: PutResult, message: Message | None, check: bool) -> None:
+        """Group commit; a message with the property WAIT=false does not wait (section 6.3)."""
+        if message is not None and message.properties and message.properties.get("WAIT") == "false":
+            return
+        try:
+            self._engine.flusher.wait(
+                self._appender.end_offset if message is None else result.physical_offset + result.size_bytes
+            )
+        except FlushTimeout as error:
+            result.status, result.reason = PutStatus.FLUSH_DISK_TIMEOUT, str(error)
+            if check:
+                raise
+        except DiskError as error:
+            result.status, result.reason = PutStatus.FLUSH_DISK_TIMEOUT, str(error)
+            if check:
+                raise PutRejected(PutStatus.FLUSH_DISK_TIMEOUT, str(error)) from error
+
+    def _answer(self, result: PutResult, check: bool) -> PutResult:
+        """A refusal, as an error or as it is."""
+        if check:
+            raise PutRejected(result.status, result.reason or "", result.message_count)
+        return result
+
+    def _refusal(self, topic: str) -> PutResult | None:
+        """The checks of row R2, in RocketMQ's order (section 7.2)."""
+        engine = self._engine
+        if engine.is_closed:
+            engine.check_open()
+        if not engine.writable:
+            self._must_write()
+        if engine.config.broker_role is Role.SLAVE:
+            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave")
+        if not engine.flags.is_writeable:
+            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason)
+        if topic not in self._admitted:
+            reason = topic_problem(topic)
+            if reason:
+                return self._refused(PutStatus.MESSAGE_ILLEGAL, reason)
+            self._admit(topic, None)
+        if self._is_locked() and self._is_page_cache_busy():
+            return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
+        if engine.dispatcher.is_idle:
+            engine.dispatcher.wake()
+        return None
+
+    def _is_page_cache_busy(self) -> bool:
+        """Whether one append holds the lock for longer than it may: nothing was appended since, seen twice."""
+        limit_ms = self._engine.config.os_page_cache_busy_timeout_ms
+        before = self._appender.last_store_timestamp_ms
+        if not limit_ms < self._engine.disk.now_ms() - before < BUSY_MS_MAX:
+            return False
+        time.sleep(0.001)
+        return self._appender.lock.locked() and self._appender.last_store_timestamp_ms == before
+
+    def _refused(self, status: PutStatus, reason: str) -> PutResult:
+        result: PutResult = PutResult.__new__(PutResult)
+        result.status, result.reason, result.message_count = status, reason, 0
+        result.physical_offset = result.queue_offset = result.queue_id = -1
+        result.store_timestamp_ms = result.size_bytes = 0
+        result.store_host = b"\0" * 8
+        return result
+
+    def _admit(self, topic: str, queues: int | None) -> None:
+        """Know a topic, and write it down if it is new."""
+        reason = topic_problem(topic)
+        if reason:
+            raise InvalidMessage(reason)
+        with self._topic_guard:
+            known = self._topics.get(topic)
+            if known is None:
+                self._write_down_existing()
+                known = self._topics.create(topic, queues)
+                self._engine.dispatcher.forget_ignored()
+            self._topics.persist()
+            self._admitted[topic] = max(1, known.write_queues)
+
+    def _write_down_existing(self) -> None:
+        """A table that is made for a first topic must name those that have queues already, or they would count as deleted."""
+        if not self._topics.names():
+            for name in self._engine.queues.topics():
+                if not name.startswith("%LMQ%"):
+                    self._topics.create(name, max(self._engine.queues.queue_ids(name), default=0) + 1)
+
+    def _choose(self, message: Message) -> int:
+        """By the first key, so that what belongs together keeps its order; else in turn."""
+        number = self._admitted[message.topic]
+        if message.keys:
+            return (java_hash_code(message.keys[0]) & 0x7FFFFFFF) % number
+        return next(self._turn) % number
+
+    def _must_write(self) -> None:
+        if not self._engine.writable:
+            raise StoreReadOnly(f"{self.path}: opened for reading")
+
+    # Reading
+
+    def topics(self) -> list[str]:
+        """Those that have queues on the disk, and those only written down."""
+        self._discover()
+        return sorted({*self._engine.queues.topics(), *self._topics.names()})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Those that have had a message."""
+        self._discover()
+        return self._engine.queues.queue_ids(topic)
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
+        tags: set[str] | None = None,
+    ) -> Page:  # fmt: skip
+        """One page from a queue offset, with a status and the offset to go on at (format page, section 8.1)."""
+        self._engine.settle()
+        return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
+
+    def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
+        """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
+        self._engine.settle()
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return iter(())
+        end = queue.max_offset if stop is None else min(stop, queue.max_offset)
+        return self._reader.messages(queue, max(start, queue.min_offset), end)
+
+    def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
+        """The log as it grows, from the record at a physical offset (the oldest) on, in log order.
+
+        `end`: "written", or "durable" for what is on the disk for sure.  The iteration waits for more until it is closed,
+        or until nothing came for `timeout_s`.  Beside a writer that was recovered to less it raises `StoreRewound`.
+        """
+        self._engine.check_open()
+        kind = OwnFollower if self._engine.writable else LogFollower
+        return kind(self._engine, start, end, timeout_s)
+
+    def consumer(
+        self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
+        timeout_s: float | None = None, start: str = "first",
+    ) -> Consumer:  # fmt: skip
+        """Iterate over a topic's messages, of all queues or the given ones, from where the group left off.
+
+        `start`: where a group begins that never read the topic, at the "first" message or behind the "last".  The iteration
+        waits for more until it is closed, or until nothing came for `timeout_s`.  Consumers of one group in this process
+        share the queues, but for those that were given queues.
+        """
+        self._engine.settle()
+        return Consumer(self._engine, self._reader, topic, group, queues, tags, timeout_s, start)
+
+    def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
+        """Queue id to the offset of the first message that a group is not done with."""
+        self._engine.check_open()
+        return self._engine.consumer_offsets().offsets_of(topic, group)
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """The message whose record begins there, None when none does."""
+        self._engine.check_open()
+        self._engine.refresh()
+        return self._engine.log.message_at(physical_offset, CHECK_ALL)
+
+    def query(
+        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
+        self._engine.settle()
+        if self._engine.index is None:
+            return []
+        low, high = begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
+        found: dict[int, StoredMessage] = {}
+
+        def keep(physical_offset: int) -> bool:
+            message = self._engine.log.message_at(physical_offset) if physical_offset not in found else None
+            if message is None or not has_key(message, topic, key) or not low <= message.store_timestamp_ms <= high:
+                return False
+            found[physical_offset] = message
+            return True
+
+        slack_ms = 1000  # item times are cut to seconds, so ask for one more and look at the message's own
+        offsets = self._engine.index.select(topic, key, max_count, max(0, low - slack_ms), high, keep=keep)
+        return [found[offset] for offset in sorted(offsets)]
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
+        self._engine.settle()
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+        return offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, max(self._engine.log.min_offset, 0))
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, -1 when it is not there."""
+        queue = self._queue(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        return self._reader.store_time(unit.physical_offset, unit.size_bytes) if unit is not None else -1
+
+    def earliest_time(self) -> int:
+        """The store time of the oldest record, -1 without one."""
+        self._engine.check_open()
+        self._engine.refresh()
+        return self._reader.store_time(max(self._engine.log.min_offset, 0), 0)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset that still has its message."""
+        queue = self._queue(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
+        """Behind the last readable message; with `committed=False` the next offset that a put will get."""
+        self._engine.check_open()
+        if not committed and self._engine.writable:
+            return self._engine.offsets.next_offset(topic, queue_id)
+        queue = self._queue(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        self._engine.check_open()
+        self._engine.refresh()
+        return self._engine.lookup.get(topic, queue_id)
+
+    def _discover(self) -> None:
+        self._engine.check_open()
+        if self._engine.view is not None:
+            self._engine.view.discover()
+
+
+class PutFuture(Future[PutResult]):
+    """A put's outcome; `result()` waits for it, and a coroutine may await it."""
+
+    def __await__(self) -> Iterator[Any]:
+        """Wait without blocking the event loop."""
+        return asyncio.wrap_future(self).__await__()
+
+
+def _close(engine: Engine) -> None:
+    """Of a store that was closed, or forgotten: the collector may find that on one of its own threads, which cannot end
+    itself.
+    """
+    if threading.current_thread().name.startswith(THREAD_PREFIX):
+        threading.Thread(target=engine.close, name="store-closer").start()
+    else:
+        engine.close()
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """What is no message, and text that no file could hold."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(str(error)) from error
+    except AttributeError as error:
+        raise TypeError(f"a Message is wanted: {error}") from error
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why no message of such a topic can be put; None when it can (sections 0 and 7.2)."""
+    with contextlib.suppress(UnicodeEncodeError):
+        size = len(topic.encode())
+        if not topic:
+            return "a topic has a name"
+        if size > TOPIC_SIZE_LIMIT or (size > TOPIC_SIZE_MAX and not topic.startswith(RETRY_PREFIX)):
+            return f"a topic of {size} bytes; at most {TOPIC_SIZE_MAX}, a retry topic {TOPIC_SIZE_LIMIT}"
+        if topic in {".", ".."} or any(character in "/\\\0\x01\x02" for character in topic):
+            return f"topic {topic!r} cannot name a folder"
+        return None
+    return f"topic {topic!r} is no text"
+
+
+def has_key(message: StoredMessage, topic: str, key: str) -> bool:
+    """Whether an index hit is no stranger that only shares the hash."""
+    return message.topic == topic and (key in message.keys or message.all_properties.get("UNIQ_KEY") == key)
+
+
+def _memory_share() -> int:
+    return int(memory_bytes() * MEMORY_SHARE)

@@ -1,0 +1,184 @@
+"""Reading a queue: pages by queue offset with RocketMQ's statuses, tags filtered, bodies on request decompressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from commitlog import CHECK_ALL, CommitLog, StoredMessage
+from consumequeue import ConsumeQueue
+from consumequeue.layout import UNIT, UNIT_SIZE
+from storageio import DiskError, StoreCorrupt
+from storebytes.java_hash import java_hash_code
+
+from .config import StoreConfig
+
+
+class GetStatus(Enum):
+    """How a read ended (format page, section 8.1)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class Page:
+    """What a read found and where the next one begins."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[StoredMessage] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Queues(Protocol):
+    """Where queues are looked up."""
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """None when there is none."""
+
+
+class QueueReader:
+    """Reads of one store's queues."""
+
+    def __init__(
+        self, log: CommitLog, queues: Queues, config: StoreConfig, memory_bytes: Callable[[], int],
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`memory_bytes()`: how far behind the log's end a record counts as in memory; `refresh()`: see a writer's files."""
+        self._log = log
+        self._queues = queues
+        self._config = config
+        self._memory_bytes = memory_bytes
+        self._refresh = refresh
+
+    def page(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tags: set[str] | None) -> Page:
+        """One read (section 8.1).  Raises `StoreCorrupt` for a unit that points at no record of its queue."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return Page(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        status, next_offset = _out_of_range(offset, low, high)
+        if status is not None:
+            return Page(status, next_offset, low, high)
+        packed = queue.index_buffer(offset)
+        if packed is None:
+            return Page(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
+        page = Page(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        self._fill(page, queue, packed, offset, max_count, max_bytes, _codes(tags), tags)
+        return page
+
+    def _fill(
+        self, page: Page, queue: ConsumeQueue, packed: memoryview, offset: int, max_count: int, max_bytes: int,
+        codes: set[int] | None, tags: set[str] | None,
+    ) -> None:  # fmt: skip
+        """Unit by unit until the page is full or as much was looked at as one read may."""
+        scan_max = max(self._config.max_filter_message_size // UNIT_SIZE, max_count)
+        next_file = -1
+        for place, (physical, size, code) in enumerate(UNIT.iter_unpack(packed[: scan_max * UNIT_SIZE]), offset):
+            if page.messages and self._is_full(page, physical, size, max_count, max_bytes):
+                break
+            page.next_offset = place + 1
+            if physical < next_file or (codes is not None and code & 0xFFFFFFFF not in codes):
+                continue
+            if physical < self._log.min_offset:
+                if not page.messages:
+                    page.status = GetStatus.MESSAGE_WAS_REMOVING
+                next_file = self._log.queue.roll_next_file(physical)
+                continue
+            message = self._message_or_gone(queue, place, physical, size)
+            if message is not None and (tags is None or message.tags in tags):
+                page.messages.append(message)
+                page.size_bytes += size
+                page.status = GetStatus.FOUND
+
+    def _message_or_gone(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage | None:
+        """None when the record left the log while we looked: expired, or cut by another process's recovery."""
+        try:
+            return self.message(queue, place, physical, size)
+        except (StoreCorrupt, DiskError):
+            self._refresh()
+            unit = queue.unit(place) if place >= queue.min_offset else None
+            if physical < self._log.min_offset or unit is None or unit[:2] != (physical, size):
+                return None
+            return self.message(queue, place, physical, size)
+
+    def message(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage:
+        """The record that a unit points at."""
+        message = self._log.message_at(physical, CHECK_ALL)
+        if message is None or message.size != size:
+            found = "no whole record" if message is None else f"a record of {message.size} bytes"
+            raise StoreCorrupt(
+                f"unit {place} of {queue.topic}-{queue.queue_id}",
+                file=queue.folder, offset=place * UNIT_SIZE, expected=f"a record of {size} bytes at {physical}", found=found,
+            )  # fmt: skip
+        return message
+
+    def store_time(self, physical_offset: int, _size: int) -> int:
+        """Of a record, -1 where none begins."""
+        message = self._log.message_at(physical_offset, 0)
+        return message.store_timestamp_ms if message is not None else -1
+
+    def _is_full(self, page: Page, physical: int, size: int, max_count: int, max_bytes: int) -> bool:
+        """The limits of one answer; the first message always fits."""
+        count, total = len(page.messages), page.size_bytes + size
+        if count >= max_count or total > max_bytes:
+            return True
+        if self._log.written_offset - physical <= self._memory_bytes():
+            limit = self._config.max_transfer_bytes_on_message_in_memory
+            return total > limit or count >= self._config.max_transfer_count_on_message_in_memory
+        limit = self._config.max_transfer_bytes_on_message_in_disk
+        return total > limit or count >= self._config.max_transfer_count_on_message_in_disk
+
+    def messages(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[StoredMessage]:
+        """Every message of a range, in order; those whose records left the log are passed over."""
+        at = start
+        while at < stop:
+            try:
+                for place, unit in queue.units(at, stop):
+                    at = place + 1
+                    if unit.physical_offset >= self._log.min_offset:
+                        message = self._message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
+                        if message is not None:
+                            yield message
+            except DiskError:  # a queue file that was deleted meanwhile
+                if at >= self._low(queue):
+                    raise
+            if at >= self._low(queue):
+                return
+            at = self._low(queue)
+
+    def _low(self, queue: ConsumeQueue) -> int:
+        """Where a queue begins now."""
+        self._refresh()
+        found = self._queues.get(queue.topic, queue.queue_id)
+        return found.min_offset if found is not None else 0
+
+
+def _out_of_range(offset: int, low: int, high: int) -> tuple[GetStatus | None, int]:
+    """The status and the corrected offset of a read outside the queue."""
+    if high == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < low:
+        return GetStatus.OFFSET_TOO_SMALL, low
+    if offset == high:
+        return GetStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > high:
+        return GetStatus.OFFSET_OVERFLOW_BADLY, high
+    return None, offset
+
+
+def _codes(tags: set[str] | None) -> set[int] | None:
+    """The low 32 bits of the tags' hashes, None for no filter."""
+    return None if tags is None else {java_hash_code(tag) & 0xFFFFFFFF for tag in tags}

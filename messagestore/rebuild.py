@@ -1,0 +1,144 @@
+"""Queues and index made anew from the log, beside the old ones, and put in their place when they are on the disk.
+
+The new folder is built in `brokerstore/rebuild/`; the old one goes to `brokerstore/replaced-...` and is deleted last.  Killed
+at any point, the store has the old folder, the new one, or none, and a missing one is rebuilt at the next opening.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from commitlog import CommitLog
+from consumequeue import ConsumeQueues
+from indexfile import IndexFiles, index_paths
+from storageio import Disk, Kind
+
+from .config import StoreConfig, delay_times_ms
+from .dispatcher import DispatchService
+from .engine import Places
+from .recovery import OWN_FOLDER
+from .running_flags import RunningFlags
+
+QUEUES, INDEX = "consumequeue", "index"
+Progress = Callable[[int], None]
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuild made."""
+
+    queues: int
+    units: int
+    index_files: int
+    log_bytes: int
+
+
+def rebuild(
+    log: CommitLog, end_offset: int, places: Places, config: StoreConfig, disk: Disk, what: set[str],
+    is_ignored: Callable[[str], bool], progress: Progress | None = None,
+) -> Rebuilt:  # fmt: skip
+    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock."""
+    assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+    work = os.path.join(places.root, OWN_FOLDER, "rebuild")
+    delete_tree(disk, work)
+    queues = ConsumeQueues(
+        disk, os.path.join(work, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
+    )
+    index = _NamedIndexFiles(disk, os.path.join(work, INDEX), config, _old_names(disk, places.index)) if INDEX in what else None
+    sink = queues if QUEUES in what else _NoQueues(queues)
+    low = max(log.min_offset, 0)
+    service = DispatchService(
+        log, sink, index, RunningFlags(), lambda: end_offset, delay_times_ms(config.message_delay_level), low
+    )
+    service.is_ignored = is_ignored
+    before = low
+    while service.run_once():
+        if progress is not None:
+            progress(service.position - before)
+        before = service.position
+    queues.flush(0)
+    if index is not None:
+        index.sync()
+    made = Rebuilt(
+        len(queues),
+        sum(queue.max_offset - queue.min_offset for queue in queues),
+        len(index.files) if index else 0,
+        before - low,
+    )
+    queues.close()
+    if index is not None:
+        index.close()
+    for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
+        if name in what:
+            _take_place(disk, os.path.join(work, name), target, places.root)
+    delete_tree(disk, work)
+    return made
+
+
+class _NamedIndexFiles(IndexFiles):
+    """Index files that take over the names of those they replace, oldest first."""
+
+    def __init__(self, disk: Disk, folder: str, config: StoreConfig, names: Iterator[str]) -> None:
+        assert config.max_hash_slot_num and config.max_index_num
+        self._names = names
+        super().__init__(disk, folder, writable=True, slots=config.max_hash_slot_num, items=config.max_index_num)
+
+    def _new_name(self) -> str:
+        return next(self._names, None) or super()._new_name()
+
+
+def _old_names(disk: Disk, folder: str) -> Iterator[str]:
+    paths = index_paths(disk, folder)[0] if disk.stat(folder) is not None else []
+    return iter([os.path.basename(path) for path in paths])
+
+
+class _NoQueues(ConsumeQueues):
+    """Takes units and keeps none: the index alone is rebuilt."""
+
+    def __init__(self, like: ConsumeQueues) -> None:
+        super().__init__(like.disk, like.folder, writable=False, file_size_bytes=like.file_size_bytes)
+
+    def get_or_add(self, topic: str, queue_id: int) -> _NoQueue:  # type: ignore[override]
+        return _NO_QUEUE
+
+
+class _NoQueue:
+    """A queue that forgets."""
+
+    def append_run(self, queue_offset: int, units: memoryview) -> int:
+        return 0
+
+
+_NO_QUEUE = _NoQueue()
+
+
+def _take_place(disk: Disk, fresh: str, target: str, root: str) -> None:
+    """Put a folder in the place of another; both names are on the disk before the old content goes."""
+    if disk.stat(fresh) is None:
+        disk.make_folder(fresh)
+    replaced = os.path.join(root, OWN_FOLDER, f"replaced-{os.path.basename(target)}")
+    delete_tree(disk, replaced)
+    if disk.stat(target) is not None:
+        disk.rename(target, replaced)
+    disk.rename(fresh, target)
+    disk.sync_folder(root)
+    disk.sync_folder(os.path.dirname(replaced))
+    delete_tree(disk, replaced)
+
+
+def delete_tree(disk: Disk, folder: str) -> None:
+    """A folder with all that lies in it; links are never followed."""
+    found = disk.stat(folder)
+    if found is None:
+        return
+    if found.kind is not Kind.FOLDER:
+        disk.delete(folder)
+        return
+    for entry in disk.list(folder):
+        path = os.path.join(folder, entry.name)
+        if entry.kind is Kind.FOLDER:
+            delete_tree(disk, path)
+        else:
+            disk.delete(path)
+    disk.delete_folder(folder)

@@ -1,0 +1,290 @@
+"""The recovery of a folder that nobody has open: first a plan, then, if asked, its execution.
+
+Order: what is cut or written over is kept in `brokerstore/` first; the log is mended; queues and index that disagree with it
+are rebuilt; numbers of consumers that point beyond their queue are set back; last the store is opened and closed once, which
+writes the checkpoint and takes the abort file away.  An abort file is there from the first change on, so that a recovery that
+is killed is taken for a crash and can be run again to the same end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from commitlog import CommitLog, LogPaths
+from commitlog.walk import LogFiles
+from consumequeue import ConsumeQueues
+from indexfile import IndexFiles
+from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
+
+from .abort_file import AbortFile
+from .agreement import Agreement
+from .checkpoint import Checkpoint
+from .config import StoreConfig, delay_times_ms
+from .damage import Hole, Survey, survey
+from .engine import Engine, Places, found_sizes
+from .fillers import fill
+from .mend_files import mend_files, plan_files
+from .rebuild import INDEX, QUEUES, rebuild
+from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
+from .topics import Topics, is_deleted
+
+FOR_EVER_MS = (1 << 63) - 1
+NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
+
+
+class Choice(Enum):
+    """What to do about damage to safely stored data."""
+
+    REFUSE = "refuse"  # plan only
+    SKIP = "skip-bad"  # close holes with filler records and keep everything behind them
+    TRUNCATE = "truncate"  # end the log at the first hole, as RocketMQ does
+
+
+@dataclass
+class Plan:
+    """What recovery would do.  Offsets are physical."""
+
+    root: str
+    was_clean: bool
+    is_damaged: bool
+    choice: str
+    valid_end: int = 0
+    records_kept: int = 0
+    records_dropped: int = 0
+    bytes_cut: int = 0
+    actions: list[str] = field(default_factory=list)
+    problems: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether nothing can be done before somebody chose."""
+        return self.is_damaged and self.choice == Choice.REFUSE.value
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"needs_choice": self.needs_choice}
+
+
+class Recovery:
+    """One folder, looked at and, by `apply`, mended."""
+
+    def __init__(
+        self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
+        keep_backup: bool = True, progress: Callable[[int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Reads only."""
+        self.root = root
+        self.choice = choice
+        self.disk = disk
+        self.keep_backup = keep_backup
+        self.progress = progress
+        self.config = found_sizes(config or StoreConfig(), Places(root), disk)
+        self.places = Places(root, self.config.store_path_commit_log)
+        self.was_clean = not AbortFile(disk, root).is_present
+
+    # Looking
+
+    def plan(self) -> Plan:
+        """Walk the whole log and compare queues and index with it."""
+        found = self._survey()
+        plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value)
+        plan.problems = [finding.as_dict() for finding in found.findings]
+        plan.problems += [hole.finding.as_dict() for hole in found.holes]
+        plan_files(self._files(), plan.actions)
+        self._plan_log(found, plan)
+        self._plan_derived(plan)
+        if not self.was_clean:
+            plan.actions.append("take the abort file away")
+        return plan
+
+    def _files(self) -> LogFiles:
+        folders = LogPaths.parse(self.disk, self.places.commit_log).folders
+        return LogFiles(self.disk, folders, self.config.mapped_file_size_commit_log)
+
+    def _queues(self) -> ConsumeQueues:
+        size = self.config.mapped_file_size_consume_queue
+        assert size
+        return ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
+
+    def _safe_ms(self) -> int:
+        """Up to which store time everything was on the disk: all of it after a clean stop."""
+        if self.was_clean:
+            return FOR_EVER_MS
+        checkpoint = Checkpoint(self.disk, self.root)
+        try:
+            return max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
+        finally:
+            checkpoint.close()
+
+    def _survey(self) -> Survey:
+        queues = self._queues()
+        try:
+            return survey(self._files(), self._safe_ms(), queues)
+        except DiskError:
+            raise
+        except StoreError:  # queue files beyond use: the log alone has to say it
+            return survey(self._files(), self._safe_ms(), None)
+        finally:
+            queues.close()
+
+    def _plan_log(self, found: Survey, plan: Plan) -> None:
+        """Holes and tail."""
+        cut = self._cut_at(found)
+        plan.valid_end = found.end if cut is None else cut
+        plan.records_kept = found.records
+        if found.holes and cut is not None:
+            plan.records_kept = found.records_after[0]
+            plan.records_dropped = found.records - plan.records_kept
+            plan.actions.append(f"cut the log at {cut}, dropping {plan.records_dropped} records behind it")
+        elif found.holes:
+            for hole in found.holes:
+                lost = len(found.lost.get(hole.start, ()))
+                plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
+                plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
+        if found.tail is not None:
+            plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
+            plan.bytes_cut = found.tail.file_end - found.tail.start
+
+    def _cut_at(self, found: Survey) -> int | None:
+        """Where the log ends now; None where it keeps its end."""
+        if not found.holes:
+            return found.tail.start if found.tail is not None else None
+        if self.choice is Choice.SKIP:
+            return found.tail.start if found.tail is not None else None
+        if self.choice is Choice.TRUNCATE or not found.is_damaged:
+            return found.holes[0].start
+        return None
+
+    def _plan_derived(self, plan: Plan) -> None:
+        """Which derived files disagree with the log."""
+        wrong = self._disagreements()
+        for name, problems in wrong.items():
+            if problems:
+                plan.actions.append(f"rebuild {name}: {len(problems)} disagreements with the log")
+                plan.problems += problems[:100]
+
+    def _disagreements(self) -> dict[str, list[dict[str, Any]]]:
+        """Problems of queues and index; a folder that cannot be read at all is one."""
+        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: []}
+        files = self._files()
+        low = files.files[0].start_offset if files.files else 0
+        queues, index = self._queues(), None
+        try:
+            index = self._index()
+            comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
+            comparison.is_ignored = self.is_ignored()
+            comparison.compare(files)
+        except DiskError:
+            raise
+        except StoreError as error:
+            problem = {
+                "file": self.root,
+                "offset": 0,
+                "kind": "unreadable",
+                "expected": "queues and index",
+                "found": str(error),
+            }
+            return {QUEUES: [problem], INDEX: [problem]}
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
+        for finding in comparison.problems:
+            of_index = finding.file.startswith(self.places.index)
+            wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
+        return wrong
+
+    def _index(self) -> IndexFiles | None:
+        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
+        assert slots and items
+        if not self.config.message_index_enable:
+            return None
+        index = IndexFiles(self.disk, self.places.index, writable=False, slots=slots, items=items)
+        index.load()
+        return index
+
+    def is_ignored(self) -> Callable[[str], bool]:
+        """Topics that were deleted: topics.json, where there is one, does not name them (format page, section 9)."""
+        topics = Topics(self.disk, self.places.config)
+        return lambda topic: is_deleted(topics, topic)
+
+    # Mending
+
+    def apply(self) -> Plan:
+        """Do what `plan` says.  Raises `StoreLocked` while somebody writes; changes nothing while a choice is missing."""
+        lock = self.disk.lock(self.places.lock)
+        try:
+            plan = self.plan()
+            if plan.needs_choice:
+                return plan
+            AbortFile(self.disk, self.root).create(process_id())
+            mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
+            self._mend_log(self._survey())
+            self._rebuild_wrong()
+        finally:
+            lock.release()
+        self._open_once(plan)
+        self._report(plan)
+        return plan
+
+    def _mend_log(self, found: Survey) -> None:
+        """Fillers into holes, or the end at the first; then the tail."""
+        log = self._log(writable=True)
+        try:
+            cut = self._cut_at(found)
+            if self.choice is Choice.SKIP:
+                for number, hole in enumerate(found.holes):
+                    self._fill(log, hole, found, found.times[number])
+            if cut is not None:
+                cut_tail(log, cut, self.disk, self.root, keep_backup=self.keep_backup)
+                log.queue.truncate(cut)
+        finally:
+            log.close()
+
+    def _log(self, *, writable: bool) -> CommitLog:
+        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        return CommitLog(paths, disk=self.disk, file_size_bytes=self.config.mapped_file_size_commit_log, writable=writable)
+
+    def _fill(self, log: CommitLog, hole: Hole, found: Survey, store_ms: int) -> None:
+        """Keep the hole's bytes beside the store, write the fillers, sync."""
+        file = log.queue.find(hole.start)
+        assert file is not None, "a hole lies in a file"
+        at, stop = hole.start - file.start_offset, hole.stop - file.start_offset
+        if self.keep_backup:
+            keep(self.disk, self.root, hole.start, file.view[at:stop])
+        lost = sorted(found.lost.get(hole.start, ()), key=lambda message: message.queue_offset)
+        data, _ = fill(hole.start, hole.stop - hole.start, lost, store_ms or 1, to_file_end=hole.stop == file.end_offset)
+        file.write(at, data)
+        file.set_positions(file.size_bytes)
+        file.flushed = 0
+        file.flush()
+
+    def _rebuild_wrong(self) -> None:
+        """Queues or index that disagree with the mended log."""
+        what = {name for name, problems in self._disagreements().items() if problems}
+        if not what:
+            return
+        log = self._log(writable=False)
+        try:
+            end = self._survey().end
+            rebuild(log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress)
+        finally:
+            log.close()
+
+    def _open_once(self, plan: Plan) -> None:
+        """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
+        engine = Engine(self.root, self.config, self.disk, None, writable=True)
+        plan.actions += engine.set_back()
+        engine.close()
+
+    def _report(self, plan: Plan) -> None:
+        """What was done, as JSON beside the store."""
+        folder = os.path.join(self.root, OWN_FOLDER)
+        self.disk.make_folder(folder)
+        path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")
+        replace_file(self.disk, path, json.dumps(plan.as_dict(), indent=1).encode())

@@ -1,0 +1,211 @@
+"""Where the log ends, and queues and index brought into agreement with it, when a store is opened for writing.
+
+After a clean stop the end is known from `brokerstore/clean.json`, or found by a walk of the last file.  After an unclean one
+the walk begins at the newest file that the checkpoint says was on the disk, and everything behind the last whole record is a
+crash tail (`ARCHITECTURE.md`, "A torn tail is not damage"): kept beside the store, zeroed in the log, and said in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import NamedTuple
+
+from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
+from storageio import Disk, Mode, StoreCorrupt, replace_file
+
+from .checkpoint import Checkpoint
+
+LOG = logging.getLogger(__name__)
+OWN_FOLDER = "brokerstore"  # what RocketMQ does not know; losing it loses no message
+CLEAN_NAME = "clean.json"
+CUT_PIECE = 1 << 20
+SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (section 4)
+
+
+class LogEnd(NamedTuple):
+    """Where a writer goes on."""
+
+    offset: int
+    store_timestamp_ms: int  # of the last record, 0 when there is none
+    dispatch_from: int  # queues and index may lack what lies behind
+    last_offset: int = -1  # where the last record begins, -1 when there is none
+    cut_bytes: int = 0  # of a crash tail that was no whole record
+
+
+class CleanStop(NamedTuple):
+    """What the last clean stop wrote down."""
+
+    end_offset: int
+    last_offset: int
+    store_timestamp_ms: int
+
+
+def clean_path(root: str) -> str:
+    """Of the note of a clean stop."""
+    return os.path.join(root, OWN_FOLDER, CLEAN_NAME)
+
+
+def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
+    """At a clean stop, before the abort file goes."""
+    disk.make_folder(os.path.join(root, OWN_FOLDER))
+    replace_file(disk, clean_path(root), json.dumps(note._asdict()).encode())
+
+
+def read_clean(disk: Disk, root: str) -> CleanStop | None:
+    """None when there is none, or none that can be read: it is a short cut, never needed."""
+    path = clean_path(root)
+    found = disk.stat(path)
+    if found is None or found.size_bytes > CUT_PIECE:
+        return None
+    file = disk.open(path, Mode.READ)
+    try:
+        fields = json.loads(file.read(0, found.size_bytes))
+        return CleanStop(**{name: int(fields[name]) for name in CleanStop._fields})
+    except (ValueError, KeyError, TypeError):
+        return None
+    finally:
+        file.close()
+
+
+def still_holds(log: CommitLog, note: CleanStop) -> bool:
+    """Whether the log still ends where the note says: its last record is there, and zeros or a new file begin behind it."""
+    if note.last_offset < 0:
+        return note.end_offset == max(log.min_offset, 0) and not any(
+            log.check(file.start_offset) > 0 for file in log.queue.files
+        )
+    size = log.check(note.last_offset, CHECK_ALL)
+    if size <= 0:
+        return False
+    end = note.last_offset + size
+    if end == note.end_offset:
+        file = log.queue.find(end)
+        return file is None or log.check(end) == -2 or file.end_offset - end < 8
+    return log.queue.end_offset == note.end_offset and log.check(end) == 0
+
+
+def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
+    """Raises `StoreCorrupt` when the log does not end as a clean stop leaves it."""
+    if note is not None and still_holds(log, note):
+        return LogEnd(note.end_offset, note.store_timestamp_ms, note.end_offset, note.last_offset)
+    stop = log.find_end()
+    return LogEnd(stop.offset, _store_time(log, stop.last_offset), stop.offset, stop.last_offset)
+
+
+def _store_time(log: CommitLog, offset: int) -> int:
+    """Of the record at an offset; 0 for none."""
+    message = log.message_at(offset) if offset >= 0 else None
+    return message.store_timestamp_ms if message else 0
+
+
+def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
+    """The newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest (section 5.2)."""
+    files = log.queue.files
+    for file in reversed(files):
+        message = log.message_at(file.start_offset)
+        if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
+            return file
+    return files[0] if files else None
+
+
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: str) -> LogEnd:
+    """Find the end, and cut there.  Raises `StoreCorrupt`, with nothing changed, for damage to what was safely stored."""
+    first = start_file(log, checkpoint.min_timestamp_ms)
+    if first is None:
+        return LogEnd(0, 0, 0)
+    stop = _walk(log, first)
+    last_ms = _store_time(log, stop.last_offset)
+    _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS))
+    cut = cut_tail(log, stop.offset, disk, root)
+    return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
+
+
+def _walk(log: CommitLog, first: MappedFile) -> Stop:
+    """Over whole records from a file's begin to the first place that is none, across files."""
+    records = protected = 0
+    last = -1
+    stop = Stop(first.start_offset, "empty", 0, 0)
+    for file in log.queue.files:
+        if file.start_offset < first.start_offset:
+            continue
+        stop = log.walk_file(file)
+        records, protected = records + stop.records, protected + stop.protected
+        last = max(last, stop.last_offset)
+        closed = stop.why == "end" or (stop.why == "blank" and log.blank_problem(stop.offset) is None)
+        if stop.why == "torn" and file.end_offset - stop.offset < 8:
+            closed = True
+        if not closed:
+            break
+        stop = stop._replace(offset=file.end_offset)
+    return Stop(stop.offset, stop.why, records, protected, last)
+
+
+def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> None:
+    """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail."""
+    at = stop.offset
+    while (at := log.find_record(at)) >= 0:
+        message = log.message_at(at)
+        if message is not None and last_ms <= message.store_timestamp_ms <= safe_ms:
+            file = log.queue.find(stop.offset) or log.queue.files[0]
+            raise StoreCorrupt(
+                f"{stop.why}, with safely stored records behind it; see `brokerstore recover`",
+                file=file.path,
+                offset=stop.offset - file.start_offset,
+                expected="a record",
+                found=f"a record stored at {message.store_timestamp_ms} at physical offset {at}",
+            )
+        at += message.size if message else 1
+
+
+def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup: bool = True) -> int:
+    """Keep what lies behind `offset` beside the store, zero it durably, and drop later files; how many bytes were no zeros.
+
+    Zeroing comes before anything new is written, so that stale records can never follow a new one.
+    """
+    kept = 0
+    for file in log.queue.files:
+        start = max(0, offset - file.start_offset)
+        if start >= file.size_bytes:
+            continue
+        end = _last_used(file, start)
+        if end > start:
+            kept += end - start
+            if keep_backup:
+                keep(disk, root, file.start_offset + start, file.view[start:end])
+            for at in range(start, end, CUT_PIECE):
+                file.write(at, bytes(min(CUT_PIECE, end - at)))
+            file.set_positions(file.size_bytes)
+            file.flushed = 0
+            file.flush()
+    if kept:
+        LOG.warning("cut a crash tail of %d bytes at physical offset %d; kept in %s", kept, offset, OWN_FOLDER)
+    return kept
+
+
+def _last_used(file: MappedFile, start: int) -> int:
+    """Behind the last byte that is not zero, or `start`.  What was never written is passed over unread."""
+    end, at = start, file.next_data(start)
+    while at < file.size_bytes:
+        stop = min(at + CUT_PIECE, file.size_bytes)
+        used = len(bytes(file.view[at:stop]).rstrip(b"\0"))
+        if used:
+            end = at + used
+        at = file.next_data(stop)
+    return end
+
+
+def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
+    """Cut bytes, named by the physical offset of the first; an earlier cut at the same place is never written over."""
+    folder = os.path.join(root, OWN_FOLDER)
+    disk.make_folder(folder)
+    number = 0
+    while disk.stat(path := os.path.join(folder, f"cut-{offset:020d}-{number}")) is not None:
+        number += 1
+    file = disk.open(path, Mode.CREATE)
+    try:
+        file.write(0, data)
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_folder(folder)

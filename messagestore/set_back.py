@@ -1,0 +1,48 @@
+"""Numbers that point beyond what recovery left: consumers', delay levels' and the transaction service's own.
+
+A consumer whose offset lies behind its queue's end would silently skip the next messages, so such numbers go back to the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from consumequeue import ConsumeQueues
+from storageio import Disk, StoreError
+
+from .consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
+from .delay_offsets import DelayOffsets
+
+LOG = logging.getLogger(__name__)
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+def set_back_numbers(disk: Disk, config_folder: str, queues: ConsumeQueues) -> list[str]:
+    """Set back and persist; what was done, in words.  A config file beyond use is said and left alone."""
+
+    def end_of(topic: str, queue_id: int) -> int:
+        queue = queues.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    said = []
+    for offsets in (ConsumerOffsets, LmqConsumerOffsets):
+        said += _try(disk, config_folder, offsets, end_of)
+    said += _try(disk, config_folder, DelayOffsets, lambda level: end_of(SCHEDULE_TOPIC, level - 1))
+    return said
+
+
+def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., int]) -> list[str]:
+    """One file's numbers."""
+    try:
+        table = kind(disk, config_folder)
+        changed: list[SetBack] = table.set_back(end_of)
+        table.persist()
+    except StoreError as error:
+        LOG.warning("%s: not looked at: %s", kind.file_name, error)
+        return []
+    lines = [f"{kind.file_name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
+    for line in lines:
+        LOG.warning("set back %s", line)
+    return lines

@@ -1,0 +1,147 @@
+"""`config/subscriptionGroup.json`: which consumer groups there are, and how often they try again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from storageio import InvalidMessage
+
+from .config_files import Document
+from .config_table import ConfigTable
+from .consumer_offsets import JOINT
+
+INT32_MAX = (1 << 31) - 1
+RETRY_MAX_TIMES = 16
+CONSUME_TIMEOUT_MINUTES = 15
+
+# Attribute here -> field in the file, whole numbers and flags.
+_NUMBERS = {
+    "broker_id": "brokerId",
+    "consume_timeout_minutes": "consumeTimeoutMinute",
+    "sys_flag": "groupSysFlag",
+    "retry_max_times": "retryMaxTimes",
+    "retry_queues": "retryQueueNums",
+    "broker_when_slow": "whichBrokerWhenConsumeSlowly",
+}
+_FLAGS = {
+    "is_broadcast_enabled": "consumeBroadcastEnable",
+    "is_enabled": "consumeEnable",
+    "is_from_min_enabled": "consumeFromMinEnable",
+    "is_ordered": "consumeMessageOrderly",
+    "notifies_changes": "notifyConsumerIdsChangedEnable",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionGroup:
+    """One group.  The defaults are those of a field that the file leaves out."""
+
+    name: str
+    is_enabled: bool = True
+    is_from_min_enabled: bool = True
+    is_broadcast_enabled: bool = True
+    is_ordered: bool = False
+    retry_queues: int = 1
+    retry_max_times: int = RETRY_MAX_TIMES
+    retry_policy: Document = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    broker_id: int = 0
+    broker_when_slow: int = 1
+    notifies_changes: bool = True
+    sys_flag: int = 0
+    consume_timeout_minutes: int = CONSUME_TIMEOUT_MINUTES
+    attributes: Document = field(default_factory=dict)
+
+    def but(self, **changes: Any) -> SubscriptionGroup:
+        """A copy with other values."""
+        return replace(self, **changes)
+
+
+class SubscriptionGroups(ConfigTable):
+    """All groups of a store."""
+
+    file_name = "subscriptionGroup.json"
+    table_name = "subscriptionGroupTable"
+
+    def _take(self, table: Document) -> None:
+        self._raw: dict[str, Document] = {}
+        self._groups: dict[str, SubscriptionGroup] = {}
+        for key, raw in table.items():
+            if not isinstance(raw, dict):
+                raise self.corrupt(f"{self.table_name}.{key}", "a map", raw)
+            self._raw[str(key)] = raw
+            self._groups[str(key)] = self._parse(str(key), raw)
+
+    def _parse(self, name: str, raw: Document) -> SubscriptionGroup:
+        plain = SubscriptionGroup(name=name)
+        numbers = {
+            here: self.number(raw, there, getattr(plain, here), where=name, maximum=INT32_MAX)
+            for here, there in _NUMBERS.items()
+        }
+        flags = {here: self.flag(raw, there, getattr(plain, here), where=name) for here, there in _FLAGS.items()}
+        maps = {"retry_policy": raw.get("groupRetryPolicy"), "attributes": raw.get("attributes")}
+        for there, value in maps.items():
+            if value is not None and not isinstance(value, dict):
+                raise self.corrupt(f"{name}.{there}", "a map", value)
+        return plain.but(**numbers, **flags, **{here: value for here, value in maps.items() if value is not None})
+
+    def _fill(self, document: Document) -> None:
+        document.setdefault("forbiddenTable", {})
+        document[self.table_name] = dict(self._raw)
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        """None when there is no such group."""
+        with self._lock:
+            return self._groups.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a group."""
+        with self._lock:
+            return name in self._groups
+
+    def names(self) -> list[str]:
+        """Sorted."""
+        with self._lock:
+            return sorted(self._groups)
+
+    def create(self, name: str, **changes: Any) -> SubscriptionGroup:
+        """Make a group, or change what is said of one that is there."""
+        with self._lock:
+            before = self._groups.get(name)
+            group = (before or SubscriptionGroup(name=name)).but(**changes)
+            if group != before:
+                self.put(group)
+            return group
+
+    def put(self, group: SubscriptionGroup) -> None:
+        """Set all that is known of a group; fields that are not known here stay."""
+        check_group(group)
+        known: Document = {there: getattr(group, here) for here, there in (_NUMBERS | _FLAGS).items()}
+        known |= {
+            "attributes": dict(group.attributes),
+            "groupName": group.name,
+            "groupRetryPolicy": dict(group.retry_policy),
+        }
+        with self._lock:
+            merged = self._raw.get(group.name, {}) | known
+            self._raw[group.name] = dict(sorted(merged.items(), key=lambda item: str(item[0])))
+            self._groups[group.name] = group
+            self._change()
+
+    def delete(self, name: str) -> bool:
+        """Forget a group; whether it was there.  Its offsets lie in another file."""
+        with self._lock:
+            if self._groups.pop(name, None) is None:
+                return False
+            del self._raw[name]
+            self._change()
+            return True
+
+
+def check_group(group: SubscriptionGroup) -> None:
+    """Refuse a name or number that no store could hold."""
+    if not group.name or JOINT in group.name or "/" in group.name or "\0" in group.name:
+        raise InvalidMessage(f"a group named {group.name!r}: a name without {JOINT}, / and NUL wanted")
+    for here in ("retry_queues", "retry_max_times"):
+        if not -1 <= getattr(group, here) <= INT32_MAX:
+            raise InvalidMessage(f"group {group.name}: {here} is {getattr(group, here)}")

@@ -1,0 +1,207 @@
+"""`config/topics.json`: which topics there are, and with how many queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from consumequeue.consume_queues import check_topic
+from storageio import Disk, InvalidMessage
+
+from .config_files import Document
+from .config_table import ConfigTable
+
+PERM_INHERIT = 1  # topics made on the first put take over from this one
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_DEFAULT = PERM_READ | PERM_WRITE
+QUEUES_DEFAULT = 8  # of a topic made here
+QUEUES_UNSAID = 16  # of a topic in a file that does not say
+QUEUES_MAX = 1 << 20
+INT32_MAX = (1 << 31) - 1
+
+QUEUE_TYPE = "queue.type"
+MESSAGE_TYPE = "message.type"
+CLEANUP_POLICY = "cleanup.policy"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+SYSTEM_PREFIX = "rmq_sys_"
+LIGHT_PREFIX = "%LMQ%"
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether the broker, not a user, owns a topic of this name."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic.  The defaults are those of a field that the file leaves out."""
+
+    name: str
+    read_queues: int = QUEUES_UNSAID
+    write_queues: int = QUEUES_UNSAID
+    perm: int = PERM_DEFAULT
+    is_ordered: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers may read."""
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether producers may put."""
+        return bool(self.perm & PERM_WRITE)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its queues are batch queues (section 2.6)."""
+        return self.attributes.get(QUEUE_TYPE) == "BatchCQ"
+
+    def but(self, **changes: Any) -> TopicConfig:
+        """A copy with other values."""
+        return replace(self, **changes)
+
+
+class Topics(ConfigTable):
+    """All topics of a store."""
+
+    file_name = "topics.json"
+    table_name = "topicConfigTable"
+
+    def __init__(self, disk: Disk, folder: str, *, default_queues: int = QUEUES_DEFAULT) -> None:
+        """`folder` is the store's `config/`; `default_queues` for topics made without a number."""
+        self.default_queues = default_queues
+        super().__init__(disk, folder)
+
+    def _take(self, table: Document) -> None:
+        self._raw: dict[str, Document] = {}
+        self._topics: dict[str, TopicConfig] = {}
+        for key, raw in table.items():
+            if not isinstance(raw, dict):
+                raise self.corrupt(f"{self.table_name}.{key}", "a map", raw)
+            self._raw[str(key)] = raw
+            self._topics[str(key)] = self._parse(str(key), raw)
+
+    def _parse(self, name: str, raw: Document) -> TopicConfig:
+        attributes = raw.get("attributes") or {}
+        if not isinstance(attributes, dict):
+            raise self.corrupt(f"{name}.attributes", "a map", attributes)
+        return TopicConfig(
+            name=name,
+            read_queues=self.count(raw, "readQueueNums", QUEUES_UNSAID, where=name, maximum=QUEUES_MAX),
+            write_queues=self.count(raw, "writeQueueNums", QUEUES_UNSAID, where=name, maximum=QUEUES_MAX),
+            perm=self.number(raw, "perm", PERM_DEFAULT, where=name, maximum=INT32_MAX),
+            is_ordered=self.flag(raw, "order", False, where=name),
+            filter_type=self.text(raw, "topicFilterType", "SINGLE_TAG", where=name),
+            sys_flag=self.number(raw, "topicSysFlag", 0, where=name, maximum=INT32_MAX),
+            attributes={str(key): self.text(attributes, str(key), "", where=f"{name}.attributes") for key in attributes},
+        )
+
+    def _fill(self, document: Document) -> None:
+        document[self.table_name] = dict(self._raw)
+
+    def get(self, name: str) -> TopicConfig | None:
+        """None when there is no such topic."""
+        with self._lock:
+            return self._topics.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a topic."""
+        with self._lock:
+            return name in self._topics
+
+    def names(self) -> list[str]:
+        """Sorted, the broker's own topics among them."""
+        with self._lock:
+            return sorted(self._topics)
+
+    def create(
+        self,
+        name: str,
+        queues: int | None = None,
+        *,
+        perm: int | None = None,
+        is_ordered: bool | None = None,
+        attributes: dict[str, str] | None = None,
+    ) -> TopicConfig:
+        """Make a topic, or change what is said of one that is there.  Raises `InvalidMessage` for what no store could hold."""
+        asked = {
+            "read_queues": queues,
+            "write_queues": queues,
+            "perm": perm,
+            "is_ordered": is_ordered,
+            "attributes": attributes,
+        }
+        with self._lock:
+            before = self._topics.get(name)
+            base = before or TopicConfig(name=name, read_queues=self.default_queues, write_queues=self.default_queues)
+            config = base.but(**{key: value for key, value in asked.items() if value is not None})
+            if config != before:
+                self.put(config)
+            return config
+
+    def put(self, config: TopicConfig) -> None:
+        """Set all that is known of a topic; fields that are not known here stay."""
+        check_config(config)
+        known = {
+            "attributes": dict(config.attributes),
+            "order": config.is_ordered,
+            "perm": config.perm,
+            "readQueueNums": config.read_queues,
+            "topicFilterType": config.filter_type,
+            "topicName": config.name,
+            "topicSysFlag": config.sys_flag,
+            "writeQueueNums": config.write_queues,
+        }
+        with self._lock:
+            merged = self._raw.get(config.name, {}) | known
+            self._raw[config.name] = dict(sorted(merged.items(), key=lambda item: str(item[0])))
+            self._topics[config.name] = config
+            self._change()
+
+    def delete(self, name: str) -> bool:
+        """Forget a topic; whether it was there.  Its queues and records are not touched."""
+        with self._lock:
+            if self._topics.pop(name, None) is None:
+                return False
+            del self._raw[name]
+            self._change()
+            return True
+
+
+def is_deleted(topics: Topics, name: str) -> bool:
+    """Whether a topic that has records was deleted: there is a table, and it does not name the topic (section 9).
+
+    Queues of such a topic must not come back when they are rebuilt from the log.  Light queues are named nowhere.
+    """
+    return bool(topics.names()) and name not in topics and not is_system_topic(name) and not name.startswith(LIGHT_PREFIX)
+
+
+def check_config(config: TopicConfig) -> None:
+    """Refuse a name or number that no store could hold."""
+    check_topic(config.name)
+    for queues in (config.read_queues, config.write_queues):
+        if not 0 <= queues <= QUEUES_MAX:
+            raise InvalidMessage(f"topic {config.name}: {queues} queues, 0 to {QUEUES_MAX} wanted")
+    if not 0 <= config.perm <= PERM_READ | PERM_WRITE | PERM_INHERIT:
+        raise InvalidMessage(f"topic {config.name}: permission {config.perm}, a sum of 4, 2 and 1 wanted")
+    for key, value in config.attributes.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidMessage(f"topic {config.name}: attribute {key!r} and its value must be text")

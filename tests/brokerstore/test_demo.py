@@ -1,0 +1,56 @@
+"""The demo's main job, made small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerstore import demo
+from commitlog import open_log
+
+
+def test_it_says_what_it_did_and_leaves_nothing(tmp_path: Path) -> None:
+    """Every step with its figures, and which build ran."""
+    command = [sys.executable, "-m", "brokerstore.demo", "--messages", "3000", "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.count("messages/s") == done.stdout.count("MB/s") == 6
+    assert "Kernels: " in done.stdout
+    assert "3,000 messages" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "changed"), [(b"order-000000299", b"order-000000298"), (b"000000299a body", b"000000299A body")]
+)
+def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: bytes) -> None:
+    """The comparison is a real one: a key, a body."""
+    end = demo.put_all(str(tmp_path), 300)
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        place = path.read_bytes()[:end].rindex(there)
+        file.seek(place)
+        file.write(changed)
+    log = open_log(str(tmp_path / "commitlog"))
+    with pytest.raises(SystemExit, match="message 299 came back as another"):
+        demo.read_back(log.messages(checks=0), lambda _done: None)
+    log.close()
+    with pytest.raises(SystemExit, match="verification found"):
+        demo.check_all(str(tmp_path), 300, end)
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """With an exit code and no traceback."""
+    from storageio import DiskFull
+
+    def refuse(_folder: str) -> Any:
+        raise DiskFull("allocate", "file", 28, "No space left on device")
+
+    monkeypatch.setattr(demo, "open_for_writing", refuse)
+    monkeypatch.setattr(sys, "argv", ["demo", "--folder", str(tmp_path)])
+    assert demo.main() == 5
+    assert "No space left" in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""Every exit code, and that nothing ever ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerstore.tool import log_commands
+from commitlog import CommitLog, LogPaths, Message
+from storageio import REAL_DISK, StoreLocked
+from tests.brokerstore.damage import Log
+from tests.brokerstore.tool import run
+
+TOOL = [sys.executable, "-m", "brokerstore"]
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    command = [*TOOL, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2], **options)
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Iterator[Path]:
+    """A store whose dump is more than a pipe holds."""
+    yield Log(tmp_path, body_size=20).store
+
+
+def test_0_a_clean_store(tmp_path: Path) -> None:
+    """Every command."""
+    store = Log(tmp_path).store
+    for command in ("info", "ls", "dump", "verify"):
+        ran = run(command, store)
+        assert (ran.code, ran.talk) == (0, "")
+        assert ran.out
+    assert run("get", "--at", 0, store).code == 0
+    assert run("decode-id", "0A01020300002A9F0000000000000000").code == 0
+    assert run("--help").code == run("dump", "--help").code == run("--version").code == 0
+
+
+def test_1_a_problem(tmp_path: Path) -> None:
+    """Found and reported."""
+    log = Log(tmp_path)
+    log.put(log.offsets[1], "magic", 0)
+    for command in (["verify"], ["dump"], ["ls"], ["get", "--at", log.offsets[1]]):
+        assert run(*command, log.store).code == 1
+
+
+@pytest.mark.parametrize("offset", [1, 65535, 10**15])
+def test_1_no_message_at_an_offset(tmp_path: Path, offset: int) -> None:
+    """In the middle of one, in a blank, outside of every file: the file, the offset, what was expected and found."""
+    ran = run("get", "--json", "--at", offset, Log(tmp_path).store)
+    assert (ran.code, ran.out) == (1, "")
+    assert "expected" in ran.talk
+    assert "found" in ran.talk
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["dump"],
+        ["dump", "--no-such-option", "."],
+        ["dump", "--limit", "-1", "."],
+        ["dump", "--queue", "x", "."],
+        ["get", "."],
+        ["get", "--at", "-1", "."],
+        ["decode-id", "xyz"],
+        ["decode-id", "Z" * 32],
+        ["decode-id", "\x1b[31m"],
+    ],
+)
+def test_2_wrong_use(arguments: list[str]) -> None:
+    """Said on stderr; nothing on stdout."""
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.talk
+    assert "\x1b" not in ran.talk
+
+
+def test_3_no_store(tmp_path: Path) -> None:
+    """A missing folder, a file, an empty folder: what was looked for is named."""
+    file = tmp_path / "file"
+    file.write_text("text")
+    for path in (tmp_path / "missing", file, file / "below"):
+        for command in ("info", "ls", "dump", "verify"):
+            ran = run(command, "--json", path)
+            assert (ran.code, ran.out) == (3, "")
+            assert str(path) in ran.talk
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "commitlog" in run("info", empty).talk
+    assert run("info", empty).code == 3
+
+
+def test_3_a_rabbitmq_folder_is_named(fixture_store: Any) -> None:
+    """Not called corrupt."""
+    folder = fixture_store("rabbitmq-clean").folder.parent
+    vhost = next(path.parent for path in sorted(folder.rglob(".vhost")))
+    ran = run("verify", vhost)
+    assert ran.code == 3
+    assert "rabbitmq" in ran.talk
+
+
+def test_4_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens for writing meets the other one's lock."""
+
+    def refuse(_folder: str) -> Any:
+        raise StoreLocked("store/lock: another process has the store open for writing")
+
+    monkeypatch.setattr(log_commands, "log_folders", refuse)
+    assert run("verify", tmp_path).code == 4
+
+
+def test_5_the_system_refuses() -> None:
+    """A name that no file system takes."""
+    ran = run("info", "x" * 5000)
+    assert ran.code == 5
+    assert "errno" in ran.talk
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_5_the_output_has_no_room(big: Path) -> None:
+    """A full disk behind stdout."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*TOOL, "dump", "--json", str(big)], stdout=full, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        )
+    assert done.returncode == 5
+    assert b"Traceback" not in done.stderr
+    assert b"No space left" in done.stderr
+
+
+def test_130_interrupted(big: Path) -> None:
+    """In the middle of a dump that nobody reads on."""
+    process = start("dump", "--json", big)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in talk
+
+
+def test_a_reader_that_goes_is_no_problem(big: Path) -> None:
+    """`dump | head -1`."""
+    process = start("dump", "--json", big)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    talk = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert talk == b""
+
+
+def test_names_and_bodies_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    """Escapes in a topic, a tag, a key, a body and a file's name come out as text."""
+    evil = "\x1b]0;owned\x07\x9b31m\u202e"
+    folder = tmp_path / "store" / "commitlog"
+    log = CommitLog(LogPaths(REAL_DISK, [str(folder)]), writable=True, file_size_bytes=65536)
+    log.attach(0)
+    log.appender.append(Message(f"t{evil}", f"b{evil}\n".encode(), tags=f"g{evil}", keys=[f"k{evil}"], queue_id=0))
+    log.close()
+    (folder / f"f{evil}").touch()
+    (folder / os.fsdecode(b"\xff")).touch()
+    for command in (["info"], ["ls"], ["dump"], ["dump", "--json"], ["get", "--at", 0], ["verify"], ["verify", "--json"]):
+        ran = run(*command, folder.parent)
+        shown = (ran.out + ran.talk).replace("\n", "")
+        assert shown.isprintable()
+        assert ran.code in (0, 1)
+    assert run("dump", "--json", folder.parent).json["topic"] == f"t{evil}"
+
+
+def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
+    """A name that the encoding lacks is no error."""
+    folder = tmp_path / "store" / "commitlog"
+    log = CommitLog(LogPaths(REAL_DISK, [str(folder)]), writable=True, file_size_bytes=65536)
+    log.attach(0)
+    log.appender.append(Message("日本", "тело".encode(), queue_id=0))
+    log.close()
+    process = start("dump", folder.parent, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    out, talk = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"\\u65e5\\u672c" in out
+    assert talk == b""
+
+
+def test_an_error_of_our_own_shows_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, unless BROKERSTORE_DEBUG=1 asks for more."""
+
+    def fail(_folder: str) -> Any:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(log_commands, "log_folders", fail)
+    ran = run("verify", tmp_path)
+    assert (ran.code, ran.talk) == (1, "brokerstore: internal error, please report it: ZeroDivisionError: oops\n")
+    monkeypatch.setenv("BROKERSTORE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run("verify", tmp_path)

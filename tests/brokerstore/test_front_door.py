@@ -1,0 +1,177 @@
+"""What a folder is taken for; the public names; what an import costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brokerstore
+from brokerstore.identify import FolderKind, identify
+from storageio import UnknownStore
+from tests.brokerstore.damage import Log
+from tests.brokerstore.tool import run
+
+HEAVY = {"numpy", "pyarrow", "rich", "crcmod", "click", "commitlog", "messagestore", "rabbitstore", "importlib.metadata"}
+
+
+def test_a_rocketmq_store(fixture_store: Any) -> None:
+    """By its commitlog folder."""
+    folder = identify(fixture_store("plain").store)
+    assert folder.kind is FolderKind.ROCKETMQ
+    assert folder.log_folders == [f"{fixture_store('plain').store}/commitlog"]
+
+
+def test_a_log_folder_by_its_bytes(fixture_store: Any) -> None:
+    """A queue's folder has such names too."""
+    store = fixture_store("plain").store
+    assert identify(store / "commitlog").kind is FolderKind.LOG
+    with pytest.raises(UnknownStore):
+        identify(store / "consumequeue" / "HotTopic" / "0")
+
+
+def test_a_rabbitmq_virtual_host(fixture_store: Any) -> None:
+    """By `.vhost`; its data folder is hinted at."""
+    folder = fixture_store("rabbitmq-clean").folder.parent
+    vhost = next(path.parent for path in sorted(folder.rglob(".vhost")))
+    assert identify(vhost).kind is FolderKind.RABBITMQ
+
+
+def test_rocksdb_queues_are_named_not_called_corrupt(tmp_path: Path) -> None:
+    """The log beside them is read."""
+    log = Log(tmp_path)
+    (log.store / "consumequeue_rocksdb").mkdir()
+    (log.store / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000001\n")
+    assert identify(log.store).kind is FolderKind.ROCKSDB
+    with pytest.raises(UnknownStore, match="RocksDB"):
+        brokerstore.open(log.store)
+    assert run("info", "--json", log.store).json["kind"] == "rocketmq-rocksdb"
+    assert run("verify", log.store).code == 0
+
+
+def test_a_dledger_log_is_named(tmp_path: Path) -> None:
+    """Its files begin with entry headers; nothing is read from them."""
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    assert identify(tmp_path).kind is FolderKind.DLEDGER
+    ran = run("verify", tmp_path)
+    assert ran.code == 3
+    assert "DLedger" in ran.talk
+
+
+def test_a_folder_that_is_no_store_names_what_was_looked_for(tmp_path: Path) -> None:
+    """And where the store may be."""
+    Log(tmp_path)
+    with pytest.raises(UnknownStore) as caught:
+        identify(tmp_path)
+    for word in ("commitlog", ".vhost", "dledger", f"perhaps you mean {tmp_path}/store"):
+        assert word in str(caught.value)
+    (tmp_path / "odd" / "consumequeue").mkdir(parents=True)
+    with pytest.raises(UnknownStore, match="whose log lies elsewhere"):
+        identify(tmp_path / "odd")
+
+
+def test_links_to_folders_are_followed(tmp_path: Path) -> None:
+    """A store's folders often lie on other disks."""
+    log = Log(tmp_path)
+    moved = tmp_path / "disk"
+    log.folder.rename(moved)
+    log.folder.symlink_to(moved)
+    (tmp_path / "link").symlink_to(log.store)
+    assert run("verify", tmp_path / "link").code == 0
+
+
+def test_an_empty_log_folder_is_an_empty_store(tmp_path: Path) -> None:
+    """A store that was made and never written."""
+    (tmp_path / "commitlog").mkdir()
+    assert run("verify", tmp_path).code == 0
+    assert run("info", "--json", tmp_path).json["files"] == 0
+    assert run("ls", "--json", tmp_path).json == {"queues": []}
+    assert run("dump", "--json", tmp_path).out == ""
+    assert run("get", "--at", 0, tmp_path).code == 1
+
+
+def test_a_log_of_zeros_is_an_empty_log(tmp_path: Path) -> None:
+    """A file made ahead and never used."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(65536))
+    assert run("verify", tmp_path).code == 0
+    assert run("info", "--json", tmp_path).json["max_offset"] == 0
+
+
+def test_public_names_that_are_there() -> None:
+    """Each from its room; the same object every time."""
+    import commitlog
+    import storageio
+
+    assert brokerstore.Message is commitlog.Message
+    assert brokerstore.PutStatus is commitlog.PutStatus
+    for name in ("StoreError", "StoreCorrupt", "UnknownStore", "PutRejected", "StoreLocked"):
+        assert getattr(brokerstore, name) is getattr(storageio, name)
+        assert issubclass(getattr(brokerstore, name), storageio.StoreError)
+    assert set(brokerstore.__all__) <= set(dir(brokerstore))
+
+
+def test_public_names_that_are_not_there_yet_say_so() -> None:
+    """Only when touched."""
+    for name in brokerstore.__all__:
+        try:
+            assert getattr(brokerstore, name) is not None
+        except AttributeError as error:
+            assert f"brokerstore.{name} is not there yet" in str(error)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = brokerstore.nonsense
+
+
+def test_the_import_alone_loads_nothing_heavy() -> None:
+    """In a fresh process."""
+    loaded = imported("import brokerstore")
+    assert not loaded & HEAVY
+
+
+def test_info_loads_neither_arrays_nor_drawing(fixture_store: Any) -> None:
+    """What makes a first answer slow."""
+    store = str(fixture_store("plain").store)
+    loaded = imported(f"from brokerstore.tool import main; main(['info', '--json', {store!r}])")
+    assert "commitlog" in loaded
+    assert not loaded & {"numpy", "pyarrow", "rich", "messagestore", "importlib.metadata", "asyncio"}
+
+
+def imported(code: str) -> set[str]:
+    """The modules that a fresh process has after some code."""
+    code += "\nimport sys; sys.stderr.write('\\n'.join(sys.modules))"
+    root = Path(__file__).parents[2]
+    return set(
+        subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stderr.split()
+    )
+
+
+def test_doctor_says_which_build_runs() -> None:
+    """And that it is the one of this source."""
+    from storebytes.builds import build_name, kernel_builds
+
+    ran = run("doctor", "--json")
+    assert (ran.code, ran.json["ok"], ran.json["build"]) == (0, True, build_name())
+    assert [kernel["module"] for kernel in ran.json["kernels"]] == [build.module for build in kernel_builds()]
+    assert run("doctor").out.startswith("Kernels")
+
+
+def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled from another text than the one that lies there."""
+    from brokerstore.tool import doctor
+    from storebytes.builds import KernelBuild
+
+    monkeypatch.setattr(doctor, "kernel_builds", lambda: [KernelBuild("commitlog._append_cy", True, True)])
+    ran = run("doctor", "--json")
+    assert (ran.code, ran.json["ok"]) == (1, False)
+    assert "build again" in ran.talk
+
+
+def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some kernels compiled, some not."""
+    from brokerstore.tool import doctor
+
+    monkeypatch.setattr(doctor, "build_name", lambda: "mixed")
+    assert run("doctor", "--json").code == 1

@@ -1,0 +1,176 @@
+"""What the tool says of stores that a real RocketMQ wrote, against that RocketMQ's own account of them."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.brokerstore.tool import run
+
+STORES = ["plain", "propcrc"]
+ALL_STORES = [*STORES, "lmq", "batchcq", "cqext", "broker-live", "broker-ext", "crash-lost-cq"]
+
+
+def host(text: str) -> str:
+    """`address|port` of the manifest as `ip:port`, IPv6 in brackets."""
+    address, port = text.split("|")
+    parsed = ip_address(address)
+    return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
+
+
+def expected(truth: dict[str, Any]) -> dict[str, Any]:
+    """The manifest's message in the tool's keys."""
+    properties = truth["properties"]
+    return {
+        "topic": truth["topic"],
+        "queue_id": truth["queueId"],
+        "queue_offset": truth["queueOffset"],
+        "physical_offset": truth["physicalOffset"],
+        "size": truth["storeSize"],
+        "magic": truth["magic"],
+        "body_crc": truth["bodyCRC"],
+        "flag": truth["flag"],
+        "sys_flag": truth["sysFlag"],
+        "born_timestamp_ms": truth["bornTimestamp"],
+        "born_host": host(truth["bornHost"]),
+        "store_timestamp_ms": truth["storeTimestamp"],
+        "store_host": host(truth["storeHost"]),
+        "reconsume_times": truth["reconsumeTimes"],
+        "prepared_transaction_offset": truth["preparedTransactionOffset"],
+        "message_id": truth["msgId"],
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS", "").split(),
+        "properties": properties,
+        "body_base64": truth["body"] or "",
+    }
+
+
+@pytest.mark.parametrize(("name", "count"), [("plain", 1093), ("propcrc", 251)])
+def test_dump_gives_every_message_field_by_field(fixture_store: Any, name: str, count: int) -> None:
+    """No flag says how long the files are."""
+    fixture = fixture_store(name)
+    ran = run("dump", "--json", fixture.store)
+    assert ran.code == 0
+    assert ran.talk == ""
+    truth = fixture.truth()["messages"]
+    assert len(ran.lines) == count == len(truth)
+    for found, wanted in zip(ran.lines, truth, strict=True):
+        assert found == expected(wanted)
+        assert list(found) == list(expected(wanted))
+
+
+def test_the_checksum_property_is_among_the_properties(fixture_store: Any) -> None:
+    """A dump hides nothing."""
+    ran = run("dump", "--json", "--limit", 1, fixture_store("propcrc").store)
+    assert ran.json["properties"]["__CRC32#"] == "5777168051"
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_get_gives_the_message_at_each_offset(fixture_store: Any, name: str) -> None:
+    """The same as the dump's line."""
+    fixture = fixture_store(name)
+    for truth in fixture.truth()["messages"][::37]:
+        ran = run("get", "--json", "--at", truth["physicalOffset"], fixture.store)
+        assert (ran.code, ran.json) == (0, expected(truth))
+
+
+@pytest.mark.parametrize("name", ALL_STORES)
+def test_verify_finds_nothing_wrong_with_a_good_store(fixture_store: Any, name: str) -> None:
+    """Whatever kinds of queues lie beside the log."""
+    ran = run("verify", "--json", fixture_store(name).store)
+    assert ran.json["problems"] == []
+    assert (ran.code, ran.json["ok"]) == (0, True)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_verify_counts_what_the_manifest_counts(fixture_store: Any, name: str) -> None:
+    """Messages, blanks and the end."""
+    fixture = fixture_store(name)
+    truth, counts = fixture.truth(), run("verify", "--json", fixture.store).json["counts"]
+    assert counts["records"] == truth["messageCount"]
+    assert counts["blanks"] == len(truth["blankRecords"])
+    assert counts["end_offset"] == truth["maxPhyOffset"]
+    assert counts["file_size_bytes"] == truth["config"]["mappedFileSizeCommitLog"]
+    assert counts["protected_records"] == (truth["messageCount"] if truth["config"]["enabledAppendPropCRC"] else 0)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_info_knows_offsets_and_sizes_without_being_told(fixture_store: Any, name: str) -> None:
+    """From the files alone."""
+    fixture = fixture_store(name)
+    truth, ran = fixture.truth(), run("info", "--json", fixture.store)
+    assert ran.code == 0
+    assert ran.json["kind"] == "rocketmq"
+    assert ran.json["file_size_bytes"] == truth["config"]["mappedFileSizeCommitLog"]
+    assert (ran.json["min_offset"], ran.json["max_offset"]) == (truth["minPhyOffset"], truth["maxPhyOffset"])
+    assert ran.json["first_store_timestamp_ms"] == truth["messages"][0]["storeTimestamp"]
+    assert ran.json["last_store_timestamp_ms"] == truth["messages"][-1]["storeTimestamp"]
+    assert ran.json["abort_file"] is False
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_ls_names_every_queue_with_its_offsets(fixture_store: Any, name: str) -> None:
+    """As the store's own queues have them; prepared and rolled-back messages are in none."""
+    fixture = fixture_store(name)
+    ran = run("ls", "--json", fixture.store)
+    truth = fixture.truth()["queues"]
+    wanted = {(queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"]) for queue in truth}
+    found = {(row["topic"], row["queue_id"]): (row["min_offset"], row["max_offset"]) for row in ran.json["queues"]}
+    assert found == wanted
+    assert all(row["messages"] == row["max_offset"] - row["min_offset"] for row in ran.json["queues"])
+    assert list(ran.json["queues"][0]) == ["topic", "queue_id", "min_offset", "max_offset", "messages"]
+
+
+def test_dump_takes_only_what_is_wanted(fixture_store: Any) -> None:
+    """By topic, by queue, at most so many."""
+    fixture = fixture_store("plain")
+    truth = [expected(message) for message in fixture.truth()["messages"]]
+    spread = [message for message in truth if message["topic"] == "SpreadTopic"]
+    assert run("dump", "--json", "--topic", "SpreadTopic", fixture.store).lines == spread
+    third = [message for message in spread if message["queue_id"] == 3]
+    assert run("dump", "--json", "--topic", "SpreadTopic", "--queue", 3, fixture.store).lines == third
+    assert (
+        run("dump", "--json", "--queue", 3, "--limit", 2, fixture.store).lines == [m for m in truth if m["queue_id"] == 3][:2]
+    )
+    assert run("dump", "--json", "--limit", 0, fixture.store).out == ""
+    assert run("dump", "--json", "--topic", "nobody's", fixture.store).out == ""
+
+
+def test_the_log_folder_alone_reads_the_same(fixture_store: Any) -> None:
+    """A commitlog folder copied away from its store."""
+    store = fixture_store("propcrc").store
+    assert run("dump", "--json", store / "commitlog").out == run("dump", "--json", store).out
+    assert run("info", "--json", store / "commitlog").json["kind"] == "rocketmq-commitlog"
+
+
+def test_decode_id_gives_broker_and_offset(fixture_store: Any) -> None:
+    """The manifest's ids are the real store's own."""
+    for truth in fixture_store("plain").truth()["messages"][::100]:
+        ran = run("decode-id", "--json", truth["msgId"])
+        assert (ran.json["store_host"], ran.json["physical_offset"]) == (host(truth["storeHost"]), truth["physicalOffset"])
+
+
+def test_reading_changes_not_one_byte_nor_time_stamp(fixture_store: Any) -> None:
+    """Every command; access times count too where the system lets a reader leave them alone."""
+    store = fixture_store("plain", own=True).store
+    paths = [store, *sorted(store.rglob("*"))]
+    contents = {path: path.read_bytes() for path in paths if path.is_file()}
+    for path in paths:
+        os.utime(path, ns=(10**18, os.lstat(path).st_mtime_ns))  # long ago: the next read would move it
+    before = [stamps(path) for path in paths]
+    for command in (["info"], ["ls"], ["dump", "--json"], ["get", "--at", "0"], ["verify"]):
+        assert run(*command, store).code == 0
+    assert [stamps(path) for path in paths] == before
+    assert [store, *sorted(store.rglob("*"))] == paths
+    assert {path: path.read_bytes() for path in contents} == contents
+
+
+def stamps(path: Path) -> tuple[int, ...]:
+    """Looked at without reading."""
+    found = os.lstat(path)
+    access_ns = found.st_atime_ns if hasattr(os, "O_NOATIME") and found.st_uid == os.geteuid() else 0
+    return found.st_mode, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, access_ns

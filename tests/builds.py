@@ -1,0 +1,81 @@
+"""Both builds of everything in one process.
+
+`load("plain")` imports the packages a second time with the text of every kernel instead of its extension, and puts the
+ordinary modules back.  What it gives is a whole world of its own: its classes are not those of the other build.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+
+from storebytes.builds import PACKAGES, PlainFinder, kernel_builds
+
+BUILDS = ("compiled", "plain")
+OURS = (*PACKAGES, "brokerstore", "storageio")
+
+
+class World:
+    """The packages as one build sees them: `world.module("commitlog.layout")`, `world.commitlog`."""
+
+    def __init__(self, build: str, modules: dict[str, ModuleType]) -> None:
+        self.build = build
+        self._modules = modules
+
+    def __repr__(self) -> str:
+        return self.build
+
+    def module(self, name: str) -> ModuleType:
+        return self._modules[name]
+
+    def __getattr__(self, name: str) -> ModuleType:
+        if name not in self._modules:
+            raise AttributeError(name)  # so that Hypothesis may ask a fixture what it is
+        return self._modules[name]
+
+
+def _is_ours(name: str) -> bool:
+    # storageio has no kernels; one copy of it keeps the errors and the lock table the same for both
+    return name.partition(".")[0] in OURS and not name.startswith("storageio")
+
+
+def _import_all() -> dict[str, ModuleType]:
+    from pathlib import Path
+
+    from storebytes.builds import kernel_modules
+
+    for name in [*PACKAGES, *kernel_modules(Path(__file__).parent.parent)]:
+        importlib.import_module(name)
+    return {name: module for name, module in sys.modules.items() if _is_ours(name)}
+
+
+@cache
+def load(build: str) -> World:
+    """`compiled` or `plain`; an error when a kernel is not of that build."""
+    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)} if build == "plain" else {}
+    if build == "plain":
+        PlainFinder.install()
+    try:
+        modules = _import_all()
+    finally:
+        if build == "plain":
+            PlainFinder.remove()
+            for name in [name for name in sys.modules if _is_ours(name)]:
+                del sys.modules[name]
+            sys.modules.update(kept)
+    wrong = [
+        name
+        for name, module in modules.items()
+        if name.endswith("_cy") and hasattr(module, "is_compiled") and module.is_compiled() != (build == "compiled")
+    ]
+    if wrong:
+        raise ImportError(f"wanted the {build} build of {wrong}")
+    return World(build, modules)
+
+
+@cache
+def is_compiled_here() -> bool:
+    """Whether this installation has compiled kernels at all."""
+    return all(build.is_compiled for build in kernel_builds())

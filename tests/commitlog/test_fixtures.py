@@ -1,0 +1,159 @@
+"""Logs that real stores wrote: read field by field, encoded again, and written again from the same messages."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK
+from tests.builds import World
+from tests.commitlog.logs import FIXTURES, MemoryLog, host_text, log_bytes, message_of, records
+
+FILE_SIZE = 65536
+MAGIC_BLANK = 0xCBD43194
+
+
+def fields(truth: dict[str, Any]) -> dict[str, Any]:
+    """A manifest's message under our names."""
+    return {
+        "physical_offset": truth["physicalOffset"],
+        "size": truth["storeSize"],
+        "magic": int(truth["magic"], 16) - (1 << 32),
+        "topic": truth["topic"],
+        "queue_id": truth["queueId"],
+        "queue_offset": truth["queueOffset"],
+        "body_crc": truth["bodyCRC"],
+        "flag": truth["flag"],
+        "sys_flag": truth["sysFlag"],
+        "born_timestamp_ms": truth["bornTimestamp"],
+        "born_host": host_text(truth["bornHost"]),
+        "store_timestamp_ms": truth["storeTimestamp"],
+        "store_host": host_text(truth["storeHost"]),
+        "reconsume_times": truth["reconsumeTimes"],
+        "prepared_transaction_offset": truth["preparedTransactionOffset"],
+        "message_id": truth["msgId"],
+        "all_properties": truth["properties"],
+        "properties_raw": truth["propertiesString"].encode(),
+        "body": base64.b64decode(truth["body"] or ""),
+    }
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_every_message_is_that_of_the_manifest(world: World, fixture_store: Any, name: str) -> None:
+    """All fields of all messages, with every check on."""
+    fixture = fixture_store(name)
+    wanted = [fields(truth) for truth in fixture.truth()["messages"]]
+    log = world.commitlog.open_log(str(fixture.store / "commitlog"))
+    found = list(log.messages())
+    assert [{key: getattr(message, key) for key in wanted[0]} for message in found] == wanted
+    assert log.file_size_bytes == FILE_SIZE
+    for message, truth in zip(found, fixture.truth()["messages"], strict=True):
+        at = message.physical_offset
+        data = log.select(at, message.size)
+        assert zlib.crc32(data) == truth["recordCrc32"]
+        assert log.message_at(at).body == message.body
+        tags, keys = truth["properties"].get("TAGS"), truth["properties"].get("KEYS", "").split()
+        assert (message.tags, message.keys) == (tags, keys)
+        assert message.properties == {k: v for k, v in truth["properties"].items() if k != "__CRC32#"}
+    log.close()
+
+
+def test_the_manifest_of_plain_is_the_whole_one(fixture_store: Any) -> None:
+    """1093 messages of every kind: both magics, all address families, transactions, batches."""
+    truths = fixture_store("plain").truth()["messages"]
+    assert len(truths) == 1093
+    assert {truth["magic"] for truth in truths} == {"daa320a7", "daa320ab"}
+    assert {truth["sysFlag"] for truth in truths} >= {0, 1, 4, 8, 12, 16, 32, 48}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_the_walk_finds_records_blanks_and_the_end(world: World, fixture_store: Any, name: str) -> None:
+    """As many as the manifest has, protected where the checksum was on."""
+    fixture = fixture_store(name)
+    truth = fixture.truth()
+    log = world.commitlog.open_log(str(fixture.store / "commitlog"))
+    stops = [log.walk_file(file) for file in log.queue.files]
+    assert sum(stop.records for stop in stops) == truth["messageCount"]
+    blanks = [[stop.offset, log.queue.find(stop.offset).end_offset - stop.offset] for stop in stops if stop.why == "blank"]
+    assert blanks == truth["blankRecords"]
+    assert all(log.blank_problem(at) is None for at, _ in blanks)
+    protected = sum("__CRC32#" in message["properties"] for message in truth["messages"])
+    assert sum(stop.protected for stop in stops) == protected
+    assert log.find_end().offset in (truth["maxPhyOffset"], -(-truth["maxPhyOffset"] // FILE_SIZE) * FILE_SIZE)
+    log.close()
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_each_record_and_blank_encoded_from_its_fields_is_the_same(world: World, fixture_store: Any, name: str) -> None:
+    """Raw properties kept, offsets and times given."""
+    data = log_bytes(fixture_store(name))
+    reader = world.module("commitlog._scan_cy").Reader(data)
+    found = blanks = 0
+    for at, magic, wanted in records(data):
+        if magic == MAGIC_BLANK:
+            log = MemoryLog(world, FILE_SIZE)
+            log.next_file()
+            log.appender.attach(memoryview(log.files[0]), 0, at % FILE_SIZE)
+            log.appender.append(world.commitlog.Message("T", bytes(FILE_SIZE - 200), queue_id=0))
+            assert bytes(log.files[0][at % FILE_SIZE :]) == wanted
+            blanks += 1
+            continue
+        assert encode_again(world, reader.decode(at), len(wanted)) == wanted
+        found += 1
+    assert found == fixture_store(name).truth()["messageCount"]
+    assert blanks == len(fixture_store(name).truth()["blankRecords"])
+
+
+def encode_again(world: World, stored: Any, size: int) -> bytes:
+    """The record that an append makes of a message read back."""
+    with_crc = b"__CRC32#\x01" in stored.properties_raw
+    log = MemoryLog(world, size + 8, with_crc=with_crc, clock=lambda: stored.store_timestamp_ms)
+    log.offsets.set_next_offset(stored.topic, stored.queue_id, stored.queue_offset)
+    buffer = memoryview(bytearray(size + 8))
+    log.appender.attach(buffer, stored.physical_offset, 0)
+    result = log.appender.append(stored.to_message())
+    assert (result.status.name, result.physical_offset, result.size_bytes) == ("PUT_OK", stored.physical_offset, size)
+    assert result.queue_offset == stored.queue_offset
+    assert result.message_id == stored.message_id
+    return bytes(buffer[:size])
+
+
+@pytest.mark.parametrize("name", ["plain", "propcrc"])
+def test_the_same_messages_at_the_same_times_give_the_same_files(
+    world: World, fixture_store: Any, name: str, tmp_path: Any
+) -> None:
+    """Offsets, queue offsets, blanks and checksums come out by themselves; so do 64 KiB files."""
+    fixture = fixture_store(name)
+    truths = fixture.truth()["messages"]
+    now = [0]
+    cl = world.commitlog
+    folder = tmp_path / "commitlog"
+    log = cl.CommitLog(
+        cl.LogPaths(REAL_DISK, [str(folder)]),
+        file_size_bytes=FILE_SIZE,
+        writable=True,
+        with_crc=name == "propcrc",
+        clock=lambda: now[0],
+    )
+    log.attach(log.find_end().offset)
+    index = batches = 0
+    while index < len(truths):
+        count = 10 if truths[index]["topic"] == "BatchTopic" else 1
+        group = truths[index : index + count]
+        now[0] = group[0]["storeTimestamp"]
+        messages = [message_of(world, truth) for truth in group]
+        result = log.appender.append_batch(messages) if count > 1 else log.appender.append(messages[0])
+        assert (result.status.name, result.message_count) == ("PUT_OK", count)
+        assert (result.physical_offset, result.queue_offset) == (group[0]["physicalOffset"], group[0]["queueOffset"])
+        index += count
+        batches += count > 1
+    log.flush()
+    log.close()
+    assert batches == 3
+    wanted = {path.name: path.read_bytes() for path in (fixture.store / "commitlog").iterdir()}
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert found.keys() == wanted.keys()
+    assert [file for file in wanted if found[file] != wanted[file]] == []

@@ -1,0 +1,55 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builds import BUILDS, World, is_compiled_here, load
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(params=BUILDS)
+def world(request: pytest.FixtureRequest) -> World:
+    """The packages, once compiled and once plain; an installation without compiled kernels tests the plain ones alone."""
+    if request.param == "compiled" and not is_compiled_here():
+        pytest.skip("the kernels are not compiled here")
+    return load(request.param)
+
+
+class Fixture:
+    """A store that a real system wrote, with the truth about it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+
+    def truth(self, name: str = "manifest.json") -> Any:
+        return json.loads((self.folder / name).read_text())
+
+
+@pytest.fixture(scope="session")
+def _unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture
+def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`fixture_store(name)`: shared and unpacked once, for reading only; with `own=True` a copy of one's own."""
+
+    def unpack(name: str, own: bool = False) -> Fixture:
+        if own or name not in _unpacked:
+            folder = tmp_path_factory.mktemp(name)
+            with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+                archive.extractall(folder, filter="data")
+            if own:
+                return Fixture(folder / name)
+            _unpacked[name] = folder / name
+        return Fixture(_unpacked[name])
+
+    return unpack

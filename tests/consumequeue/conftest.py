@@ -1,0 +1,23 @@
+"""Queues in a fresh folder, on both builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK
+from tests.builds import World
+
+
+@pytest.fixture
+def queues(tmp_path: Path, world: World) -> Callable[..., Any]:
+    """Open the set in `tmp_path/consumequeue`, files of ten units unless said otherwise."""
+
+    def make(units: int = 10, writable: bool = True, disk: Any = REAL_DISK, folder: Path | None = None) -> Any:
+        place = folder or tmp_path / "consumequeue"
+        return world.consumequeue.ConsumeQueues(disk, str(place), writable=writable, file_size_bytes=units * 20)
+
+    return make

@@ -1,0 +1,57 @@
+"""What the tests hold the queues against."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+UNIT = struct.Struct(">qiq")
+
+
+def packed(first: int, count: int) -> bytes:
+    """Units `first` and on, of records of 100 bytes, one behind the other; the tags code is the unit's number."""
+    return b"".join(UNIT.pack(100 * number, 100, number) for number in range(first, first + count))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class PlainQueue:
+    """Section 2.3 as plainly as it can be said: one unit at a time, files as byte arrays."""
+
+    def __init__(self, file_size: int) -> None:
+        self.file_size = file_size
+        self.files: dict[int, bytearray] = {}
+        self.written = 0
+        self.top = -1
+
+    def append(self, physical: int, size: int, tags: int, queue_offset: int) -> None:
+        if physical + size <= self.top:
+            return
+        expected = queue_offset * 20
+        is_first = not self.files
+        if is_first:
+            self.written = expected - expected % self.file_size
+            self.files[self.written] = bytearray(self.file_size)
+        elif self.written == max(self.files) + self.file_size:
+            self.files[self.written] = bytearray(self.file_size)
+        if is_first and queue_offset != 0:
+            while self.written < expected:
+                self._write(UNIT.pack(0, 0x7FFFFFFF, 0))
+        if queue_offset != 0 and expected < self.written:
+            return
+        self.top = physical + size
+        self._write(UNIT.pack(physical, size, tags))
+
+    def _write(self, unit: bytes) -> None:
+        start = max(self.files)
+        self.files[start][self.written - start : self.written - start + 20] = unit
+        self.written += 20
+
+    def as_files(self, folder: str) -> dict[str, bytes]:
+        return {f"{folder}/{start:020d}": bytes(data) for start, data in self.files.items()}

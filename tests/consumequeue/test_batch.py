@@ -1,0 +1,90 @@
+"""Batch queues (format page, section 2.6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, InvalidMessage
+from tests.consumequeue.model import files_of
+
+
+def batch_queue(world: Any, root: Path, topic: str, queue_id: int, writable: bool) -> Any:
+    files = world.consumequeue.QueueFiles(REAL_DISK, writable=writable)
+    return world.consumequeue.BatchQueue(str(root), topic, queue_id, 920, files)
+
+
+def test_every_unit_of_a_real_store(fixture_store: Any, world: Any) -> None:
+    """Bounds and units, in three files of twenty."""
+    fixture = fixture_store("batchcq")
+    for truth in fixture.truth()["queues"]:
+        if "batchCq" in truth:
+            queue = batch_queue(world, fixture.store / "batchconsumequeue", truth["topic"], truth["queueId"], False)
+            assert [[*unit[:7]] for unit in queue.units()] == truth["batchCq"]
+            bounds = (truth["minOffset"], truth["maxOffset"], truth["maxPhysicOffset"])
+            assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == bounds
+
+
+def test_the_units_of_a_real_store_give_its_files(fixture_store: Any, world: Any, tmp_path: Path) -> None:
+    """Byte by byte, to the last byte of a file; every unit twice, as a repeat."""
+    fixture = fixture_store("batchcq")
+    for truth in fixture.truth()["queues"]:
+        for unit in truth.get("batchCq", ()):
+            queue = batch_queue(world, tmp_path, truth["topic"], truth["queueId"], True)
+            assert queue.append(world.consumequeue.BatchUnit(*unit))
+            assert not queue.append(world.consumequeue.BatchUnit(*unit))
+    assert files_of(tmp_path) == files_of(fixture.store / "batchconsumequeue")
+
+
+def test_a_queue_offset_is_found_in_its_batch(fixture_store: Any, world: Any) -> None:
+    """One unit answers for all its offsets."""
+    fixture = fixture_store("batchcq")
+    queue = batch_queue(world, fixture.store / "batchconsumequeue", "BcqTopic", 0, False)
+    for index, unit in enumerate(queue.units()):
+        for offset in range(unit.base_offset, unit.base_offset + unit.batch_size):
+            assert queue.index_of(offset) == index
+    assert queue.index_of(264) == queue.stop_index == 45
+
+
+def test_every_answer_of_a_real_store_for_a_time(fixture_store: Any, world: Any) -> None:
+    """LOWER and UPPER, odd as UPPER is, for every time that the store was asked."""
+    fixture = fixture_store("batchcq")
+    search, boundary = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary
+    asked = 0
+    for truth in fixture.truth()["queues"]:
+        if "batchCq" in truth:
+            queue = batch_queue(world, fixture.store / "batchconsumequeue", truth["topic"], truth["queueId"], False)
+            for answer in truth["offsetByTime"]:
+                assert search(queue, answer["timestamp"], boundary.LOWER) == answer["lower"], answer
+                assert search(queue, answer["timestamp"], boundary.UPPER) == answer["upper"], answer
+                asked += 1
+    assert asked > 50
+
+
+def test_the_nearest_batch(world: Any, tmp_path: Path) -> None:
+    """Before all the first, after all the last, of two equally near the earlier."""
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    search, nearest = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary.NEAREST
+    assert [search(queue, 5, boundary) for boundary in world.consumequeue.Boundary] == [0, 0, 0]
+    for number, time in enumerate([10, 20, 40]):
+        queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, time, 5 * number, 5))
+    assert [search(queue, time, nearest) for time in (0, 10, 15, 16, 30, 31, 99)] == [0, 0, 0, 5, 5, 10, 10]
+
+
+def test_an_empty_queue(world: Any, tmp_path: Path) -> None:
+    """The minimum is -1 (section 2.6)."""
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (-1, 0, -1)
+
+
+@pytest.mark.parametrize("field", ["physical_offset", "size_bytes", "base_offset", "batch_size"])
+def test_what_ends_a_queue_is_refused(world: Any, tmp_path: Path, field: str) -> None:
+    """A negative field, or no message, would hide all units behind it."""
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    unit = world.consumequeue.BatchUnit(0, 100, 0, 1, 0, 1)
+    with pytest.raises(InvalidMessage):
+        queue.append(unit._replace(**{field: -1}))
+    assert queue.append(unit)
+    assert queue.recover() == 46

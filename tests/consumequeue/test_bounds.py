@@ -1,0 +1,163 @@
+"""Minimum, maximum, looking up and walking."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storageio import REAL_DISK
+from tests.builds import World
+from tests.consumequeue.model import PROPERTY, UNIT, packed
+
+
+@pytest.mark.parametrize("name", ["plain", "broker-live", "lmq", "propcrc"])
+def test_a_real_store_has_the_bounds_and_units_that_it_says(name: str, fixture_store: Any, queues: Any) -> None:
+    """Minimum, maximum, greatest record end and every unit, found without being told where the files end."""
+    fixture = fixture_store(name)
+    opened = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
+    truth = fixture.truth()["queues"]
+    assert len(opened) == len(truth)
+    for queue in truth:
+        found = opened.get(queue["topic"], queue["queueId"])
+        bounds = (queue["minOffset"], queue["maxOffset"], queue["maxPhysicOffset"])
+        assert (found.min_offset, found.max_offset, found.max_physical_offset) == bounds
+        assert [[*unit] for _, unit in found.units()] == queue["cq"]
+    assert opened.max_physical_offset() == max(queue["maxPhysicOffset"] for queue in truth)
+
+
+def test_an_empty_queue(queues: Any) -> None:
+    """Nothing to find, and no folder before the first unit."""
+    opened = queues()
+    queue = opened.get_or_add("T", 0)
+    assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, -1)
+    assert queue.unit(0) is None
+    assert queue.index_buffer(0) is None
+    assert list(queue.units()) == []
+    assert queue.find_physical(0) == 0
+    assert not queue.flush()
+    assert opened.max_physical_offset() == -1
+
+
+def test_index_buffer_is_the_rest_of_one_file(queues: Any) -> None:
+    """As RocketMQ's getIndexBuffer: from there to the file's end, or to what is written."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 25))
+    assert bytes(queue.index_buffer(3)) == packed(3, 7)
+    assert bytes(queue.index_buffer(10)) == packed(10, 10)
+    assert bytes(queue.index_buffer(24)) == packed(24, 1)
+    assert queue.index_buffer(25) is None
+    assert queue.index_buffer(-1) is None
+
+
+def test_index_buffer_sees_units_appended_after_it_was_mapped(queues: Any) -> None:
+    """Units are written with a call and read through a map: both see the same bytes."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 1))
+    assert len(queue.index_buffer(0)) == 20
+    queue.append_run(1, packed(1, 3))
+    assert bytes(queue.index_buffer(0)) == packed(0, 4)
+
+
+def test_index_buffer_outlives_the_files(queues: Any) -> None:
+    """What a reader holds stays readable after the queue is deleted."""
+    opened = queues()
+    opened.get_or_add("T", 0).append_run(0, packed(0, 4))
+    held = opened.get("T", 0).index_buffer(0)
+    opened.destroy()
+    opened.close()
+    assert bytes(held) == packed(0, 4)
+
+
+def test_roll_next_file(queues: Any) -> None:
+    """The first offset of the next file."""
+    queue = queues().get_or_add("T", 0)
+    assert [queue.roll_next_file(offset) for offset in (0, 9, 10, 25)] == [10, 10, 20, 30]
+
+
+def test_units_walk_over_file_ends(queues: Any) -> None:
+    """From the minimum, or where asked, to before the stop."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 25))
+    assert [number for number, _ in queue.units(8, 22)] == list(range(8, 22))
+    assert [unit.tags_code for _, unit in queue.units(-5, 99)] == list(range(25))
+
+
+# log minimum, queue minimum before, and after: units 0..24 at 0, 100, ... 2400 (section 5.5)
+MINIMA = [
+    (0, 0, 0),
+    (100, 0, 1),
+    (101, 0, 2),
+    (950, 0, 10),  # the whole first file is gone: RocketMQ stays at 0 until it deletes the file
+    (2400, 0, 24),
+    (2401, 0, 25),  # all expired: the minimum is the maximum
+    (9999, 0, 25),
+    (300, 2000, 20),  # never back
+]
+
+
+@pytest.mark.parametrize(("log_min", "earlier", "want"), MINIMA)
+def test_the_minimum_follows_the_log(queues: Any, log_min: int, earlier: int, want: int) -> None:
+    """The first unit whose record is still in the log."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 25))
+    queue.correct_min_offset(earlier)
+    assert queue.correct_min_offset(log_min) == want
+    assert queue.min_offset == want
+    assert (queue.index_buffer(want - 1) is None) and (want == 25 or queue.index_buffer(want) is not None)
+
+
+def test_blanks_before_the_first_unit_are_below_the_minimum_after_a_restart(queues: Any) -> None:
+    """RocketMQ reports 0 here when its log begins at 0 (section 2.3, trap)."""
+    queues().get_or_add("T", 0).append_run(7, packed(50, 2))
+    queue = queues().get("T", 0)
+    assert (queue.min_offset, queue.max_offset) == (7, 9)
+    assert queue.correct_min_offset(0) == 7
+    assert queue.correct_min_offset(5001) == 8
+
+
+def test_a_queue_of_blanks_alone_has_no_record_end(queues: Any) -> None:
+    """A crash between blanks and first unit: RocketMQ would take 2147483647 for the greatest end (section 2.3, trap)."""
+    opened = queues()
+    opened.get_or_add("T", 0).append_run(7, packed(50, 1))
+    path = opened.get("T", 0).path(0)
+    with open(path, "r+b") as file:
+        file.seek(140)
+        file.write(bytes(20))
+    again = queues()
+    queue = again.get("T", 0)
+    assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (7, 7, -1)
+    assert again.max_physical_offset() == -1
+    queue.recover()
+    assert queue.append_run(7, packed(50, 2)) == 2
+    assert (queue.min_offset, queue.max_offset) == (7, 9)
+
+
+@PROPERTY
+@given(st.integers(0, 60), st.integers(1, 9), st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(-10, 2100))
+def test_find_physical_is_a_plain_search(world: World, first: int, units: int, gaps: list[int], wanted: int) -> None:
+    """The first unit at or behind a place in the log, the maximum when there is none."""
+    offsets = [sum(gaps[: count + 1]) for count in range(len(gaps))]
+    with tempfile.TemporaryDirectory() as folder:
+        queue = world.consumequeue.ConsumeQueues(REAL_DISK, folder, writable=True, file_size_bytes=20 * units).get_or_add(
+            "T", 0
+        )
+        queue.append_run(first, b"".join(UNIT.pack(offset, 1, 0) for offset in offsets))
+        plain = [first + number for number, offset in enumerate(offsets) if offset >= wanted]
+        assert queue.find_physical(wanted) == (plain[0] if plain else first + len(offsets))
+
+
+def test_disorder_names_the_damaged_unit(queues: Any) -> None:
+    """A unit that points back, or nowhere, is told by its queue offset; the sound ones around it are not."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 12))
+    assert list(queue.disorder()) == []
+    with open(queue.path(0), "r+b") as file:
+        file.seek(20 * 4)
+        file.write(UNIT.pack(17, 100, 0))
+        file.seek(20 * 7)
+        file.write(UNIT.pack(-1, 100, 0))
+    assert [number for number, _ in queue.disorder()] == [4, 7]

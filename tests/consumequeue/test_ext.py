@@ -1,0 +1,67 @@
+"""Extended units (format page, section 2.5)."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, StoreCorrupt
+
+
+def opened(world: Any, folder: Path) -> Any:
+    return world.consumequeue.ConsumeQueueExt(REAL_DISK, str(folder))
+
+
+@pytest.mark.parametrize("name", ["cqext", "broker-ext"])
+def test_every_unit_of_a_real_store(name: str, fixture_store: Any, queues: Any, world: Any) -> None:
+    """Each queue unit's address leads to tags code, store time and bitmap; across the roll to the next file."""
+    fixture = fixture_store(name)
+    plain = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
+    seen = 0
+    for queue in fixture.truth()["queues"]:
+        place = Path(queue["topic"]) / str(queue["queueId"])
+        ext = opened(world, fixture.store / "consumequeue_ext" / place)
+        units = [unit for _, unit in plain.get(queue["topic"], queue["queueId"]).units()]
+        for unit, resolved, want in zip(units, queue["cq"], queue["ext"], strict=True):
+            assert world.consumequeue.is_ext_address(unit.tags_code) == (want is not None)
+            assert ext.tags_code(unit.tags_code) == resolved[2]
+            if want is not None:
+                tags_code, store_time, bitmap, size = want
+                assert ext.unit(unit.tags_code) == (tags_code, store_time, base64.b64decode(bitmap or ""), size)
+                seen += 1
+        addresses = [unit.tags_code for unit in units if unit.tags_code < -(1 << 31)]
+        assert [address for address, _ in ext.units()] == addresses
+    assert seen > 100
+
+
+def test_a_tags_code_is_no_address(world: Any, tmp_path: Path) -> None:
+    """Every 32-bit hash means itself."""
+    ext = opened(world, tmp_path / "none")
+    assert ext.tags_code(-(1 << 31)) == -(1 << 31)
+    assert ext.unit(5) is None
+    assert list(ext.units()) == []
+
+
+BASE = -(1 << 63)
+UNITS = [
+    ("past the file", 64, bytes(64)),
+    ("zeros", 0, bytes(64)),
+    ("a size that is not the bitmap's", 0, bytes.fromhex("0019" + "00" * 16 + "0004") + bytes(44)),
+    ("a bitmap that leaves the file", 0, bytes.fromhex("4014" + "00" * 16 + "4000") + bytes(44)),
+    ("a negative bitmap", 0, bytes.fromhex("0013" + "00" * 16 + "ffff") + bytes(44)),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "data"), UNITS, ids=[row[0] for row in UNITS])
+def test_an_address_of_nothing_whole(world: Any, tmp_path: Path, name: str, place: int, data: bytes) -> None:
+    """None, not bytes from somewhere else; a walk over the file says where it is damaged."""
+    (tmp_path / f"{0:020d}").write_bytes(data)
+    ext = opened(world, tmp_path)
+    assert ext.unit(BASE + place) is None
+    assert ext.tags_code(BASE + place) is None
+    if data != bytes(64):
+        with pytest.raises(StoreCorrupt, match="extended unit"):
+            list(ext.units())

@@ -1,0 +1,66 @@
+"""The format page and the constants say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumequeue import layout
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "consumequeue.md").read_text()
+ROW = re.compile(r"^    (\d+) +(\d+) +(\w+)", re.MULTILINE)
+TABLES = [
+    ("Ordinary unit", "", layout.UNIT),
+    ("Extended unit", "EXT_", layout.EXT_UNIT),
+    ("Batch unit", "BATCH_", layout.BATCH_UNIT),
+]
+SHORT = {"size_bytes": "SIZE", "store_time_ms": "STORE_TIME"}
+
+
+def rows(title: str) -> list[tuple[int, int, str]]:
+    """(offset, size, field) of the table under a heading."""
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return [(int(offset), int(size), field) for offset, size, field in ROW.findall(section.partition("Example")[0])]
+
+
+@pytest.mark.parametrize(("title", "prefix", "unit"), TABLES, ids=[table[0] for table in TABLES])
+def test_the_page_and_the_constants_agree(title: str, prefix: str, unit: Any) -> None:
+    """Every field's offset, and sizes that add up to the unit."""
+    at = 0
+    for offset, size, field in rows(title):
+        assert offset == at, field
+        assert getattr(layout, f"{prefix}{SHORT.get(field, field.upper())}_AT") == offset
+        at += size
+    assert at == unit.size
+
+
+def test_the_page_is_the_modules_table() -> None:
+    """The comment in the module has the same fields."""
+    for title, _, _ in TABLES:
+        for offset, size, field in rows(title):
+            assert re.search(rf"^    {offset} +{size} +{field}\b", layout.__doc__ or "", re.MULTILINE), field
+
+
+def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
+    """The bytes on the page stand at the file's start."""
+    data = (fixture_store("plain").store / "consumequeue/HotTopic/0/00000000000000000000").read_bytes()
+    example = re.findall(r"^    ((?:[0-9a-f]{2} +){20})", PAGE, re.MULTILINE)
+    assert len(example) == 2
+    assert bytes.fromhex("".join(example)) == data[:40]
+
+
+@pytest.mark.parametrize(("size", "want"), [(1, 20), (20, 20), (2001, 2020), (6_000_000, 6_000_000)])
+def test_sizes_are_rounded_up(size: int, want: int) -> None:
+    """To whole units (section 2.1)."""
+    assert layout.round_up(size) == want
+
+
+def test_the_defaults() -> None:
+    """Section 11."""
+    assert layout.FILE_SIZE_DEFAULT == 6_000_000
+    assert layout.BATCH_FILE_SIZE_DEFAULT == 13_800_000
+    assert layout.EXT_FILE_SIZE_DEFAULT == 50_331_648
+    assert len(PAGE.splitlines()) <= 120

@@ -1,0 +1,295 @@
+"""Finding the end again, cutting, deleting."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storageio import REAL_DISK, DiskError, StoreCorrupt
+from storageio.testing import CountingDisk, FailingDisk
+from tests.builds import World
+from tests.consumequeue.model import PROPERTY, UNIT, files_of, packed
+
+
+def built(queues: Any, count: int = 35) -> Any:
+    """A closed queue of 35 units in four files; its folder."""
+    opened = queues()
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, count))
+    opened.flush()
+    opened.close()
+    return Path(queue.folder)
+
+
+def overwrite(folder: Path, unit: int, data: bytes) -> None:
+    """Put bytes where a unit is."""
+    with open(folder / f"{unit // 10 * 200:020d}", "r+b") as file:
+        file.seek(unit % 10 * 20)
+        file.write(data)
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 29, 30, 35])
+def test_the_end_is_found_by_halving_and_by_reading(queues: Any, count: int) -> None:
+    """After a clean stop and after an unclean one."""
+    built(queues, count)
+    queue = queues(writable=False).get("T", 0)
+    assert (queue.max_offset, queue.max_physical_offset) == (count, 100 * count)
+    assert queue.recover() == 20 * count
+    assert (queue.max_offset, queue.max_physical_offset) == (count, 100 * count)
+
+
+@PROPERTY
+@given(st.integers(0, 1500), st.integers(30, 700))
+def test_halving_and_reading_agree(world: World, count: int, units: int) -> None:
+    """Over any number of units in files of any size."""
+    with tempfile.TemporaryDirectory() as folder:
+        make = world.consumequeue.ConsumeQueues
+        opened = make(REAL_DISK, folder, writable=True, file_size_bytes=20 * units)
+        opened.get_or_add("T", 0).append_run(0, packed(0, count))
+        again = make(REAL_DISK, folder, writable=False, file_size_bytes=20 * units).get_or_add("T", 0)
+        assert again.max_offset == count
+        again.recover()
+        assert again.max_offset == count
+
+
+# what is broken, unit written over, its bytes, units that are left, files that are left
+DAMAGE = [
+    ("a unit of zeros in the last file", 32, bytes(20), 32, 4),
+    ("a unit of zeros in the third file from the end", 13, bytes(20), 13, 2),
+    ("a unit of zeros before the third file from the end", 3, bytes(20), 35, 4),  # nobody looks there (5.2 a)
+    ("a negative offset", 22, UNIT.pack(-1, 100, 0), 22, 3),
+    ("a size of 0", 22, UNIT.pack(2200, 0, 0), 22, 3),
+    ("a negative size", 22, UNIT.pack(2200, -1, 0), 22, 3),
+    ("the first unit of the last file", 30, bytes(20), 30, 4),
+    ("an offset that is nowhere in the log", 22, UNIT.pack(1 << 50, 100, 0), 35, 4),  # only the log can tell
+    ("a half-written last unit", 34, UNIT.pack(3400, 0, 0), 34, 4),
+]
+
+
+@pytest.mark.parametrize(("name", "unit", "data", "left", "files"), DAMAGE, ids=[row[0] for row in DAMAGE])
+def test_recovery_after(queues: Any, name: str, unit: int, data: bytes, left: int, files: int) -> None:
+    """The units before the first that is none, from the third file before the end; reading alone changes no file."""
+    folder = built(queues)
+    overwrite(folder, unit, data)
+    before = files_of(folder)
+    reader = queues(writable=False).get("T", 0)
+    reader.recover()
+    assert reader.max_offset == left
+    assert files_of(folder) == before
+    opened = queues()
+    opened.recover()
+    queue = opened.get("T", 0)
+    assert queue.max_offset == left
+    assert len(files_of(folder)) == files
+    queue.append_run(left, packed(left, 50 - left))
+    assert queue.max_offset == 50
+
+
+def test_bytes_behind_the_end_are_zeroed(queues: Any) -> None:
+    """RocketMQ leaves them, and they come back as units after the next crash (section 5.3, trap)."""
+    folder = built(queues)
+    overwrite(folder, 31, bytes(20))
+    opened = queues()
+    opened.recover()
+    assert (folder / f"{600:020d}").read_bytes() == packed(30, 1) + bytes(180)
+
+
+def test_a_last_file_of_no_bytes_is_deleted(queues: Any) -> None:
+    """A crash between making the file and giving it its size (section 0)."""
+    folder = built(queues, 30)
+    (folder / f"{600:020d}").touch()
+    assert queues(writable=False).get("T", 0).max_offset == 30
+    opened = queues()
+    opened.recover()
+    assert sorted(files_of(folder)) == [f"{start:020d}" for start in (0, 200, 400)]
+    opened.get("T", 0).append_run(30, packed(30, 1))
+    assert opened.get("T", 0).max_offset == 31
+
+
+def test_an_empty_last_file_is_used(queues: Any) -> None:
+    """A crash between making the file and its first unit."""
+    folder = built(queues, 30)
+    (folder / f"{600:020d}").write_bytes(bytes(200))
+    opened = queues()
+    queue = opened.get("T", 0)
+    assert (queue.max_offset, queue.max_physical_offset) == (30, 3000)
+    opened.recover()
+    queue.append_run(30, packed(30, 2))
+    assert [number for number, _ in queue.units()] == list(range(32))
+
+
+STRAYS = [
+    ("a temporary file", "00000000000000000000.tmp", b"", "stray file"),
+    ("a text", "notes", b"hello", "stray file"),
+    ("a short file", f"{600:020d}", bytes(120), "wrong file size"),
+    ("a long file", f"{600:020d}", bytes(220), "wrong file size"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "data", "reason"), STRAYS, ids=[row[0] for row in STRAYS])
+def test_a_folder_that_rocketmq_would_not_load(queues: Any, name: str, file: str, data: bytes, reason: str) -> None:
+    """Named with file and sizes; nothing is changed."""
+    folder = built(queues, 30)
+    (folder / file).write_bytes(data)
+    with pytest.raises(StoreCorrupt) as caught:
+        queues().load()
+    assert caught.value.reason == reason
+    assert (folder / file).read_bytes() == data
+
+
+def test_a_name_between_two_units(queues: Any) -> None:
+    """A first file that begins in the middle of a unit."""
+    folder = built(queues, 3)
+    (folder / f"{0:020d}").rename(folder / f"{30:020d}")
+    with pytest.raises(StoreCorrupt, match="file name"):
+        queues().load()
+
+
+def test_names_that_are_no_queues_are_passed_over(queues: Any, tmp_path: Path) -> None:
+    """Files beside topics, folders that are no numbers, folders inside a queue (section 0)."""
+    folder = built(queues, 3)
+    (tmp_path / "consumequeue" / "file").touch()
+    for name in ("x", "-1", "01", "1.5", "99999999999"):
+        (tmp_path / "consumequeue" / "T" / name).mkdir()
+    (folder / "subfolder").mkdir()
+    opened = queues()
+    opened.load()
+    assert opened.queue_ids("T") == [0]
+    assert opened.topics() == ["T"]
+
+
+# physical offset to cut at, units left, files left
+CUTS = [
+    (9999, 35, 4),
+    (3401, 35, 4),
+    (3400, 34, 4),
+    (3050, 31, 4),
+    (3000, 30, 3),
+    (2999, 30, 3),
+    (101, 2, 1),
+    (1, 1, 1),
+    (0, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("at", "left", "files"), CUTS)
+def test_truncate(queues: Any, at: int, left: int, files: int) -> None:
+    """Units at or behind the place go, their bytes are zero, files behind the end are gone (section 5.3)."""
+    folder = built(queues)
+    opened = queues()
+    opened.truncate(at)
+    queue = opened.get("T", 0)
+    assert (queue.max_offset, queue.max_physical_offset) == (left, 100 * left or -1)
+    data = b"".join(files_of(folder).values())
+    assert data == packed(0, left) + bytes(200 * files - 20 * left)
+    assert len(files_of(folder)) == files
+    queue.append_run(left, packed(left, 5))
+    assert queue.max_offset == left + 5
+
+
+def test_truncate_drops_a_damaged_last_unit_that_points_behind_the_log(queues: Any) -> None:
+    """It would make every later record look like a repeat."""
+    folder = built(queues)
+    overwrite(folder, 34, UNIT.pack((1 << 63) - 5, 100, 0))
+    opened = queues()
+    assert opened.max_physical_offset() == (1 << 63) - 1
+    opened.truncate(3500)
+    assert opened.max_physical_offset() == 3400
+
+
+# log minimum, files deleted, minimum after
+EXPIRIES = [(0, 0, 0), (900, 0, 9), (901, 1, 10), (1000, 1, 10), (2950, 3, 30), (9999, 3, 35)]
+
+
+@pytest.mark.parametrize(("log_min", "deleted", "minimum"), EXPIRIES)
+def test_delete_expired(queues: Any, log_min: int, deleted: int, minimum: int) -> None:
+    """Leading files whose last record left the log, never the last file (section 6.7)."""
+    folder = built(queues)
+    opened = queues()
+    assert opened.delete_expired(log_min) == deleted
+    assert sorted(files_of(folder)) == [f"{200 * number:020d}" for number in range(deleted, 4)]
+    assert (opened.get("T", 0).min_offset, opened.get("T", 0).max_offset) == (minimum, 35)
+    again = queues().get("T", 0)
+    assert (again.correct_min_offset(log_min), again.max_offset) == (minimum, 35)
+    assert opened.get("T", 0).is_expired(log_min) == (log_min == 9999)
+
+
+def test_flush_syncs_data_and_new_names_once(queues: Any) -> None:
+    """Files written since, and the folder when a file came; nothing when nothing was written (sections 2.7, 6.2)."""
+    disk = CountingDisk()
+    opened = queues(disk=disk)
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, 12))
+    made = disk.counts["sync folder"]
+    assert opened.flush()
+    assert (disk.counts["sync"], disk.counts["sync folder"]) == (2, made + 1)
+    assert queue.flushed == 240
+    assert not opened.flush()
+    queue.append_run(12, packed(12, 1))
+    assert opened.flush()
+    assert (disk.counts["sync"], disk.counts["sync folder"]) == (3, made + 1)
+
+
+@pytest.mark.parametrize(("count", "is_worth_it"), [(1, False), (409, False), (410, True), (1000, True)])
+def test_flush_waits_for_two_pages(queues: Any, count: int, is_worth_it: bool) -> None:
+    """8,192 bytes are 409.6 units; a full file is worth it whatever it holds."""
+    queue = queues(units=1000).get_or_add("T", 0)
+    queue.append_run(0, packed(0, count))
+    assert queue.flush(2) == is_worth_it
+    small = queues(units=10, folder=None).get_or_add("U", 0)
+    small.append_run(0, packed(0, 10))
+    assert small.flush(2)
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync folder"])
+def test_a_failed_sync_is_an_error_and_claims_nothing(queues: Any, operation: str) -> None:
+    """Neither data nor a new file's name counts as flushed."""
+    disk = FailingDisk(10_000, only=operation)
+    opened = queues(disk=disk)
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, 12))
+    disk.fail_at = len(disk.calls) + 1
+    with pytest.raises(DiskError):
+        opened.flush()
+    assert queue.flushed == 0
+    assert queue.max_offset == 12
+
+
+def test_remove_takes_the_folders_away(queues: Any, tmp_path: Path) -> None:
+    """The queue's folder, and the topic's with its last queue."""
+    opened = queues()
+    opened.get_or_add("T", 0).append_run(0, packed(0, 3))
+    opened.get_or_add("T", 1).append_run(0, packed(0, 3))
+    opened.remove("T", 0)
+    assert opened.queue_ids("T") == [1]
+    opened.remove("T", 1)
+    assert opened.topics() == []
+    assert list((tmp_path / "consumequeue").iterdir()) == []
+    opened.remove("T", 5)
+
+
+def test_a_reader_follows_a_live_writer(queues: Any) -> None:
+    """New units, new files, new queues, and files that went."""
+    writer = queues()
+    writer.get_or_add("T", 0).append_run(0, packed(0, 3))
+    reader = queues(writable=False)
+    queue = reader.get("T", 0)
+    assert queue.max_offset == 3
+    writer.get("T", 0).append_run(3, packed(3, 30))
+    assert queue.refresh() == 33 * 20
+    assert [number for number, _ in queue.units()] == list(range(33))
+    assert queue.refresh() == 33 * 20
+    reader.close()
+    writer.delete_expired(1500)
+    writer.get("T", 0).append_run(33, packed(33, 10))
+    assert queue.unit(3) is None
+    queue.refresh()
+    assert (queue.min_offset, queue.max_offset) == (10, 43)
+    writer.get_or_add("U", 1).append_run(0, packed(0, 1))
+    reader.discover()
+    assert reader.get("U", 1).max_offset == 1

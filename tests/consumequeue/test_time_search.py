@@ -1,0 +1,114 @@
+"""From a time to a queue offset (format page, section 8.3)."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storageio import REAL_DISK
+from tests.builds import World
+from tests.consumequeue.model import PROPERTY, UNIT
+
+
+@pytest.mark.parametrize("name", ["plain", "broker-live", "lmq", "propcrc"])
+def test_every_answer_of_a_real_store(name: str, fixture_store: Any, queues: Any, world: Any) -> None:
+    """LOWER, which is the default, and UPPER, for every time that the store was asked."""
+    fixture = fixture_store(name)
+    truth = fixture.truth()
+    times = {message["physicalOffset"]: message["storeTimestamp"] for message in truth["messages"]}
+    opened = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
+    boundary, search = world.consumequeue.Boundary, world.consumequeue.offset_by_time
+    for queue in truth["queues"]:
+        found = opened.get(queue["topic"], queue["queueId"])
+        for answer in queue["offsetByTime"]:
+            for kind, want in (("LOWER", "offset"), ("LOWER", "lower"), ("UPPER", "upper")):
+                got = search(found, answer["timestamp"], boundary[kind], lambda place, _: times.get(place, -1))
+                assert got == answer[want], (queue["topic"], answer, kind)
+
+
+def queue_of(queues: Any, times: list[int]) -> tuple[Any, Any]:
+    """A queue whose unit n has its record at 100 n, and the log's answer for store times."""
+    queue = queues(units=4).get_or_add("T", 0)
+    queue.append_run(0, b"".join(UNIT.pack(100 * number, 100, 0) for number in range(len(times))))
+    return queue, lambda place, size: times[place // 100] if size == 100 and place // 100 < len(times) else -1
+
+
+TIMES = [10, 20, 20, 20, 20, 30, 45, 60, 60, 90]
+# time, lower, upper, nearest
+ANSWERS = [
+    (0, 0, 0, 0),
+    (10, 0, 0, 0),
+    (14, 1, 0, 0),
+    (15, 1, 0, 0),  # as near to both: the earlier
+    (16, 1, 0, 1),
+    (20, 1, 4, 1),
+    (26, 5, 4, 5),
+    (45, 6, 6, 6),
+    (52, 7, 6, 6),
+    (53, 7, 6, 7),
+    (90, 9, 9, 9),
+    (91, 10, 9, 9),
+    (1 << 62, 10, 9, 9),
+]
+
+
+@pytest.mark.parametrize("column", [0, 1, 2], ids=["lower", "upper", "nearest"])
+def test_boundaries(queues: Any, world: Any, column: int) -> None:
+    """Before, at, between, behind; equal times over two files' edge."""
+    queue, store_time_of = queue_of(queues, TIMES)
+    boundary = list(world.consumequeue.Boundary)[column]
+    for time, *want in ANSWERS:
+        got = world.consumequeue.offset_by_time(queue, time, boundary, store_time_of)
+        assert got == want[column], time
+
+
+def test_a_queue_without_units(queues: Any, world: Any) -> None:
+    """0 whatever is asked."""
+    queue = queues().get_or_add("T", 0)
+    for boundary in world.consumequeue.Boundary:
+        assert world.consumequeue.offset_by_time(queue, 5, boundary, lambda *_: 1) == 0
+
+
+def test_units_whose_records_left_the_log(queues: Any, world: Any) -> None:
+    """They are to the right of nothing: the answer is among those that are left."""
+    queue, known = queue_of(queues, TIMES)
+    queue.correct_min_offset(500)
+
+    def store_time_of(place: int, size: int) -> int:
+        return known(place, size) if place >= 500 else -1
+
+    search, boundary = world.consumequeue.offset_by_time, world.consumequeue.Boundary
+    assert search(queue, 1, boundary.LOWER, store_time_of, 500) == 5
+    assert search(queue, 30, boundary.LOWER, store_time_of, 500) == 5
+    assert search(queue, 50, boundary.UPPER, store_time_of, 500) == 6
+    assert search(queue, 1, boundary.NEAREST, store_time_of, 500) == 5
+
+
+def test_a_minimum_that_is_not_corrected_yet(queues: Any, world: Any) -> None:
+    """Halving goes right at a record below the log; at one that should be there and is not it gives up with 0."""
+    queue, known = queue_of(queues, TIMES)
+    search, lower = world.consumequeue.offset_by_time, world.consumequeue.Boundary.LOWER
+    assert search(queue, 45, lower, lambda place, size: known(place, size) if place >= 600 else -1, 600) == 6
+    assert search(queue, 45, lower, lambda place, size: known(place, size) if place != 500 else -1) == 0
+
+
+@PROPERTY
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(-1, 1000))
+def test_nearest_is_the_plain_rule(world: World, gaps: list[int], time: int) -> None:
+    """The nearer neighbour, of two the earlier; on equal times the first."""
+    times = [1 + sum(gaps[: count + 1]) for count in range(len(gaps))]
+    with tempfile.TemporaryDirectory() as folder:
+        opened = world.consumequeue.ConsumeQueues(REAL_DISK, folder, writable=True, file_size_bytes=20 * 1000)
+        queue, store_time_of = queue_of(lambda units: opened, times)
+        got = world.consumequeue.offset_by_time(queue, time, world.consumequeue.Boundary.NEAREST, store_time_of)
+        best = min(abs(known - time) for known in times)
+        assert abs(times[got] - time) == best
+        left = [number for number, known in enumerate(times) if known < time and time - known == best]
+        if left:
+            assert got == left[-1]
+        elif time >= times[0]:
+            assert got == next(number for number, known in enumerate(times) if abs(known - time) == best)

@@ -1,0 +1,72 @@
+"""The key index as plainly as it can be said (format page, section 3)."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, settings
+
+PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HEADER = struct.Struct(">qqqqii")
+ITEM = struct.Struct(">iqii")
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode, over UTF-16 units."""
+    units = text.encode("utf-16-be")
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + high * 256 + low) % (1 << 32)
+    return code - (1 << 32) if code >= 1 << 31 else code
+
+
+def key_hash(text: str) -> int:
+    code = java_hash(text)
+    return 0 if code == -(1 << 31) else abs(code)
+
+
+class Item(NamedTuple):
+    key_hash: int
+    physical_offset: int
+    seconds: int
+    previous: int
+
+
+class PlainIndex:
+    """One file: a list of items, a dictionary of slots, header fields."""
+
+    def __init__(self, slots: int, items: int, begin_ms: int = 0, begin_offset: int = 0) -> None:
+        self.slots, self.capacity = slots, items
+        self.begin_ms = self.end_ms = begin_ms
+        self.begin_offset = self.end_offset = begin_offset
+        self.heads: dict[int, int] = {}
+        self.items: list[Item] = []
+
+    def put(self, key: str, physical_offset: int, store_ms: int) -> bool:
+        number = len(self.items) + 1
+        if number >= self.capacity:
+            return False
+        slot = key_hash(key) % self.slots
+        seconds = (store_ms - self.begin_ms) // 1000 if self.begin_ms > 0 else 0
+        self.items.append(Item(key_hash(key), physical_offset, max(0, min(seconds, 2**31 - 1)), self.heads.get(slot, 0)))
+        self.heads[slot] = number
+        if number == 1:
+            self.begin_ms, self.begin_offset = store_ms, physical_offset
+        self.end_ms, self.end_offset = store_ms, physical_offset
+        return True
+
+    def select(self, key: str, begin_ms: int, end_ms: int) -> list[int]:
+        found = []
+        for number, item in reversed(list(enumerate(self.items, 1))):
+            times = {self.begin_ms + item.seconds * 1000} | ({self.begin_ms} if number == 1 else set())
+            if item.key_hash == key_hash(key) and any(begin_ms <= time <= end_ms for time in times):
+                found.append(item.physical_offset)
+        return found
+
+    def as_bytes(self) -> bytes:
+        count = len(self.items) + 1 if self.items else 0
+        header = HEADER.pack(self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, len(self.heads), count)
+        slots = b"".join(struct.pack(">i", self.heads.get(slot, 0)) for slot in range(self.slots))
+        items = bytes(20) + b"".join(ITEM.pack(*item) for item in self.items)
+        return header + slots + items + bytes(20 * (self.capacity - 1 - len(self.items)))

@@ -1,0 +1,145 @@
+"""The folder: loading, expiry, shapes (format page, sections 3.5 and 3.7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, StoreCorrupt
+
+BEGIN = 1_700_000_000_000
+
+
+def filled(index: Any, files: int = 3) -> Any:
+    """Three files of two keys each; records at 0, 100, ... 500, a second apart."""
+    opened = index(7, 3)
+    for number in range(2 * files):
+        opened.build("T", f"k{number}", None, 100 * number, BEGIN + 1000 * number)
+    return opened
+
+
+# checkpoint's index time, files deleted after an unclean stop: the files end at 1, 3 and 5 seconds
+UNSAFE = [(0, 3), (BEGIN + 999, 3), (BEGIN + 1000, 2), (BEGIN + 3000, 1), (BEGIN + 5000, 0)]
+
+
+@pytest.mark.parametrize(("time", "deleted"), UNSAFE)
+def test_after_an_unclean_stop(index: Any, time: int, deleted: int) -> None:
+    """Files that end after the checkpoint's index time are deleted, the active one as a rule (section 3.5)."""
+    filled(index).close()
+    opened = index(7, 3)
+    assert opened.delete_unsafe(time) == deleted
+    assert len(index(7, 3).files) == 3 - deleted
+    opened.build("T", "new", None, 900, BEGIN + 9000)
+    assert opened.select("T", "new") == [900]
+
+
+def test_a_file_that_was_never_finished_is_deleted_after_an_unclean_stop(index: Any, tmp_path: Path) -> None:
+    """A crash between making a file and allocating it."""
+    filled(index, 1).close()
+    (tmp_path / "index" / "20991231235959999").write_bytes(b"\0" * 17)
+    opened = index(7, 3)
+    assert opened.delete_unsafe(1 << 62) == 1
+    assert opened.select("T", "k0") == [0]
+
+
+# log minimum, files deleted: they end at 100, 300 and 500
+EXPIRIES = [(0, 0), (100, 0), (101, 1), (300, 1), (301, 2), (9999, 2)]
+
+
+@pytest.mark.parametrize(("log_min", "deleted"), EXPIRIES)
+def test_delete_expired(index: Any, log_min: int, deleted: int) -> None:
+    """Leading files that end below the log's minimum, never the last (section 3.7)."""
+    opened = filled(index)
+    assert opened.delete_expired(log_min) == deleted
+    assert len(opened.files) == len(index(7, 3).files) == 3 - deleted
+    assert opened.select("T", "k5") == [500]
+
+
+def test_destroy(index: Any, tmp_path: Path) -> None:
+    """All files; what comes then begins anew."""
+    opened = filled(index)
+    opened.destroy()
+    assert list((tmp_path / "index").iterdir()) == []
+    opened.build("T", "k", None, 0, BEGIN)
+    assert opened.select("T", "k") == [0]
+
+
+def test_stray_names_are_passed_over_and_told(index: Any, tmp_path: Path) -> None:
+    """A name that is no number, a folder (section 0)."""
+    filled(index).close()
+    for name in ("20261120173254506.tmp", "notes", "99999999999999999999"):
+        (tmp_path / "index" / name).write_bytes(b"x")
+    (tmp_path / "index" / "12").mkdir()
+    opened = index(7, 3)
+    assert [Path(path).name for path in opened.strays] == ["12", "20261120173254506.tmp", "99999999999999999999", "notes"]
+    opened.load()
+    assert opened.select("T", "k3") == [300]
+
+
+def test_other_slots_than_the_files_have_are_refused(index: Any) -> None:
+    """RocketMQ would misread or grow the files (section 3.5)."""
+    filled(index).close()
+    with pytest.raises(StoreCorrupt, match="index file size"):
+        index(8, 3).load()
+
+
+def test_a_reader_follows_a_live_writer(index: Any) -> None:
+    """New keys at once, new files after a look."""
+    writer = filled(index, 1)
+    reader = index(7, 3, writable=False)
+    assert reader.select("T", "k1") == [100]
+    writer.build("T", "k2", None, 200, BEGIN + 2000)
+    assert reader.select("T", "k2") == []
+    reader.refresh()
+    assert reader.select("T", "k2") == [200]
+    writer.build("T", "k3", None, 300, BEGIN + 3000)
+    assert reader.select("T", "k3") == [300]
+    writer.delete_expired(150)
+    reader.refresh()
+    assert reader.select("T", "k1") == []
+
+
+def test_few_old_files_stay_mapped(index: Any) -> None:
+    """However many there are; each still answers."""
+    filled(index, 30).close()
+    opened = index(7, 3)
+    assert [opened.select("T", f"k{number}") for number in range(60)] == [[100 * number] for number in range(60)]
+    assert sum(file.is_open for file in opened.files) <= 9
+
+
+SHAPES = [(7, 28), (500, 2000), (1, 2), (1, 100), (7, 10), (13, 6), (100, 3), (1000, 77), (499, 2004), (60, 30), (120, 18)]
+
+
+@pytest.mark.parametrize(("slots", "items"), SHAPES)
+def test_the_shape_is_found_from_the_chains(index: Any, world: Any, slots: int, items: int) -> None:
+    """Four items to a slot, or any other number, from a few keys or many."""
+    find, paths = world.indexfile.find_shape, world.indexfile.index_paths
+    opened = index(slots, items)
+    opened.build("T", "first", None, 5_000, BEGIN)
+    for number in range(1, min(items - 2, 60) + 1):
+        opened.build("T", f"key-{number}", "" if number % 3 else "x y", 5_000 + 1_000 * number, BEGIN + number)
+        assert find(REAL_DISK, paths(REAL_DISK, opened.folder)[0]) == (slots, items), number
+
+
+def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, tmp_path: Path) -> None:
+    """Then the slots must be asked for; with them the size gives the items."""
+    find = world.indexfile.find_shape
+    assert find(REAL_DISK, []) is None
+    for slots, items, want in ((7, 28, (7, 28)), (7, 10, None)):
+        opened = index(slots, items, folder=tmp_path / str(items))
+        opened.active()
+        assert find(REAL_DISK, [file.path for file in opened.files]) == want
+    assert world.indexfile.shape_for(40 + 4 * 7 + 20 * 10, 7) == (7, 10)
+    assert world.indexfile.shape_for(40 + 4 * 7 + 20 * 10, 8) is None
+    assert world.indexfile.shape_for(420_000_040, 5_000_000) == (5_000_000, 20_000_000)
+
+
+def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
+    """Noise, a short file, zeros: nothing, or the default for what has no items, and no exception."""
+    (tmp_path / "1").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "2").write_bytes(b"\0" * 39)
+    (tmp_path / "3").write_bytes(b"")
+    for name, want in (("1", None), ("2", None), ("3", None)):
+        assert world.indexfile.find_shape(REAL_DISK, [str(tmp_path / name)]) == want

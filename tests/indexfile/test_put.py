@@ -1,0 +1,233 @@
+"""Putting keys (format page, sections 3.2 to 3.4)."""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storageio import DiskFull, StoreReadOnly
+from storageio.testing import FailingDisk
+from tests.builds import World
+from tests.indexfile.model import PROPERTY, PlainIndex, key_hash
+
+NOW = "20261120173254506"
+
+
+def contents(tmp_path: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((tmp_path / "index").iterdir())}
+
+
+def test_one_put_changes_header_slot_and_item_at_once(index: Any, tmp_path: Path, clock_disk: Any) -> None:
+    """Without any flush, another process sees the key."""
+    index(disk=clock_disk(NOW)).build("T", "key", None, 4096, 1_700_000_000_123)
+    plain = PlainIndex(7, 10)
+    plain.put("T#key", 4096, 1_700_000_000_123)
+    assert contents(tmp_path) == {NOW: plain.as_bytes()}
+
+
+PUTS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3), st.integers(-3000, 9000)), max_size=60)
+
+
+@PROPERTY
+@given(PUTS, st.integers(1, 9), st.integers(2, 20))
+def test_any_puts_give_the_bytes_of_the_plain_model(world: World, puts: Any, slots: int, items: int) -> None:
+    """Through rolls, with times that go back, and every question answered as by a plain list."""
+    buffer = bytearray(40 + 4 * slots + 20 * items)
+    made = world.module("indexfile._index_cy").IndexBuffer(buffer, slots, items)
+    plain = PlainIndex(slots, items)
+    offset, store_ms = 0, 1_700_000_000_000
+    for key, step, later in puts:
+        offset += step
+        store_ms += later
+        assert made.put(b"T", key.encode(), offset, store_ms) == plain.put(f"T#{key}", offset, store_ms)
+    assert buffer == plain.as_bytes()
+    assert made.check(items) == (0, 0)
+
+
+def test_399_of_400(index: Any, tmp_path: Path) -> None:
+    """Item 0 is never used: a file of 400 items holds 399 keys, the next key makes a new file."""
+    opened = index(100, 400)
+    for number in range(399):
+        opened.build("T", f"k{number}", None, number, 1_700_000_000_000)
+    assert len(opened.files) == 1
+    assert opened.files[0].is_full
+    assert opened.files[0].buffer.room() == 0
+    assert opened.files[0].header.next_item == 400
+    opened.build("T", "k399", None, 399, 1_700_000_000_000)
+    assert len(opened.files) == 2
+    assert [opened.select("T", f"k{number}") for number in (0, 398, 399)] == [[0], [398], [399]]
+
+
+def test_the_first_item_after_a_roll_counts_its_seconds_from_the_file_before(
+    index: Any, clock_disk: Any, tmp_path: Path
+) -> None:
+    """The begin is preset, used, and only then replaced (section 3.2, trap); the record is found at its true time."""
+    opened = index(7, 3, disk=clock_disk(NOW, "20261120173254999"))
+    opened.build("T", "a", None, 100, 1_700_000_000_000)
+    opened.build("T", "b", None, 200, 1_700_000_001_000)
+    opened.build("T", "c", None, 300, 1_700_000_061_000)
+    plain = PlainIndex(7, 3, 1_700_000_001_000, 200)
+    plain.put("T#c", 300, 1_700_000_061_000)
+    assert plain.items[0].seconds == 60
+    assert contents(tmp_path)["20261120173254999"] == plain.as_bytes()
+    assert opened.select("T", "c", begin_ms=1_700_000_061_000, end_ms=1_700_000_061_000) == [300]
+
+
+def test_a_record_without_keys_makes_and_rolls_files(index: Any) -> None:
+    """So an index folder may end in a file without items (section 3.3)."""
+    opened = index(7, 3)
+    assert opened.build("T", None, None, 0, 1) == 0
+    assert len(opened.files) == 1
+    opened.build("T", "a", "b", 100, 5000)
+    assert opened.build("T", None, "", 200, 6000) == 0
+    assert len(opened.files) == 2
+    assert opened.last_header() == (5000, 5000, 100, 100, 0, 0)
+    opened.sync()
+    assert opened.last_header() == (5000, 5000, 100, 100, 0, 1)
+
+
+def test_a_rolled_back_record_is_not_indexed(index: Any) -> None:
+    """But it makes the first file."""
+    opened = index()
+    assert opened.build("T", "a", "b", 100, 5000, is_rollback=True) == 0
+    assert (len(opened.files), opened.select("T", "a")) == (1, [])
+
+
+def test_what_was_indexed_is_not_indexed_again_but_the_last(index: Any) -> None:
+    """A strict comparison: dispatching the last record again doubles its items (section 3.3)."""
+    opened = index()
+    for offset in (100, 200, 100, 200):
+        opened.build("T", f"key{offset}", None, offset, 5000)
+    assert opened.select("T", "key100") == [100]
+    assert opened.select("T", "key200") == [200, 200]
+
+
+def test_unique_key_first_then_words(index: Any) -> None:
+    """Empty words vanish, equal ones stay; the newest item answers first."""
+    opened = index()
+    assert opened.build("T", "u", "  a b  a ", 100, 5000) == 4
+    data = Path(opened.files[0].path).read_bytes()[40 + 28 + 20 :]
+    hashes = [int.from_bytes(data[20 * item : 20 * item + 4], "big") for item in range(4)]
+    assert hashes == [key_hash(f"T#{key}") for key in "uaba"]
+
+
+def test_a_message_whose_keys_span_a_roll(index: Any) -> None:
+    """The rest of its keys goes to the new file."""
+    opened = index(7, 4)
+    opened.build("T", "u", "a b c d", 100, 5000)
+    assert [file.header.items_used for file in opened.files] == [3, 2]
+    assert [opened.select("T", key) for key in "uabcd"] == [[100]] * 5
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "code", "want"),
+    [
+        ("FooBar", "k1", -78142500, 78142500),  # the format page's vector
+        ("T", "DWIECHC", -(1 << 31), 0),  # the hash without an absolute value
+        ("主题", "键", key_hash("主题#键"), key_hash("主题#键")),
+    ],
+)
+def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: int, want: int) -> None:
+    """|JHash(topic#key)|, over UTF-16 units."""
+    assert world.module("indexfile._index_cy").hash_of(topic.encode(), key.encode()) == code
+    opened = index()
+    opened.build(topic, key, None, 100, 5000)
+    item = Path(opened.files[0].path).read_bytes()[40 + 28 + 20 :]
+    assert int.from_bytes(item[:4], "big") == want
+    assert opened.select(topic, key) == [100]
+
+
+def test_files_made_in_one_millisecond_have_names_in_order(index: Any, clock_disk: Any, tmp_path: Path) -> None:
+    """The clock may stand still or go back; a later file's name is greater, over a year's end too."""
+    opened = index(7, 2, disk=clock_disk("20261231235959999", "20261231235959999", "20200101000000000"))
+    for number in range(3):
+        opened.build("T", "k", None, number, 5000)
+    assert list(contents(tmp_path)) == ["20261231235959999", "20270101000000000", "20270101000000001"]
+    assert opened.select("T", "k") == [2, 1, 0]
+
+
+def test_names_are_local_time(index: Any, world: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """As RocketMQ names them."""
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        opened = index()
+        opened.disk = type("Disk", (), {"now_ms": lambda self: 1_700_000_000_123})()
+        assert opened._new_name() == "20231115061320123"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_full_disk_leaves_no_half_file(index: Any, tmp_path: Path) -> None:
+    """All blocks are taken when a file is made; without them the put fails and the next one may succeed."""
+    disk = FailingDisk(2, errno=errno.ENOSPC, only="allocate")
+    opened = index(7, 3, disk=disk)
+    opened.build("T", "a", "b", 100, 5000)
+    with pytest.raises(DiskFull):
+        opened.build("T", "c", None, 200, 6000)
+    assert len(contents(tmp_path)) == 1
+    opened.build("T", "c", None, 200, 6000)
+    assert opened.select("T", "c") == [200]
+
+
+def test_a_file_has_all_its_blocks(index: Any, tmp_path: Path) -> None:
+    """A store through the map can then not meet a full disk."""
+    opened = index(1000, 4000)
+    opened.active()
+    path = next((tmp_path / "index").iterdir())
+    assert path.stat().st_blocks * 512 >= path.stat().st_size == 40 + 4000 + 80_000
+
+
+def test_full_files_are_synced_once_and_say_the_checkpoints_time(index: Any, clock_disk: Any) -> None:
+    """The index time of the checkpoint moves only when a file became full (section 3.4)."""
+    disk = clock_disk(NOW)
+    opened = index(7, 3, disk=disk)
+    opened.build("T", "a", None, 100, 5000)
+    assert opened.sync_full() == 0
+    opened.build("T", "b", None, 200, 6000)
+    opened.build("T", "c", None, 300, 7000)
+    syncs = disk.counts["sync"]
+    assert opened.sync_full() == 6000
+    assert disk.counts["sync"] == syncs + 1
+    assert opened.sync_full() == 0
+    opened.sync()
+    assert disk.counts["sync"] == syncs + 2
+    assert disk.counts["sync folder"] >= 2
+
+
+def test_a_reader_cannot_put(index: Any) -> None:
+    """Opened for reading."""
+    index().build("T", "a", None, 100, 5000)
+    reader = index(writable=False)
+    for change in (reader.active, reader.sync, lambda: reader.delete_expired(1), lambda: reader.delete_unsafe(1)):
+        with pytest.raises(StoreReadOnly):
+            change()
+    with pytest.raises(ValueError, match="for reading"):
+        reader.files[0].buffer.put(b"T", b"a", 1, 1)
+    with pytest.raises(StoreReadOnly):
+        reader.files[0].sync()
+
+
+def test_reopening_goes_on_in_the_newest_file(index: Any) -> None:
+    """Close and open: the same file, the next item."""
+    for number in range(3):
+        opened = index()
+        opened.build("T", "k", None, number, 5000)
+        opened.sync()
+        opened.close()
+    assert len(index().files) == 1
+    assert index(writable=False).select("T", "k") == [2, 1, 0]
+
+
+@pytest.mark.parametrize(("slots", "items", "size"), [(0, 10, 500), (-1, 10, 500), (7, 0, 500), (7, 10, 267)])
+def test_a_buffer_without_room_is_refused(world: Any, slots: int, items: int, size: int) -> None:
+    """Before any pointer is taken."""
+    with pytest.raises(ValueError, match="no room"):
+        world.module("indexfile._index_cy").IndexBuffer(bytearray(size), slots, items)

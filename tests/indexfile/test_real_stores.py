@@ -1,0 +1,66 @@
+"""Against what real stores wrote and answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+NAMES = ["plain", "cqext", "batchcq", "broker-ext", "broker-live", "lmq", "propcrc"]
+ROLLBACK = 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_query_of_the_manifest(name: str, fixture_store: Any, index: Any) -> None:
+    """Physical offsets in the store's order, with limits and time ranges, and the last update it reports."""
+    fixture = fixture_store(name)
+    opened = index(500, 2000, writable=False, folder=fixture.store / "index")
+    queries = fixture.truth()["queries"]
+    assert len(queries) > 60
+    for query in queries:
+        got = opened.select(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
+        assert got == query["phyOffsets"], query
+        header = opened.last_header()
+        assert header.end_timestamp_ms == query["indexLastUpdateTimestamp"]
+        assert header.end_physical_offset == query["indexLastUpdatePhyoffset"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_messages_of_a_real_store_give_its_files(
+    name: str, fixture_store: Any, index: Any, clock_disk: Any, tmp_path: Any
+) -> None:
+    """With its clock, byte by byte; what is dispatched twice is indexed once, but for the last record's items."""
+    fixture = fixture_store(name)
+    real = {path.name: path.read_bytes() for path in sorted((fixture.store / "index").iterdir())}
+    opened = index(500, 2000, disk=clock_disk(*real))
+    messages = fixture.truth()["messages"]
+    for _ in range(2):
+        for message in messages:
+            opened.build(
+                message["topic"],
+                message["properties"].get("UNIQ_KEY"),
+                message["properties"].get("KEYS"),
+                message["physicalOffset"],
+                message["storeTimestamp"],
+                is_rollback=message["sysFlag"] & ROLLBACK == ROLLBACK,
+            )
+        if opened.files:
+            opened.sync()
+            made = {path.name: path.read_bytes() for path in sorted((tmp_path / "index").iterdir())}
+            assert made == real
+        messages = messages[:-5]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_files_are_sound_and_say_their_shape(name: str, fixture_store: Any, index: Any, world: Any) -> None:
+    """No chain is out of order, and four items to a slot are found from the size."""
+    from storageio import REAL_DISK
+
+    folder = fixture_store(name).store / "index"
+    opened = index(500, 2000, writable=False, folder=folder)
+    opened.load()
+    for file in opened.files:
+        file.check()
+    paths, strays = world.indexfile.index_paths(REAL_DISK, str(folder))
+    assert strays == []
+    assert world.indexfile.find_shape(REAL_DISK, paths) == (500, 2000)

@@ -1,0 +1,44 @@
+"""Config files of the fixtures, and a disk that fails at every call of something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from storageio import DiskError
+from storageio.testing import FailingDisk
+
+BROKERS = ("broker-live", "broker-ext")
+TABLES = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
+OTHERS = ("consumerFilter.json", "consumerOrderInfo.json", "timermetrics", "transactionMetrics")
+ONE_LINE = ("timermetrics", "transactionMetrics")
+CALLS_MAX = 60
+
+
+def quoted(value: Any) -> Any:
+    """The same with every key as text, as the manifests have it."""
+    if isinstance(value, dict):
+        return {str(key): quoted(member) for key, member in value.items()}
+    return [quoted(member) for member in value] if isinstance(value, list) else value
+
+
+def failures(action: Callable[[FailingDisk], None], **how: Any) -> Iterator[int]:
+    """Do `action` again and again, on a disk that fails at call 1, 2, 3 ...; yields after each one that failed."""
+    for number in range(1, CALLS_MAX):
+        try:
+            action(FailingDisk(number, **how))
+        except DiskError:
+            yield number
+        else:
+            assert number > 1, "nothing was called at all"
+            return
+    raise AssertionError(f"still failing after {CALLS_MAX} calls")
+
+
+def folder_with(place: Path, **files: bytes) -> str:
+    """A config folder; `topics_json="..."` is written as topics.json."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (place / name.replace("_", ".")).write_bytes(data)
+    return str(place)

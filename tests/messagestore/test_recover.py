@@ -1,0 +1,438 @@
+"""Damage to a store, what recovery plans, what it keeps, and that it can be killed and run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message, StoredMessage
+from commitlog.walk import LogFiles
+from messagestore import MessageStore, StoreConfig
+from messagestore.recover import Choice, Plan, Recovery
+from storageio import REAL_DISK, StoreCorrupt, StoreError, StoreLocked
+from storageio.testing import FailingDisk
+
+FILE_SIZE = 65536
+CLOCK_START = 1_700_000_000_000
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+COUNT = 700
+
+
+class Clock:
+    """A second a look."""
+
+    def __init__(self) -> None:
+        self.now = CLOCK_START
+
+    def __call__(self) -> int:
+        self.now += 1000
+        return self.now
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["whole-record-crc", "body-crc"])
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cleanly closed store of five log files, with and without the checksum over whole records."""
+    folder = tmp_path_factory.mktemp("original") / "store"
+    config = SMALL.but(enabled_append_prop_crc=request.param)
+    with MessageStore.open(folder, config=config, clock=Clock()) as store:
+        for number in range(COUNT):
+            body = b"%06d " % number + b"x" * (number * 37 % 600)
+            store.put(Message(f"topic-{number % 3}", body, queue_id=number % 2, tags="t", keys=[f"key-{number}"]))
+    return folder
+
+
+@pytest.fixture
+def store(original: Path, tmp_path: Path) -> Path:
+    """A copy to be hurt."""
+    copy = tmp_path / "store"
+    shutil.copytree(original, copy)
+    return copy
+
+
+def records(folder: Path) -> list[StoredMessage]:
+    """All whole records, past damage."""
+    return [found for found in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(found, StoredMessage)]
+
+
+def log_file(folder: Path, number: int) -> Path:
+    return folder / "commitlog" / f"{number * FILE_SIZE:020d}"
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("rb") as file:
+        file.seek(at)
+        byte = file.read(1)
+    overwrite(path, at, bytes([byte[0] ^ 0x55]))
+
+
+def bodies(folder: Path) -> list[bytes]:
+    """What a reader of the store gets, queue by queue, fillers left out."""
+    with MessageStore.open(folder, "r") as opened:
+        return [
+            message.body
+            for topic in opened.topics()
+            for queue_id in opened.queue_ids(topic)
+            for message in opened.read(topic, queue_id)
+            if "BROKERSTORE" not in message.properties
+        ]
+
+
+def wanted_bodies(messages: list[StoredMessage]) -> list[bytes]:
+    lanes = sorted({(message.topic, message.queue_id) for message in messages})
+    return [message.body for lane in lanes for message in messages if (message.topic, message.queue_id) == lane]
+
+
+def recover(folder: Path, choice: Choice = Choice.SKIP) -> Plan:
+    return Recovery(str(folder), choice).apply()
+
+
+def is_clean(folder: Path) -> bool:
+    plan = Recovery(str(folder)).plan()
+    return not plan.actions and not plan.problems
+
+
+def second_record(messages: list[StoredMessage], file: int) -> StoredMessage:
+    return [message for message in messages if message.physical_offset // FILE_SIZE == file][1]
+
+
+FIELDS = {
+    "size": 0, "magic": 4, "body_crc": 8, "queue_id": 12, "flag": 16, "queue_offset": 20, "physical_offset": 28, "sys_flag": 36,
+    "born_timestamp": 40, "born_host": 48, "store_timestamp": 56, "store_host": 64, "reconsume": 72, "prepared": 76,
+    "body_size": 84, "body": 90,
+}  # fmt: skip
+ONLY_WHOLE_RECORD_CRC = {
+    "queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume",
+    "prepared",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: str) -> None:
+    """With the checksum over the record every field is guarded, without it those that lengths and body checksum guard."""
+    before = records(store)
+    victim = second_record(before, 1)
+    with MessageStore.open(store, "r") as opened:
+        is_guarded = opened.message_at(0) is not None and "__CRC32#" in opened.message_at(0).all_properties  # type: ignore[union-attr]
+    if field in ONLY_WHOLE_RECORD_CRC and not is_guarded:
+        pytest.skip("nothing in the record covers this field")
+    flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + FIELDS[field])
+    assert Recovery(str(store)).plan().needs_choice
+    plan = recover(store)
+    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
+    assert is_clean(store)
+
+
+def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
+    """A filler stands where the lost message stood, so nobody's offset moves."""
+    before = records(store)
+    victim = second_record(before, 1)
+    flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + 4)
+    recover(store)
+    with MessageStore.open(store, "r") as opened:
+        for message in before:
+            if message is not victim:
+                page = opened.get(message.topic, message.queue_id, message.queue_offset, 1)
+                assert page.messages[0].body == message.body
+        filler = opened.get(victim.topic, victim.queue_id, victim.queue_offset, 1).messages[0]
+        assert filler.properties.get("BROKERSTORE") == "filler"
+
+
+def test_truncating_drops_everything_behind_the_first_bad_record(store: Path) -> None:
+    """What RocketMQ does, if asked for."""
+    before = records(store)
+    victim = second_record(before, 2)
+    flip(log_file(store, 2), victim.physical_offset % FILE_SIZE + 90)
+    plan = recover(store, Choice.TRUNCATE)
+    kept = [message for message in before if message.physical_offset < victim.physical_offset]
+    assert (plan.valid_end, plan.records_kept, plan.records_dropped) == (
+        victim.physical_offset,
+        len(kept),
+        COUNT - len(kept) - 1,
+    )
+    assert bodies(store) == wanted_bodies(kept) and is_clean(store)
+
+
+def hurt_torn_last_record(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    last = messages[-1]
+    overwrite(
+        log_file(folder, last.physical_offset // FILE_SIZE),
+        last.physical_offset % FILE_SIZE + last.size // 2,
+        bytes(last.size - last.size // 2),
+    )
+    return {last.physical_offset}
+
+
+def hurt_half_header(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    last = messages[-1]
+    overwrite(log_file(folder, last.physical_offset // FILE_SIZE), last.physical_offset % FILE_SIZE + 40, bytes(last.size - 40))
+    return {last.physical_offset}
+
+
+def hurt_zeros_to_the_end(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    last_file = messages[-1].physical_offset // FILE_SIZE
+    victims = [message for message in messages if message.physical_offset // FILE_SIZE == last_file][3:]
+    start = victims[0].physical_offset % FILE_SIZE
+    overwrite(log_file(folder, last_file), start, bytes(FILE_SIZE - start))
+    return {message.physical_offset for message in victims}
+
+
+def hurt_blank_in_the_wrong_place(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    victim = second_record(messages, 1)
+    at = victim.physical_offset % FILE_SIZE
+    overwrite(log_file(folder, 1), at, (FILE_SIZE - at - 40).to_bytes(4, "big") + bytes.fromhex("cbd43194"))
+    return {victim.physical_offset}
+
+
+def hurt_blank_record(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    last = [message for message in messages if message.physical_offset // FILE_SIZE == 1][-1]
+    overwrite(log_file(folder, 1), (last.physical_offset + last.size) % FILE_SIZE, b"\x00\x00\x00\x09")
+    return set()
+
+
+def hurt_truncated_middle_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    with log_file(folder, 1).open("r+b") as file:
+        file.truncate(30000)
+    return {m.physical_offset for m in messages if FILE_SIZE + 30000 < m.physical_offset + m.size <= 2 * FILE_SIZE}
+
+
+def hurt_over_long_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    with log_file(folder, 1).open("ab") as file:
+        file.write(b"strange bytes")
+    return set()
+
+
+def hurt_missing_middle_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    log_file(folder, 1).unlink()
+    return {message.physical_offset for message in messages if message.physical_offset // FILE_SIZE == 1}
+
+
+def hurt_missing_first_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    log_file(folder, 0).unlink()
+    return {message.physical_offset for message in messages if message.physical_offset // FILE_SIZE == 0}
+
+
+def hurt_missing_last_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    last_file = messages[-1].physical_offset // FILE_SIZE
+    log_file(folder, last_file).unlink()
+    return {message.physical_offset for message in messages if message.physical_offset // FILE_SIZE == last_file}
+
+
+def hurt_empty_last_log_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    log_file(folder, messages[-1].physical_offset // FILE_SIZE + 1).write_bytes(b"")
+    return set()
+
+
+def hurt_stray_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    (folder / "commitlog" / "notes.txt").write_text("mine")
+    return set()
+
+
+def hurt_all_queues_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    shutil.rmtree(folder / "consumequeue")
+    return set()
+
+
+def hurt_one_queue_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    shutil.rmtree(folder / "consumequeue" / "topic-1" / "1")
+    return set()
+
+
+def hurt_queue_behind_the_log(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    overwrite(sorted((folder / "consumequeue" / "topic-0" / "0").iterdir())[-1], 40, bytes(1960))
+    return set()
+
+
+def hurt_queue_ahead_of_the_log(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    path = sorted((folder / "consumequeue" / "topic-0" / "0").iterdir())[-1]
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0")) // 20 * 20 + 20
+    overwrite(path, end, (1 << 40).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8))
+    return set()
+
+
+def hurt_damaged_unit(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    overwrite(sorted((folder / "consumequeue" / "topic-2" / "0").iterdir())[0], 200, b"\x00\x00\x00\x00\x00\x00\x07\x77")
+    return set()
+
+
+def hurt_empty_last_queue_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    sorted((folder / "consumequeue" / "topic-0" / "0").iterdir())[-1].write_bytes(b"")
+    return set()
+
+
+def hurt_index_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    shutil.rmtree(folder / "index")
+    return set()
+
+
+def hurt_index_item(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    overwrite(sorted((folder / "index").iterdir())[0], 40 + 4 * 50 + 20 * 7, b"\x11" * 12)
+    return set()
+
+
+def hurt_index_of_zeros(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    path = sorted((folder / "index").iterdir())[-1]
+    path.write_bytes(bytes(path.stat().st_size))
+    return set()
+
+
+def hurt_checkpoint_of_zeros(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    (folder / "checkpoint").write_bytes(bytes(4096))
+    return set()
+
+
+def hurt_checkpoint_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    (folder / "checkpoint").unlink()
+    return set()
+
+
+def hurt_checkpoint_of_the_future(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    (folder / "checkpoint").write_bytes((CLOCK_START * 2).to_bytes(8, "big") * 3 + bytes(4072))
+    return set()
+
+
+def hurt_nothing(folder: Path, messages: list[StoredMessage]) -> set[int]:
+    return set()
+
+
+DAMAGE: list[Callable[[Path, list[StoredMessage]], set[int]]] = [
+    value for name, value in sorted(globals().items()) if name.startswith("hurt_")
+]
+
+
+@pytest.mark.parametrize("abort", ["clean", "abort", "abort-empty", "abort-zeros"])
+@pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__.removeprefix("hurt_"))
+def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[..., set[int]], abort: str) -> None:
+    """The damage table: what is lost is what was hurt, whatever the abort file says; the second plan is empty."""
+    before = records(store)
+    if abort != "clean":
+        (store / "abort").write_bytes({"abort": b"4711", "abort-empty": b"", "abort-zeros": bytes(10)}[abort])
+        (store / "brokerstore" / "clean.json").unlink()
+    lost = hurt(store, before)
+    kept = [message for message in before if message.physical_offset not in lost]
+    recover(store)
+    assert bodies(store) == wanted_bodies(kept)
+    assert is_clean(store) and not (store / "abort").exists()
+    with MessageStore.open(store, "r+") as opened:
+        for message in kept[:: len(kept) // 20]:
+            assert [found.body for found in opened.query(message.topic, message.keys[0])] == [message.body]
+        result = opened.put(Message("topic-0", b"goes on", queue_id=0))
+        assert opened.message_at(result.physical_offset).body == b"goes on"  # type: ignore[union-attr]
+
+
+def test_damage_to_safe_data_is_never_cut_unasked(store: Path) -> None:
+    """Opening for writing refuses and changes nothing; the dry run and a missing choice change nothing either."""
+    messages = records(store)
+    number = messages[-1].physical_offset // FILE_SIZE
+    victim = second_record(messages, number)
+    (store / "abort").touch()
+    (store / "brokerstore" / "clean.json").unlink()
+    flip(log_file(store, number), victim.physical_offset % FILE_SIZE + 90)
+    before = {path: path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+    with pytest.raises(StoreCorrupt):
+        MessageStore.open(store, "r+")
+    assert Recovery(str(store)).plan().needs_choice
+    assert recover(store, Choice.REFUSE).needs_choice
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_recovery_waits_for_no_writer(store: Path) -> None:
+    """A store that somebody writes is left alone."""
+    with MessageStore.open(store, "r+"), pytest.raises(StoreLocked):
+        recover(store)
+
+
+def test_cut_bytes_are_kept_beside_the_store(store: Path) -> None:
+    """What was zeroed can be looked at later."""
+    messages = records(store)
+    last = messages[-1]
+    whole = log_file(store, last.physical_offset // FILE_SIZE).read_bytes()
+    hurt_half_header(store, messages)
+    recover(store)
+    kept = next((store / "brokerstore").glob("cut-*")).read_bytes()
+    assert whole.find(kept) == last.physical_offset % FILE_SIZE
+
+
+def test_consumers_ahead_of_the_recovered_log_are_set_back(store: Path) -> None:
+    """A number beyond its queue's end would skip the next messages in silence."""
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"topic-0@group":{0:5,1:999999}}}')
+    (store / "abort").touch()
+    plan = recover(store)
+    assert (
+        any("back to" in action for action in plan.actions)
+        or "1:999999" not in (store / "config" / "consumerOffset.json").read_text()
+    )
+    with MessageStore.open(store, "r") as opened:
+        end = opened.max_offset("topic-0", 1)
+    assert f"1:{end}" in (store / "config" / "consumerOffset.json").read_text()
+    assert "0:5" in (store / "config" / "consumerOffset.json").read_text()
+
+
+def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(original: Path, tmp_path: Path) -> None:
+    """Every call of the disk fails once; afterwards a whole run gives what an undisturbed one gives."""
+
+    def prepare(name: str) -> Path:
+        copy = tmp_path / name
+        shutil.copytree(original, copy)
+        messages = records(copy)
+        flip(log_file(copy, 1), second_record(messages, 1).physical_offset % FILE_SIZE + 90)
+        hurt_half_header(copy, messages)
+        shutil.rmtree(copy / "consumequeue" / "topic-1")
+        return copy
+
+    def content(folder: Path) -> dict[str, Any]:
+        parts = [
+            path for part in ("commitlog", "consumequeue") for path in sorted((folder / part).rglob("*")) if path.is_file()
+        ]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in parts}
+
+    undisturbed = prepare("undisturbed")
+    recover(undisturbed)
+    wanted = content(undisturbed)
+    counting = FailingDisk(1 << 30)
+    Recovery(str(prepare("counted")), Choice.SKIP, disk=counting).apply()
+    calls = len(counting.calls)
+    assert calls > 100
+    for number in range(1, calls, max(1, calls // 60)):
+        folder = prepare(f"killed-{number}")
+        disk = FailingDisk(number, for_ever=True)
+        with pytest.raises(StoreError):
+            Recovery(str(folder), Choice.SKIP, disk=disk).apply()
+        recover(folder)
+        assert content(folder) == wanted, f"killed at {disk.calls[number - 1]}"
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
+def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str) -> None:
+    """Messages as the real store recovers them, or better; every unit and key of what is left."""
+    fixture = fixture_store(name, own=True)
+    truth = fixture.truth("before.json" if name == "crash-lost-cq" else "recovered.json")
+    recover(fixture.store)
+    assert [message.physical_offset for message in records(fixture.store)] == [
+        one["physicalOffset"] for one in truth["messages"]
+    ]
+    with MessageStore.open(fixture.store, "r") as opened:
+        for queue in truth["queues"]:
+            found = opened.engine.queues.get(queue["topic"], queue["queueId"])
+            assert found is not None
+            assert [list(unit) for _, unit in found.units()] == queue["cq"]
+        whole = {one["physicalOffset"] for one in truth["messages"]}
+        for query in fixture.truth("before.json")["queries"]:
+            if query["begin"] == 0 and query["end"] > 1 << 60:
+                wanted = sorted(offset for offset in query["phyOffsets"] if offset in whole)
+                answer = opened.query(query["topic"], query["key"], max_count=query["maxNum"])
+                assert [message.physical_offset for message in answer] == wanted

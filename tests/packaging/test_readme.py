@@ -1,0 +1,40 @@
+"""What README.md shows works as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from brokerstore.tool.cli import brokerstore as tool
+from tests.packaging.house import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_library_example_runs(tmp_path: Path) -> None:
+    """Copied into a file and run, it prints the message that it put."""
+    block = README.partition("As a library:\n")[2].partition("\n`brokerstore.open")[0]
+    example = tmp_path / "example.py"
+    example.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{textwrap.dedent(block)}")
+    done = subprocess.run([sys.executable, "-W", "error", example], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "b'...'" in done.stdout
+    assert done.stderr == ""
+
+
+def test_every_command_shown_exists_and_every_command_is_shown() -> None:
+    """In the five-minute start."""
+    shown = set(re.findall(r"^    brokerstore ([\w-]+)", README, re.MULTILINE))
+    assert shown == set(tool.commands)
+
+
+def test_every_make_target_named_exists() -> None:
+    """In all pages."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in ROOT.glob("*.md"):
+        assert (
+            set(re.findall(r"\bmake (test-plain|test|demo|lint|format|wheel-check|bench|doctor)\b", page.read_text()))
+            <= targets
+        )

@@ -1,0 +1,200 @@
+"""The byte primitives: the compiled half against the plain one, and both against plain models."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import time
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builds import World, is_compiled_here, load
+
+CHECK = "storebytes._primitives_check_cy"
+I32 = st.integers(-(1 << 31), (1 << 31) - 1)
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@cache
+def halves() -> list[Any]:
+    """The primitives of each build there is."""
+    return [load(build).module(CHECK) for build in (("compiled", "plain") if is_compiled_here() else ("plain",))]
+
+
+def java_model(text: str) -> int:
+    """String.hashCode as its documentation defines it."""
+    code = 0
+    for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - (code >> 31 << 32)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(min_size=8, max_size=40), st.data())
+def test_integers_are_read_as_the_standard_library_reads_them(data: bytes, draw: st.DataObject) -> None:
+    """Big-endian and signed; the checksum's one little-endian."""
+    at = draw.draw(st.integers(0, len(data) - 8))
+    wanted = tuple(struct.unpack_from(kind, data, at)[0] for kind in (">h", ">i", ">q", "<I"))
+    assert [half.gets(data, at) for half in halves()] == [wanted] * len(halves())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-(1 << 15), (1 << 15) - 1), I32, I64)
+def test_integers_are_written_where_they_belong(short: int, middle: int, long: int) -> None:
+    """And nothing beside them changes."""
+    wanted = bytearray(24)
+    struct.pack_into(">h", wanted, 1, short)
+    struct.pack_into(">i", wanted, 4, middle)
+    struct.pack_into(">q", wanted, 9, long)
+    struct.pack_into(">i", wanted, 18, middle)
+    assert [half.puts(short, middle, long) for half in halves()] == [bytes(wanted)] * len(halves())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.data())
+def test_stretches_are_copied_taken_found_and_compared(data: bytes, draw: st.DataObject) -> None:
+    """Any stretch inside the data."""
+    at = draw.draw(st.integers(0, len(data)))
+    size = draw.draw(st.integers(0, len(data) - at))
+    byte = draw.draw(st.sampled_from(sorted(set(data)) or [0]))
+    other = draw.draw(st.sampled_from([data[at : at + size], data[at : at + size - 1], data[:size], b"x"]))
+    part = data[at : at + size]
+    for half in halves():
+        assert half.copy(data, at, size) == b"\0" + part + b"\0"
+        assert half.take(data, at, size) == (part, part.decode("utf-8", "replace"))
+        found = data.find(byte, at, at + size)
+        assert half.find(data, at, at + size, byte) == (at + size if found < 0 else found, data[: at + size].count(byte))
+        assert half.same(data, at, size, other) == (part == other, True)
+        if other:
+            assert half.has(data, len(data), other) == (other in data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXT, TEXT)
+def test_java_hash_of_text_in_two_steps(first: str, second: str) -> None:
+    """`topic#key` is hashed without being put together: the second part goes on from the first."""
+    one, two = first.encode(), second.encode()
+    for half in halves():
+        assert half.java(one, 0, len(one), 0) == java_model(first)
+        assert half.java(two, 0, len(two), half.java(one, 0, len(one), 0)) == java_model(first + second)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=30), I32)
+def test_java_hash_of_bytes_that_are_no_text(data: bytes, seed: int) -> None:
+    """Each build replaces what is no UTF-8 in the same places."""
+    found = {half.java(data, 0, len(data), seed) for half in halves()}
+    assert len(found) == 1
+    if seed == 0:
+        assert found == {java_model(data.decode("utf-8", "replace"))}
+
+
+def test_java_hash_of_every_broken_sequence() -> None:
+    """All starts of up to three bytes from the borders of UTF-8's ranges."""
+    edges = [
+        0x00,
+        0x41,
+        0x7F,
+        0x80,
+        0x8F,
+        0x90,
+        0x9F,
+        0xA0,
+        0xBF,
+        0xC0,
+        0xC1,
+        0xC2,
+        0xDF,
+        0xE0,
+        0xED,
+        0xEF,
+        0xF0,
+        0xF4,
+        0xF5,
+        0xFF,
+    ]
+    for first in edges:
+        for second in edges:
+            for third in edges:
+                data = bytes((first, second, third, 0x41))
+                wanted = java_model(data.decode("utf-8", "replace"))
+                assert [half.java(data, 0, 4, 0) for half in halves()] == [wanted] * len(halves()), data.hex()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("TagA", 2598919), ("TAG1", 2567159), ("abc", 96354), ("中文", 646394), ("FooBar#k1", -78142500), ("", 0)],
+)
+def test_java_hash_golden(text: str, code: int) -> None:
+    """Format page 1.7; long texts and surrogate pairs too."""
+    data = text.encode()
+    assert [half.java(b"." + data, 1, len(data), 0) for half in halves()] == [code] * len(halves())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(TEXT, TEXT), max_size=5))
+def test_pairs_are_encoded_alike(pairs: list[tuple[str, str]]) -> None:
+    """name 1 value 2 and so on; a lone surrogate is an error in both."""
+    texts = [text for pair in pairs for text in pair]
+    wanted = "".join(f"{name}\1{value}\2" for name, value in pairs).encode()
+    assert [half.pairs(texts) for half in halves()] == [wanted] * len(halves())
+
+
+@pytest.mark.parametrize("bad", ["\ud800", 5, None, b"x"])
+def test_pairs_of_what_is_no_text_are_refused_alike(bad: Any) -> None:
+    """The same kinds of error from both halves."""
+    for half in halves():
+        with pytest.raises((UnicodeEncodeError, TypeError)):
+            half.pairs(["a", bad])
+
+
+def test_native_columns_and_the_clock() -> None:
+    """Native byte order; milliseconds."""
+    ints, longs = struct.pack("2i", 5, -7), struct.pack("2q", 5, -(1 << 40))
+    for half in halves():
+        assert half.columns(ints, longs) == (-7, -(1 << 40))
+        assert abs(half.clock() - time.time_ns() // 1_000_000) < 5_000
+    assert sys.byteorder == "little"
+
+
+def test_crc_golden(world: World) -> None:
+    """Format page 1.7; all 32 bits here, the record takes 31."""
+    crc = world.module("storebytes._crc_cy")
+    assert crc.checksum(b"body") & 0x7FFFFFFF == 0x5BA80BB2
+    assert crc.checksum(b"123456789") == 0xCBF43926
+    assert crc.checksum(b"") == 0
+
+
+def test_crc_is_that_of_crcmod_and_zlib_for_every_length(world: World) -> None:
+    """0 to 700 bytes at every alignment, in one piece and in two, folded and from the tables alone."""
+    import zlib
+
+    import crcmod.predefined
+
+    crc = world.module("storebytes._crc_cy")
+    define = crcmod.predefined.mkPredefinedCrcFun("crc-32")
+    data = random.Random(7).randbytes(720)
+    for size in range(701):
+        piece = data[size % 16 : size % 16 + size]
+        wanted = define(piece)
+        cut = size * 2 // 3
+        assert wanted == zlib.crc32(piece)
+        assert wanted == crc.checksum(piece) == crc.sliced(piece) == crc.checksum(piece[cut:], crc.checksum(piece[:cut]))
+
+
+def test_crc_without_the_fold_is_the_same(world: World) -> None:
+    """A processor that cannot multiply without carries takes the tables."""
+    crc = world.module("storebytes._crc_cy")
+    data = random.Random(8).randbytes(100_000)
+    folded = crc.checksum(data)
+    try:
+        assert crc.use_fold(False) is False
+        assert crc.checksum(data) == folded == crc.sliced(data)
+    finally:
+        crc.use_fold(True)
