@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +18,7 @@ from storageio import (
     StoreError,
     StoreReadOnly,
     UnknownStore,
+    in_forked_child,
 )
 
 from . import layout
@@ -34,6 +38,25 @@ from .queue_index_cy import QueueIndex
 from .settings import RabbitSettings
 from .stored_message import StoredMessage
 from .variable_queue_cy import DEFAULT, LAZY, VariableQueue
+
+_open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
+
+
+def _close_at_exit() -> None:
+    """A store that nobody closed is stopped cleanly all the same."""
+    for store in list(_open_stores):
+        with contextlib.suppress(StoreError):
+            store.close()
+
+
+def _forget_in_child() -> None:
+    """The stores are the parent's: their calls raise `StoreClosed` here, and nothing of them is touched."""
+    for store in list(_open_stores):
+        store.forget()
+
+
+atexit.register(_close_at_exit)
+in_forked_child(_forget_in_child)
 
 
 class RabbitStore:
@@ -101,6 +124,7 @@ class RabbitStore:
         self._revive_queues(self._opened)
         if self.settings.background:
             self._housekeeper = Housekeeper(self)
+        _open_stores.add(self)
 
     def _revive_queues(self, opened: Opened) -> None:
         by_queue: dict[str, dict[int, LoadedPart]] = {}
@@ -427,6 +451,11 @@ class RabbitStore:
             self._opened.transient.abandon()
             assert self._lock is not None
             self._lock.release()
+        self._is_closed = True
+
+    def forget(self) -> None:
+        """In a forked child: closed without a trace, the files and the lock are the parent's."""
+        self._housekeeper = None
         self._is_closed = True
 
     def __enter__(self) -> RabbitStore:

@@ -1,6 +1,9 @@
 """RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, the server's own folders."""
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -338,3 +341,29 @@ def test_a_nodes_data_folder_is_found(path, tmp_path):
         RabbitStore.open(str(tmp_path / "node"), "r")
     found = RabbitStore.open(str(tmp_path / "node"), "r", vhost="other")
     assert [message.body for message in found.messages()] == [b"other"] and found.vhost == "other"
+
+
+def test_a_store_that_nobody_closed_is_stopped_cleanly_at_exit(path):
+    """The process ends without a word; afterwards nothing counts as redelivered."""
+    script = f"from rabbitstore import RabbitStore\ns = RabbitStore.open({path!r})\ns.declare_queue('q')\ns.publish('q', b'x')"
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
+    with RabbitStore.open(path, settings=QUIET) as store:
+        delivery = store.get("q")
+        assert (delivery.body, delivery.redelivered) == (b"x", False)
+
+
+def test_a_forked_child_does_not_touch_the_parents_store(path):
+    """Its calls raise StoreClosed; the parent goes on."""
+    with RabbitStore.open(path) as store:
+        store.declare_queue("q")
+        child = os.fork()
+        if child == 0:
+            try:
+                store.publish("q", b"child")
+            except StoreClosed:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        store.publish("q", b"parent")
+    with RabbitStore.open(path, settings=QUIET) as store:
+        assert drained(store, "q") == [b"parent"]
