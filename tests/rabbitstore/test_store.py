@@ -367,3 +367,50 @@ def test_a_forked_child_does_not_touch_the_parents_store(path):
         store.publish("q", b"parent")
     with RabbitStore.open(path, settings=QUIET) as store:
         assert drained(store, "q") == [b"parent"]
+
+
+def test_many_threads_publish_and_consume(path):
+    """Publishers, consumers, the housekeeper and its collector at once: every message once, each publisher's in order."""
+    settings = RabbitSettings(
+        store=StoreSettings(file_size_limit=100_000, file_garbage_fraction=0.2), memory_limit_bytes=500_000, io_batch_size=64
+    )
+    found, errors = [], []
+    with RabbitStore.open(path, settings=settings) as store:
+        store.declare_queue("q")
+        is_over = threading.Event()
+
+        def publish(number):
+            try:
+                publisher = store.publisher(credit=50)
+                for count in range(400):
+                    publisher.publish("q", b"%d:%d:" % (number, count) + b"x" * (count % 7 * 1000))
+                publisher.wait()
+            except Exception as error:
+                errors.append(error)
+
+        def consume():
+            try:
+                with store.consumer("q", prefetch=20) as consumer:
+                    while not (is_over.is_set() and len(store.queue("q")) == 0):
+                        delivery = consumer.get(timeout_s=0.05)
+                        if delivery is not None:
+                            found.append(delivery.body)
+                            consumer.ack(delivery)
+            except Exception as error:
+                errors.append(error)
+
+        publishers = [threading.Thread(target=publish, args=(number,)) for number in range(3)]
+        consumer = threading.Thread(target=consume)
+        for thread in (*publishers, consumer):
+            thread.start()
+        for thread in publishers:
+            thread.join()
+        is_over.set()
+        consumer.join()
+        assert errors == [] and len(store.queue("q").unacked) == 0
+        store.process()
+        assert store._opened.persistent.files.valid_bytes == 0
+    assert len(found) == len(set(found)) == 1200
+    for number in range(3):
+        mine = [int(body.split(b":")[1]) for body in found if body.startswith(b"%d:" % number)]
+        assert mine == list(range(400))
