@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -84,7 +85,7 @@ class RabbitStore:
     @classmethod
     def open(
         cls,
-        path: str,
+        path: str | os.PathLike[str],
         mode: str = "a",
         *,
         vhost: str | None = None,
@@ -97,6 +98,7 @@ class RabbitStore:
         """
         if mode not in ("r", "r+", "a", "x"):
             raise ValueError(f"mode {mode!r} is not one of r, r+, a, x")
+        path = os.fspath(path)
         store = cls(path, disk, settings or RabbitSettings())
         if mode == "r":
             store.path = _find(path, vhost, disk)
