@@ -183,11 +183,11 @@ class VhostFolder:
         """(term, file, offset) from the store that has it."""
         for name in store_names(entry.persistent):
             store = self.stores[name]
-            place = store.places.get(entry.msg_id)
+            place = store.place(entry.msg_id)
             term = store.term(*place) if place is not None else None
             if place is not None and term is None:  # moved by a collector since the scan
                 store.forget()
-                place = store.places.get(entry.msg_id)
+                place = store.place(entry.msg_id)
                 term = store.term(*place) if place is not None else None
             if place is not None and term is not None:
                 return term, f"{name}/{place[0]}.rdq", place[1].offset

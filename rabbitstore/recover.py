@@ -169,10 +169,11 @@ def _salvage(disk: Disk, path: str, file: str, _checked: Checked) -> None:
 
 
 def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None:
-    """All well-framed records but those whose message is damaged."""
+    """All whole records, those behind damage too, but those whose message is damaged."""
     data = read_all(disk, f"{path}/{file}")
     bad = checked.bad_records.get(file, set())
-    good = [record for record in scan_records(data, file).records if record.offset not in bad]
+    known = [*scan_records(data, file).records, *checked.found_behind.get(file, [])]
+    good = [record for record in sorted(known, key=lambda record: record.offset) if record.offset not in bad]
     parts = [data[record.offset : record.offset + record.total_size] for record in good]
     replace_file(disk, f"{path}/{file}", b"".join(parts))
 

@@ -377,7 +377,7 @@ class VariableQueue:
 
     def _into_alpha(self, message: IndexEntry) -> None:
         if message.term is None:
-            message.term = self._read(message)
+            message.term = self.read_term(message)
 
     def _into_beta(self, message: IndexEntry) -> None:
         self._write(message, force=True)
@@ -522,7 +522,8 @@ class VariableQueue:
         self.index.publish(message.seq_id, message.msg_id, message.expiry_us, message.size, message.persistent, term)
         message.in_index = True
 
-    def _read(self, message: IndexEntry) -> bytes:
+    def read_term(self, message: IndexEntry) -> bytes:
+        """From its store; `StoreCorrupt` when it is damaged or missing."""
         self.disk_reads += 1
         term = self._client(message).read(message.msg_id)
         if term is None:
@@ -532,7 +533,7 @@ class VariableQueue:
 
     def _read_or_drop(self, message: IndexEntry) -> bytes:
         try:
-            return self._read(message)
+            return self.read_term(message)
         except StoreCorrupt:
             message.in_store = False
             self._forget((message,))

@@ -44,6 +44,16 @@ def zeros_in_a_file(folder, manifest):
     patch(folder / STORE / "5.rdq", row["offset"], bytes(row["total_size"]))
 
 
+def wrong_size_in_the_middle(folder, manifest):
+    patch(folder / STORE / "6.rdq", live_record(manifest, 6)["offset"], b"\x7f")
+
+
+def live_record(manifest, number):
+    rows = manifest["msg_store_index"]
+    live = [row for row in rows if (row["store"], row["file"], row["ref_count"]) == (STORE, number, 1)]
+    return sorted(live, key=lambda row: row["offset"])[len(live) // 2]
+
+
 def missing_end_mark(folder, _manifest):
     patch(folder / STORE / "0.rdq", 4291 + 4293, b"\x00")
 
@@ -121,6 +131,7 @@ def missing_queue_name(folder, _manifest):
 TABLE = [
     (torn_record, {"torn_record", "message_lost", "bad_table", "bad_location"}, 1),
     (zeros_in_a_file, {"torn_record"}, None),
+    (wrong_size_in_the_middle, {"torn_record", "message_lost"}, 1),
     (missing_end_mark, {"record_without_end_mark"}, None),
     (bad_term, {"bad_term"}, None),
     (bad_term_in_the_index, {"bad_term"}, None),
@@ -257,3 +268,15 @@ def test_version_2_damage(fixtures, tmp_path):
     patch(queue / "0.qi", 0, b"XXXX")
     assert "bad_index_head" in {problem.kind for problem in verify(str(folder)).problems}
     assert len(readable(folder)) > 500
+
+
+@pytest.mark.parametrize("damaged", [wrong_size_in_the_middle], indirect=True)
+def test_damage_before_good_records_is_not_cut_at_opening(damaged):
+    """A torn tail is; this is named, and every message but the damaged one is there after a recovery."""
+    sizes = {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
+    with pytest.raises(StoreCorrupt, match="damage before good records"):
+        RabbitStore.open(str(damaged), "r+", settings=QUIET)
+    assert sizes == {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
+    apply_recovery(plan_recovery(str(damaged)))
+    with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
+        assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3036
