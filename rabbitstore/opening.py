@@ -84,7 +84,12 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     _delete_clean_files(disk, path)
     _delete_transient_store(disk, path)
     parts = _load_parts(disk, queue_folders, options, terms, index_settings)
-    persistent, lost = _open_persistent(disk, path, settings, parts)
+    try:
+        persistent, lost = _open_persistent(disk, path, settings, parts)
+    except BaseException:
+        for part in parts:
+            part.index.abandon()
+        raise
     transient, _ = open_store(disk, f"{path}/{layout.TRANSIENT_FOLDER}", settings.store, {}, is_synced=False)
     known = complete_options(options, parts)
     if known != options:
