@@ -129,7 +129,11 @@ class CommitLog:
         """Called by the appender, under its lock, before the file it leaves is closed with a blank record."""
         if self.buffers is not None:
             return self.buffers.next_file()
-        made = self.queue.next_file()
+        files = self.queue.files
+        base, position = self.appender.base, self.appender.position
+        last = files[-1].start_offset if files else -1
+        is_taken = base > last or (base == last and position > 0)
+        made = self.queue.next_file() if is_taken else files[-1]  # an interrupt may have come before it was taken
         return made.view, made.start_offset
 
     def update_written(self) -> None:

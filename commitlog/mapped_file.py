@@ -48,7 +48,7 @@ class MappedFile:
             made._file = disk.open(path, Mode.CREATE)
             made._file.allocate(size_bytes)
             _ = made.view
-        except Exception:
+        except BaseException:
             made.close()
             if disk.stat(path) is not None:
                 disk.delete(path)
@@ -156,6 +156,6 @@ class MappedFile:
         return self._file
 
     def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None  # first: an interrupt must not leave a closed one here
+        if file is not None:
+            file.close()

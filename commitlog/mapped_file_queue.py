@@ -32,6 +32,7 @@ class MappedFileQueue:
         self.writable = writable
         self.files: list[MappedFile] = []
         self._prepared: MappedFile | None = None
+        self._making = ""  # the path of a file that is in neither list yet
         self._lock = threading.RLock()
         self._used: OrderedDict[int, MappedFile] = OrderedDict()
 
@@ -146,6 +147,7 @@ class MappedFileQueue:
             if file.start_offset != wanted:
                 raise AssertionError(f"prepared {file.start_offset}, wanted {wanted}")
             self.files = [*self.files, file]
+            self._making = ""
             self._used[file.start_offset] = file
             return file
 
@@ -154,10 +156,13 @@ class MappedFileQueue:
         folder = self.paths.folder_for(start_offset, self.file_size_bytes)
         self._disk.make_folder(folder)
         path = os.path.join(folder, file_name(start_offset))
+        if path == self._making and self._disk.stat(path) is not None:
+            self._disk.delete(path)  # an interrupt came between making it and taking it in
+        self._making = path
         made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes)
         try:
             self._disk.sync_folder(folder)
-        except Exception:
+        except BaseException:
             made.delete()
             raise
         return made

@@ -78,6 +78,11 @@ class DispatchService:
         """Look at the log now."""
         self._wake.set()
 
+    def nudge(self) -> None:
+        """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
+        if self.is_idle:
+            self._wake.set()
+
     @property
     def behind_bytes(self) -> int:
         """How much of the log is not dispatched yet."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, QueueOffsets
@@ -17,7 +18,7 @@ from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import IndexFiles, find_shape, index_paths
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
-from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
+from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
 from .abort_file import AbortFile
 from .checkpoint import Checkpoint
@@ -29,6 +30,7 @@ from .housekeeper import Housekeeper, every
 from .index_note import drop_note, read_note
 from .pool import PooledFiles
 from .progress import Progress
+from .queue_list import missing_queues, write_queue_list
 from .reader_view import ReaderView
 from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .retention import Retention
@@ -39,6 +41,8 @@ from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
+OPEN_TRIES = 4
+OPEN_PAUSE_S = 0.02
 
 
 class Places:
@@ -89,11 +93,12 @@ class Engine:
             self._lock = disk.lock(self.places.lock)
         try:
             self.config = found_sizes(config, self.places, disk)
-            self._load(clock)
             if writable:
+                self._load(clock)
                 self._recover()
                 self._start()
             else:
+                self._load_beside_writer(clock)
                 self.view = ReaderView(disk, self.log, self.queues, self.index)
         except BaseException:
             self._release()
@@ -122,6 +127,18 @@ class Engine:
         self.abort_file = AbortFile(disk, places.root)
         self.was_clean = not self.abort_file.is_present
         self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
+
+    def _load_beside_writer(self, clock: Callable[[], int] | None) -> None:
+        """As `_load`; a file that a writer is just making has not its length yet, so a folder in use gets a second chance."""
+        for _ in range(OPEN_TRIES):
+            try:
+                self._load(clock)
+                return
+            except (StoreCorrupt, DiskError):
+                if not AbortFile(self.disk, self.places.root).is_present:
+                    raise
+            time.sleep(OPEN_PAUSE_S)
+        self._load(clock)
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Next queue offsets of a topic, from its queues."""
@@ -161,7 +178,12 @@ class Engine:
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
         has_index = self.index is None or bool(self.index.files)
-        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index)
+        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index or self._lacks_queues())
+
+    def _lacks_queues(self) -> bool:
+        """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
+        missing = missing_queues(self.disk, self.places.own, self.queues)
+        return any(not is_deleted(self.topics, topic) for topic, _ in missing)
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
@@ -169,7 +191,8 @@ class Engine:
         self.queues.truncate(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
-        start = end.dispatch_from if self.queues.max_physical_offset() >= end.dispatch_from else low
+        is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not self._lacks_queues()
+        start = end.dispatch_from if is_whole else low
         return min(start, self._rebuild_index(end, low))
 
     def _rebuild_index(self, end: LogEnd, low: int) -> int:
@@ -225,7 +248,7 @@ class Engine:
         """The abort file first: whoever finds it knows that the store was in use."""
         self.abort_file.create(process_id())
         if self.config.is_sync_flush:
-            self.flusher.on_flushed.append(self.dispatcher.wake)
+            self.flusher.on_flushed.append(self.dispatcher.nudge)
         self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
@@ -305,6 +328,7 @@ class Engine:
     def _write_note(self) -> None:
         """The short cut of the next opening."""
         drop_note(self.disk, self.places.own)
+        write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
         write_clean(self.disk, self.places.root, note)

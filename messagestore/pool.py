@@ -14,8 +14,6 @@ from __future__ import annotations
 import errno
 import threading
 
-import numpy
-
 from commitlog import CommitLog, MappedFile
 from commitlog.layout import BLANK_SIZE
 from storageio import DiskError
@@ -47,6 +45,8 @@ class BufferPool:
             if self._left == 0:
                 raise DiskError("borrow a buffer", path, errno.ENOMEM, "every buffer of the transient store pool is in use")
             self._left -= 1
+        import numpy  # 80 ms, and few stores have a pool
+
         return numpy.zeros(self._size_bytes, dtype=numpy.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
@@ -124,14 +124,17 @@ class PooledFiles:
         return self.committed_offset
 
     def _commit_file(self, entry: _Buffered, goal: int) -> None:
-        """Piece by piece; after an error the position stays behind what went well."""
+        """Piece by piece; after an error the position stays behind what went well.
+
+        Only the end of a record is told to others, when all before it is in the file.
+        """
         file = entry.file
         file.written = max(file.written, goal)
         while file.committed < goal:
             stop = min(goal, file.committed + COMMIT_PIECE)
             file.write(file.committed, entry.buffer[file.committed : stop])
             file.committed = stop
-            self.committed_offset = file.start_offset + stop
+        self.committed_offset = file.start_offset + goal
 
     def _finish(self, entry: _Buffered) -> None:
         """The file is full: its rest is zero already."""

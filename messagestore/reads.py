@@ -97,13 +97,13 @@ class QueueReader:
                     page.status = GetStatus.MESSAGE_WAS_REMOVING
                 next_file = self._log.queue.roll_next_file(physical)
                 continue
-            message = self._message_or_gone(queue, place, physical, size)
+            message = self.message_or_gone(queue, place, physical, size)
             if message is not None and (tags is None or message.tags in tags):
                 page.messages.append(message)
                 page.size_bytes += size
                 page.status = GetStatus.FOUND
 
-    def _message_or_gone(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage | None:
+    def message_or_gone(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage | None:
         """None when the record left the log while we looked: expired, or cut by another process's recovery."""
         try:
             return self.message(queue, place, physical, size)
@@ -149,7 +149,7 @@ class QueueReader:
                 for place, unit in queue.units(at, stop):
                     at = place + 1
                     if unit.physical_offset >= self._log.min_offset:
-                        message = self._message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
+                        message = self.message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
                         if message is not None:
                             yield message
             except DiskError:  # a queue file that was deleted meanwhile

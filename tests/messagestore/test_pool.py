@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commitlog import Message, PutStatus
-from messagestore import FlushMode, MessageStore, Role
+from messagestore import FlushMode, MessageStore, Role, pool
 from messagestore.pool import BufferPool
 from storageio import DiskError, InvalidMessage, PutRejected
 from storageio.testing import WrappedDisk
@@ -64,10 +64,10 @@ def test_files_are_those_of_the_mapped_path(tmp_path: Path, seed: int, with_crc:
     with pooled(tmp_path / "pool", transient_store_pool_size=2, **times) as store:
         put_mix(store, seed, lambda: commit(store))
         assert store.engine.log.buffers.pool.available <= 1  # type: ignore[union-attr]
-    mapped, pool = log_files(tmp_path / "mapped"), log_files(tmp_path / "pool")
+    mapped, buffered = log_files(tmp_path / "mapped"), log_files(tmp_path / "pool")
     assert len(mapped) > 6
-    assert [path.name for path in mapped] == [path.name for path in pool]
-    for left, right in zip(mapped, pool, strict=True):
+    assert [path.name for path in mapped] == [path.name for path in buffered]
+    for left, right in zip(mapped, buffered, strict=True):
         assert left.read_bytes() == right.read_bytes(), left.name
 
 
@@ -161,6 +161,37 @@ def test_positions_say_what_is_where(tmp_path: Path) -> None:
         assert [one.flushed for one in log.queue.files[:-1]] == [LOG_SIZE] * (len(log.queue.files) - 1)
 
 
+class Watching(WrappedDisk):
+    """Asks at every write to the log what may be read."""
+
+    store: MessageStore | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def before(self, operation: str, path: str) -> None:
+        if self.store is not None and operation == "write" and "commitlog" in path:
+            self.seen.add(self.store.engine.log.committed_offset)
+
+
+def test_what_may_be_read_always_ends_with_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is written in pieces; nobody is told of half a record."""
+    monkeypatch.setattr(pool, "COMMIT_PIECE", 100)
+    disk = Watching()
+    with pooled(tmp_path, disk=disk) as store:
+        disk.store = store
+        ends = {0}
+        for number in range(700):
+            ends.add(store.put(message(number)).physical_offset)
+            if number % 90 == 0:
+                commit(store)
+        commit(store)
+        assert len(disk.seen) > 3
+        assert disk.seen <= ends | {file.end_offset for file in store.engine.log.queue.files}
+        assert len(list(store.read("t", 0))) == 234
+
+
 # Death
 
 
@@ -237,14 +268,14 @@ def test_a_put_fails_at_once_when_no_buffer_is_left(tmp_path: Path) -> None:
 
 def test_buffers_are_used_again_and_bounded() -> None:
     """No more than allowed are ever made."""
-    pool = BufferPool(4096, 2)
-    first, second = pool.borrow("a"), pool.borrow("b")
-    assert (len(first), first.readonly, pool.available) == (4096, False, 0)
+    buffers = BufferPool(4096, 2)
+    first, second = buffers.borrow("a"), buffers.borrow("b")
+    assert (len(first), first.readonly, buffers.available) == (4096, False, 0)
     with pytest.raises(DiskError):
-        pool.borrow("c")
-    pool.give_back(first)
-    assert pool.available == 1
-    assert pool.borrow("c") is first
+        buffers.borrow("c")
+    buffers.give_back(first)
+    assert buffers.available == 1
+    assert buffers.borrow("c") is first
     assert second is not first
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storageio import DiskError, DiskFull, FlushTimeout, PutRejected, StoreError
-from storageio.testing import CountingDisk, FailingDisk
+from storageio.testing import CountingDisk, FailingDisk, WrappedDisk
 from tests.messagestore.kit import (
     GateDisk,
     SwitchDisk,
@@ -397,3 +397,86 @@ def test_readers_beside_writers_see_only_whole_messages_in_order(world: Any, tmp
 
         results = in_threads(6, work)
         assert all(seen == list(range(total)) for seen in results[:4])
+
+
+class StepDisk(WrappedDisk):
+    """Each sync of the log waits for a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = threading.Semaphore(0)
+        self.started = 0
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == "sync" and "commitlog" in path:
+            self.started += 1
+            assert self.steps.acquire(timeout=30)
+
+
+def test_who_is_covered_does_not_wait_for_the_next_sync(world: Any, tmp_path: Path) -> None:
+    """Two puts covered by one sync both return while the sync for a third hangs."""
+    disk = StepDisk()
+    with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world), sync_flush_timeout_ms=60_000) as store:
+        done: list[int] = []
+        threads = []
+
+        def begin(number: int) -> None:
+            thread = threading.Thread(target=lambda: (store.put(message(world, number)), done.append(number)))
+            thread.start()
+            threads.append(thread)
+            until(lambda: store.max_offset("T", 0, committed=False) == number + 1)
+
+        begin(0)
+        until(lambda: disk.started == 1)
+        begin(1)
+        begin(2)
+        disk.steps.release()
+        until(lambda: done == [0] and disk.started == 2)
+        begin(3)
+        disk.steps.release()
+        until(lambda: sorted(done) == [0, 1, 2] and disk.started == 3)
+        disk.steps.release(1000)
+        for thread in threads:
+            thread.join(20)
+        assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_a_leader_that_was_interrupted_is_replaced(world: Any, tmp_path: Path) -> None:
+    """Nobody leads although somebody should: the next put takes over instead of timing out."""
+    with open_small(world, tmp_path / "s", flush_disk_type=sync_mode(world)) as store:
+        store.engine.flusher._has_leader = True
+        assert store.put(message(world, 0)).status.name == "PUT_OK"
+        assert store.put(message(world, 1)).status.name == "PUT_OK"
+
+
+def test_a_file_that_an_interrupt_left_between_making_and_taking_is_used(world: Any, tmp_path: Path) -> None:
+    """KeyboardInterrupt right after the next log file was made: no empty file in the middle of the log, no put refused."""
+    with open_small(world, tmp_path / "s") as store:
+        queue = store.engine.log.queue
+        put_numbers(world, store, range(3), size=20_000)
+        make = queue.next_file
+
+        def interrupted(*arguments: Any) -> Any:
+            make(*arguments)
+            raise KeyboardInterrupt
+
+        queue.next_file = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            store.put(message(world, 3, size=20_000))
+        del queue.next_file
+        create = queue._create
+
+        def interrupted_too(*arguments: Any) -> Any:
+            create(*arguments)
+            raise KeyboardInterrupt
+
+        put_numbers(world, store, range(3, 6), size=20_000)
+        queue._create = interrupted_too
+        with pytest.raises(KeyboardInterrupt):
+            store.put(message(world, 6, size=20_000))
+        del queue._create
+        put_numbers(world, store, range(6, 9), size=20_000)
+        assert [number_of(found) for found in store.read("T", 0)] == list(range(9))
+        assert [file.start_offset for file in queue.files] == [0, 65536, 131072]
+    with open_small(world, tmp_path / "s") as store:
+        assert [number_of(found) for found in store.read("T", 0)] == list(range(9))
