@@ -100,6 +100,7 @@ public class Driver {
             case "stream": return stream(store, command);
             case "messages": return messages(store);
             case "queues": return queues(store);
+            case "counts": return counts(store);
             case "times": return times(store, command.getJSONArray("asked"));
             case "queries": return queries(store, command);
             case "close": return close(command.getJSONArray("ids"));
@@ -302,6 +303,17 @@ public class Driver {
         JSONArray found = new JSONArray();
         for (String topic : new TreeSet<>(store.getConsumeQueueTable().keySet())) {
             for (int queueId : new TreeSet<>(store.getConsumeQueueTable().get(topic).keySet())) found.add(queue(store, topic, queueId));
+        }
+        return found;
+    }
+
+    /** Messages of each queue. */
+    private static JSONArray counts(Store store) throws Exception {
+        JSONArray found = new JSONArray();
+        for (String topic : store.getConsumeQueueTable().keySet()) {
+            for (int queueId : store.getConsumeQueueTable().get(topic).keySet()) {
+                found.add(store.getMaxOffsetInQueue(topic, queueId) - store.getMinOffsetInQueue(topic, queueId));
+            }
         }
         return found;
     }

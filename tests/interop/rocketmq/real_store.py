@@ -17,9 +17,8 @@ VERSION = "5.3.3"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerstore" / f"rocketmq-{VERSION}"
 MAVEN_PATIENCE_S = 240
 ANSWER_PATIENCE_S = 120
+SMALL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 OPTIONS = [
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -52,7 +51,7 @@ def prepare() -> str:
         command = ["javac", "-nowarn", "-proc:none", "-cp", f"{jars}/*", "-d", str(made), str(source)]
         subprocess.run(command, check=True, capture_output=True)
         shutil.copy(HERE / "logback.xml", made)
-        made.rename(classes)
+        _take_name(made, classes)
     return f"{classes}:{jars}/*"
 
 
@@ -64,7 +63,17 @@ def _resolve(jars: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"Maven cannot resolve rocketmq-store {VERSION}: {done.stdout[-300:]}")
-    made.rename(jars)
+    _take_name(made, jars)
+
+
+def _take_name(made: Path, name: Path) -> None:
+    """A whole folder at once; another process may have been first."""
+    try:
+        made.rename(name)
+    except OSError:
+        if not name.is_dir():
+            raise
+        shutil.rmtree(made)
 
 
 class Refused(Exception):
@@ -79,7 +88,7 @@ class RealStores:
         path = prepare()
         logback = path.split(":")[0] + "/logback.xml"
         quiet = [f"-Drmq.logback.configurationFile={logback}", f"-Dlogback.configurationFile={logback}"]
-        command = ["java", f"-Xmx{heap}", *(OPTIONS if options is None else options), *quiet, "-cp", path, "Driver"]
+        command = ["java", f"-Xmx{heap}", *OPTIONS, *(SMALL_JVM if options is None else options), *quiet, "-cp", path, "Driver"]
         self._errors = errors
         self._numbers = iter(range(1, 1 << 30))
         with errors.open("ab") as stream:
