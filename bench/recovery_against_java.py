@@ -3,7 +3,8 @@
     python -m bench.recovery_against_java [--messages 2000000] [--rounds 5] [--folder DIR] [--json FILE]
 
 Needs Java 17, Maven and about 5 GB.  Both engines take turns, each in one warm process; a time is from the call that opens to
-the moment when queues and index have caught up with the log.
+the moment when queues and index have caught up with the log.  "abort": only the last log file has to be read again;
+"abort-young": it is younger than the checkpoint's three seconds of doubt, so that both read earlier ones too.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from tests.interop.rocketmq.real_store import RealStores
 QUEUES = 8
 BODY = bytes(range(256)) * 4
 JAVA_OPTIONS = ["-server", "-Xms3g", "-XX:+UseG1GC", "-XX:+AlwaysPreTouch"]
-TARGETS = {"abort": 4.0, "rebuild": 5.0}
+TARGETS = {"abort": 4.0, "abort-young": 4.0, "rebuild": 5.0}
 FILES_TARGET_MS = 20.0
 SMALL_FILE = 64 << 10
+LATE, LATE_AFTER_S = 8, 5  # a last file older than the checkpoint's 3 seconds of doubt is all that has to be read again
 Times = dict[str, dict[str, list[float]]]
 
 
 def fill(jvm: RealStores, folder: Path, count: int) -> None:
-    """By the real store with its defaults."""
+    """By the real store with its defaults, `count` more."""
     message = Message("T", BODY, born_timestamp_ms=1, queue_id=0)
     message.born_host = message.store_host = "127.0.0.1:10911"
     store = jvm.open(folder)
@@ -85,10 +87,10 @@ def time_ours(folder: Path, count: int) -> float:
     return took_ms
 
 
-def compare(jvm: RealStores, folder: Path, count: int, rounds: int) -> Times:
+def compare(jvm: RealStores, folder: Path, count: int, rounds: int, cases: dict[str, Callable[[Path], None]]) -> Times:
     """Alternating; the first round warms both and does not count."""
-    times: Times = {case: {"java": [], "ours": []} for case in CASES}
-    for case, prepare in CASES.items():
+    times: Times = {case: {"java": [], "ours": []} for case in cases}
+    for case, prepare in cases.items():
         for number in range(rounds + 1):
             prepare(folder)
             java_ms = time_java(jvm, folder, count)
@@ -139,7 +141,7 @@ def report(times: Times, files: dict[str, list[float]], count: int) -> dict[str,
         ratios = [java / ours for java, ours in zip(both["java"], both["ours"], strict=True)]
         result["cases"][case] = {name: spread(values) for name, values in both.items()} | {"ratio": spread(ratios)}
         target = f"target {TARGETS[case]}x" if case in TARGETS else "no target"
-        print(f"{case:8} java {told(both['java'])}  ours {told(both['ours'])}  ratio {told(ratios)}  ({target})")
+        print(f"{case:11} java {told(both['java'])}  ours {told(both['ours'])}  ratio {told(ratios)}  ({target})")
     few, many = files["10 files"], files["1000 files"]
     apart = statistics.median(many) - statistics.median(few)
     result["files"] = {name: spread(values) for name, values in files.items()} | {"apart_ms": apart}
@@ -159,8 +161,11 @@ def main() -> None:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=chosen.folder)))
         jvm = RealStores(base / "stderr", "3g", JAVA_OPTIONS)
         stack.callback(jvm.end)
-        fill(jvm, base / "store", chosen.messages)
-        times = compare(jvm, base / "store", chosen.messages, chosen.rounds)
+        fill(jvm, base / "store", chosen.messages - LATE)
+        times = compare(jvm, base / "store", chosen.messages - LATE, chosen.rounds, {"abort-young": make_aborted})
+        time.sleep(LATE_AFTER_S)
+        fill(jvm, base / "store", LATE)
+        times |= compare(jvm, base / "store", chosen.messages, chosen.rounds, CASES)
         result = report(times, many_files(base, chosen.rounds), chosen.messages)
     chosen.json.write_text(json.dumps(result, indent=1) + "\n")
 
