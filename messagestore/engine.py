@@ -41,8 +41,12 @@ from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
+<<<<<<< HEAD
 OPEN_TRIES = 4
 OPEN_PAUSE_S = 0.02
+=======
+REPLACED_QUEUES = "replaced-consumequeue"
+>>>>>>> interop
 
 
 class Places:
@@ -57,6 +61,20 @@ class Places:
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
         self.own = os.path.join(root, OWN_FOLDER)
+
+
+def deleted_topics(topics: Topics, places: Places, disk: Disk) -> Callable[[str], bool]:
+    """Whose records get no queue units: topics that topics.json does not name and that have no queue folder either.
+
+    A broker that deletes a topic takes both away; a store without a broker writes queues and no table.  A rebuild that was
+    killed while it put the new queues in place has left the old ones in its own folder.
+    """
+    folders = (places.queues, os.path.join(places.root, OWN_FOLDER, REPLACED_QUEUES))
+
+    def is_ignored(topic: str) -> bool:
+        return is_deleted(topics, topic) and all(disk.stat(os.path.join(folder, topic)) is None for folder in folders)
+
+    return is_ignored
 
 
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
@@ -218,7 +236,7 @@ class Engine:
             start,
             end.last_offset,
         )
-        self.dispatcher.is_ignored = lambda topic: is_deleted(self.topics, topic)
+        self.dispatcher.is_ignored = deleted_topics(self.topics, self.places, self.disk)
         self.housekeeper = Housekeeper(
             self.log,
             self.queues,

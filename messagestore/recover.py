@@ -26,12 +26,12 @@ from .agreement import Agreement
 from .checkpoint import Checkpoint
 from .config import StoreConfig, delay_times_ms
 from .damage import Hole, Survey, survey
-from .engine import Engine, Places, found_sizes
+from .engine import Engine, Places, deleted_topics, found_sizes
 from .fillers import fill
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
 from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
-from .topics import Topics, is_deleted
+from .topics import Topics
 
 FOR_EVER_MS = (1 << 63) - 1
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
@@ -211,7 +211,7 @@ class Recovery:
     def is_ignored(self) -> Callable[[str], bool]:
         """Topics that were deleted: topics.json, where there is one, does not name them (format page, section 9)."""
         topics = Topics(self.disk, self.places.config)
-        return lambda topic: is_deleted(topics, topic)
+        return deleted_topics(topics, self.places, self.disk)
 
     # Mending
 

@@ -13,6 +13,7 @@ from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.recover import Choice, Plan, Recovery
+from messagestore.topics import Topics
 from storageio import REAL_DISK, StoreCorrupt, StoreError, StoreLocked
 from storageio.testing import FailingDisk
 
@@ -436,3 +437,26 @@ def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str
                 wanted = sorted(offset for offset in query["phyOffsets"] if offset in whole)
                 answer = opened.query(query["topic"], query["key"], max_count=query["maxNum"])
                 assert [message.physical_offset for message in answer] == wanted
+
+
+@pytest.mark.parametrize("way", ["open", "recover"])
+def test_a_topic_that_only_its_queues_name_is_not_taken_for_a_deleted_one(store: Path, way: str) -> None:
+    """A store without a broker writes queues and no table; a broker that deletes a topic takes its queues away too."""
+    (store / "config" / "topics.json").unlink()
+    with MessageStore.open(store, "r+", SMALL.but(message_index_enable=False)) as opened:
+        opened.create_topic("named")
+    topics = Topics(REAL_DISK, str(store / "config"))
+    for name in ("topic-0", "topic-1", "topic-2"):
+        topics.delete(name)
+    topics.persist()
+    shutil.rmtree(store / "consumequeue" / "topic-1")
+    before = records(store)
+    (store / "abort").touch()
+    (store / "brokerstore" / "clean.json").unlink(missing_ok=True)
+    hurt_queue_behind_the_log(store, before)
+    if way == "recover":
+        recover(store)
+    else:
+        MessageStore.open(store, "r+").close()
+    assert bodies(store) == wanted_bodies([message for message in before if message.topic != "topic-1"])
+    assert is_clean(store)

@@ -1,0 +1,111 @@
+"""The same questions to a store of ours and to the real one, answered in the same words."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+from commitlog import Message, StoredMessage
+from commitlog.walk import LogFiles
+from consumequeue import Boundary
+from messagestore import MessageStore
+from storageio import REAL_DISK
+
+FIELDS = (
+    "physical_offset", "size", "topic", "queue_id", "queue_offset", "flag", "sys_flag", "body_crc", "born_timestamp_ms",
+    "store_timestamp_ms", "reconsume_times", "prepared_transaction_offset", "message_id",
+)  # fmt: skip
+KEYS_MAX = 150
+
+
+def our_messages(folder: Path) -> list[dict[str, Any]]:
+    """Every record of the log, in order."""
+    walk = LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages()
+    return [_told(found) for found in walk if isinstance(found, StoredMessage)]
+
+
+def _told(message: StoredMessage) -> dict[str, Any]:
+    told = {name: getattr(message, name) for name in FIELDS}
+    return told | {
+        "properties": message.all_properties,
+        "body": base64.b64encode(message.body).decode(),
+        "born_host": _host(message.born_host, ":"),
+        "store_host": _host(message.store_host, ":"),
+    }
+
+
+def _host(text: str, separator: str) -> str:
+    """One spelling of an address."""
+    address, port = text.rsplit(separator, 1)
+    return f"{ipaddress.ip_address(address.strip('[]').split('%')[0])} {port}"
+
+
+def our_queues(store: MessageStore) -> list[dict[str, Any]]:
+    """Numbers, units, and what a consumer of the whole queue receives."""
+    return [_our_queue(store, topic, queue_id) for topic in store.topics() for queue_id in sorted(store.queue_ids(topic))]
+
+
+def _our_queue(store: MessageStore, topic: str, queue_id: int) -> dict[str, Any]:
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    queue = store.engine.queues.get(topic, queue_id)
+    assert queue is not None
+    units = {place: list(unit) for place, unit in queue.units()}
+    return {
+        "topic": topic,
+        "queue_id": queue_id,
+        "min_offset": low,
+        "max_offset": high,
+        "units": [units[place] for place in range(low, high)],
+        "consumed": [message.physical_offset for message in store.read(topic, queue_id)],
+    }
+
+
+def questions(messages: list[dict[str, Any]], queues: list[dict[str, Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Times to ask each queue for, and keys to ask for: spread over all there are, and some that are not there."""
+    by_offset = {message["physical_offset"]: message["store_timestamp_ms"] for message in messages}
+    times = []
+    for queue in queues:
+        stamps = [by_offset[offset] for offset, _, _ in queue["units"] if offset in by_offset]
+        asked = {stamp + step for stamp in stamps[:: max(1, len(stamps) // 8)] + stamps[-1:] for step in (-1, 0, 1)}
+        times += [[queue["topic"], queue["queue_id"], stamp] for stamp in sorted({0, *asked, max(asked, default=0) + 10**6})]
+    pairs = sorted({(one["topic"], key) for one in messages for key in one["properties"].get("KEYS", "").split()})
+    keys = [list(pair) for pair in pairs[:: len(pairs) // KEYS_MAX + 1]] + [["nowhere", "nothing"]]
+    return times, keys
+
+
+def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
+    """Messages, queues, times and keys as the real store sees them and as ours does; both are open on equal files."""
+    messages, queues = our_messages(folder), our_queues(ours)
+    told = real.ask("messages")
+    for message in told["messages"]:
+        message |= {name: _host(message[name], "|") for name in ("born_host", "store_host")}
+    assert told["messages"] == messages
+    assert [queue for queue in real.ask("queues") if queue["max_offset"]] == [queue for queue in queues if queue["max_offset"]]
+    times, keys = questions(messages, queues)
+    answers = [
+        [ours.offset_by_time(*one, boundary) for boundary in (Boundary.LOWER, Boundary.UPPER)]  # type: ignore[misc]
+        for one in times
+    ]
+    assert list(zip(times, real.ask("times", asked=times), strict=True)) == list(zip(times, answers, strict=True))
+    hits = [[message.physical_offset for message in ours.query(*one, max_count=64)] for one in keys]
+    assert list(zip(keys, real.ask("queries", asked=keys), strict=True)) == list(zip(keys, hits, strict=True))
+
+
+def for_java(message: Message, properties: bytes, clock_ms: int) -> dict[str, Any]:
+    """A message as the driver takes it."""
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "body": base64.b64encode(message.body).decode(),
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "properties": properties.decode(),
+        "clock": clock_ms,
+    }

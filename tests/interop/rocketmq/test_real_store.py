@@ -1,0 +1,350 @@
+"""The real rocketmq-store as the judge: it opens what we wrote or mended, we open what it wrote; both write the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore.recover import Choice, Recovery
+from tests.messagestore import test_recover as damage
+
+from .answers import assert_agree, for_java, our_messages
+from .real_store import RealStore, RealStores, prepare, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
+LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS = 65536, 2000, 500, 2000
+JAVA_NAMES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
+DAMAGED_SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, 50, 400), strict=True))
+START_MS = 1_700_000_000_000
+SEQUENCES, OPEN_AT_ONCE = 200, 25
+ROUNDS = 3
+LONG_TOPIC = "%RETRY%" + "group" * 26  # above 127 bytes: the second record version
+
+
+def ours(**changes: Any) -> StoreConfig:
+    sizes = {
+        "mapped_file_size_commit_log": LOG_SIZE,
+        "mapped_file_size_consume_queue": QUEUE_SIZE,
+        "max_hash_slot_num": SLOTS,
+        "max_index_num": ITEMS,
+    }
+    return StoreConfig(**(sizes | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStores]:
+    """One for the module: its start is what costs."""
+    try:
+        prepare()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    made = RealStores(tmp_path_factory.mktemp("jvm") / "stderr")
+    yield made
+    made.end()
+
+
+def copy_of(folder: Path, name: str) -> Path:
+    """The real store changes what it opens."""
+    copy = folder.with_name(name)
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def judge(jvm: RealStores, folder: Path, sizes: dict[str, int] = SIZES, **settings: Any) -> RealStore:
+    """The real store opens a copy and says what ours says of the folder."""
+    real = jvm.open(copy_of(folder, "judged"), **sizes, **settings)
+    with MessageStore.open(folder, "r", ours() if sizes is SIZES else damage.SMALL) as store:
+        assert_agree(folder, store, real)
+    return real
+
+
+# 1. What recovery leaves
+
+
+@pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
+def test_the_real_store_opens_what_recovery_made_of_its_own_crash(jvm: RealStores, fixture_store: Any, name: str) -> None:
+    """A folder that the real store itself left torn, mended by us, and continued by it."""
+    fixture = fixture_store(name, own=True)
+    assert not Recovery(str(fixture.store), Choice.SKIP, ours()).apply().needs_choice
+    real = judge(jvm, fixture.store)
+    before = fixture.truth("before.json" if name == "crash-lost-cq" else "recovered.json")
+    offsets = [message["physical_offset"] for message in real.ask("messages")["messages"]]
+    assert offsets == [one["physicalOffset"] for one in before["messages"]]
+    append_by_java(real, 5, START_MS + 10**9)
+    real.close()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["whole-record-crc", "body-crc"])
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of five log files to be hurt."""
+    folder = tmp_path_factory.mktemp("original") / "store"
+    with MessageStore.open(
+        folder, config=damage.SMALL.but(enabled_append_prop_crc=request.param), clock=damage.Clock()
+    ) as store:
+        for number in range(damage.COUNT):
+            body = b"%06d " % number + b"x" * (number * 37 % 600)
+            store.put(Message(f"topic-{number % 3}", body, queue_id=number % 2, tags="t", keys=[f"key-{number}"]))
+    return folder
+
+
+def hurt_bit(folder: Path, messages: list[Any]) -> set[int]:
+    victim = damage.second_record(messages, 1)
+    damage.flip(damage.log_file(folder, 1), victim.physical_offset % LOG_SIZE + 90)
+    return {victim.physical_offset}
+
+
+DAMAGE = [hurt_bit, *damage.DAMAGE]
+
+
+@pytest.mark.parametrize("choice", [Choice.SKIP, Choice.TRUNCATE], ids=lambda choice: choice.value)
+def test_the_real_store_opens_what_recovery_made_of_damage(
+    jvm: RealStores, original: Path, tmp_path: Path, choice: Choice
+) -> None:
+    """The whole damage table, skipped over with fillers or cut; every store is appended to by the real one afterwards."""
+    has_crc = "__CRC32#" in our_messages(original)[0]["properties"]
+    judged: list[tuple[RealStore, Path, list[Any]]] = []
+    for hurt in DAMAGE:
+        folder = tmp_path / hurt.__name__ / "store"
+        shutil.copytree(original, folder)
+        messages = damage.records(folder)
+        lost = hurt(folder, messages)
+        Recovery(str(folder), choice, damage.SMALL).apply()  # sizes that no file is left to say
+        kept = {message["physical_offset"] for message in our_messages(folder)}
+        if choice is Choice.SKIP:
+            assert {message.physical_offset for message in messages} - lost <= kept, hurt.__name__
+        real = judge(jvm, folder, DAMAGED_SIZES, enabledAppendPropCRC=has_crc)
+        append_by_java(real, 3, START_MS + 10**9)
+        judged.append((real, folder.with_name("judged"), our_messages(folder)))
+    jvm.close([real for real, _, _ in judged])
+    for _, folder, before in judged:
+        assert our_messages(folder)[: len(before)] == before and len(our_messages(folder)) == len(before) + 3
+
+
+def append_by_java(real: RealStore, count: int, clock_ms: int, topic: str = "java") -> list[list[Any]]:
+    """New messages with keys and tags; the real store's results."""
+    told = []
+    for number in range(count):
+        message = Message(topic, b"by java %d" % number, queue_id=number % 2, born_timestamp_ms=clock_ms)
+        message.born_host = message.store_host = "127.0.0.1:10911"
+        properties = b"KEYS\x01java-%d\x02TAGS\x01J\x02" % number
+        told.append(for_java(message, properties, clock_ms + number))
+    results = real.ask("put", messages=told)
+    assert {result[0] for result in results} == {"PUT_OK"}
+    return results
+
+
+# 2. Ours, theirs, ours, theirs
+
+
+def mixed(number: int) -> Message:
+    """All that a record can differ in, by its number."""
+    hosts = ("127.0.0.1:10911", "[2001:db8::7]:40000", "[fe80::1]:1")
+    topic = (f"topic-{number % 5}", LONG_TOPIC, "Тема-é")[0 if number % 3 else number // 3 % 3]
+    return Message(
+        topic, b"%06d" % number + os.urandom(number * 13 % 700), queue_id=number % 3, flag=number % 7,
+        tags=(None, "A", "тег")[number % 3], keys=[f"k{number}", f"every-{number % 50}"] if number % 4 else None,
+        properties={"n": str(number)} if number % 2 else None,
+        born_host=hosts[number % 3], store_host=hosts[number // 3 % 3],
+        reconsume_times=number % 5,
+    )  # fmt: skip
+
+
+def write_mixed(store: MessageStore, numbers: range) -> None:
+    """One by one, many at once, and as batches."""
+    for start in range(numbers.start, numbers.stop, 50):
+        messages = [mixed(number) for number in range(start, min(start + 50, numbers.stop))]
+        for message in messages[:20]:
+            store.put(message)
+        store.put_many(messages[20:40])
+        batch = [
+            Message("batches", message.body[:100], tags="b", keys=[f"b{start}-{n}"]) for n, message in enumerate(messages[40:])
+        ]
+        if batch:
+            store.put_batch("batches", start // 50 % 2, batch)
+
+
+@pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("has_crc", [True, False], ids=["crc", "plain"])
+def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mode: FlushMode, has_crc: bool) -> None:
+    """Written by us, opened, compared and continued by the real store, read and continued by us; retention in between."""
+    folder = tmp_path / "store"
+    config = ours(enabled_append_prop_crc=has_crc, flush_disk_type=mode)
+    settings = SIZES | {"enabledAppendPropCRC": has_crc, "flushDiskType": mode.value}
+    clock_ms = START_MS
+    for turn in range(ROUNDS):
+        with MessageStore.open(folder, config=config, clock=_Ticking(clock_ms)) as store:
+            write_mixed(store, range(turn * 700, turn * 700 + 700))
+            if turn:
+                low = store.earliest_time()
+                store.delete_before(LOG_SIZE * (2 * turn))
+                assert store.earliest_time() > low
+        before = our_messages(folder)
+        real = jvm.open(folder, **settings)
+        with MessageStore.open(folder, "r", config) as store:
+            assert_agree(folder, store, real)
+        clock_ms = before[-1]["store_timestamp_ms"] + 1000
+        results = append_by_java(real, 150, clock_ms)
+        clock_ms += 1000
+        real.close()
+        after = our_messages(folder)
+        assert after[: len(before)] == before
+        assert [one["physical_offset"] for one in after[len(before) :]] == [result[1] for result in results]
+        with MessageStore.open(folder, "r", config) as store:
+            assert [one.physical_offset for one in store.query("java", "java-7")][-1] == results[7][1]
+        assert len(list((folder / "commitlog").iterdir())) > 3 and (folder / "index").is_dir()
+    assert len(list((folder / "index").iterdir())) > 1, "the index was meant to roll"
+    assert not Recovery(str(folder), Choice.REFUSE, config).plan().problems
+
+
+class _Ticking:
+    """40 ms a look."""
+
+    def __init__(self, start_ms: int) -> None:
+        self.now = start_ms
+
+    def __call__(self) -> int:
+        self.now += 40
+        return self.now
+
+
+# 3. The same puts, the same bytes
+
+
+def properties_text(pairs: list[tuple[str, str]]) -> bytes:
+    return b"".join(f"{name}\x01{value}\x02".encode() for name, value in pairs)
+
+
+def drawn(random_: random.Random, hosts: tuple[str, str], clock_ms: int, plain: bool = False) -> tuple[Message, dict[str, Any]]:
+    """One message, for ours and for the driver."""
+    pairs = []
+    keys = [f"k{random_.randrange(40)}" for _ in range(random_.choice([0, 1, 1, 3]))]
+    tag = random_.choice([None, "A", "ключ", "t" * 30])
+    more = {f"p{n}": "v" * random_.randrange(1, 20) for n in range(random_.choice([0, 0, 2]))}
+    pairs += [("KEYS", " ".join(keys))] if keys else []
+    pairs += [("TAGS", tag)] if tag else []
+    pairs += [("UNIQ_KEY", f"U{random_.randrange(1 << 60):X}")] if random_.random() < 0.3 else []
+    raw = properties_text(pairs + list(more.items()))
+    size = random_.choice([0, 1, random_.randrange(300), random_.randrange(300), random_.randrange(9000)])
+    sys_flag = 0 if plain else random_.choice([0, 0, 0, 1, 4, 8, 12])
+    message = Message(
+        "bulk" if plain else random_.choice(["a", "b", "Тема", "c%d", LONG_TOPIC]), random_.randbytes(size),
+        queue_id=random_.randrange(3), flag=random_.randrange(-5, 5), sys_flag=sys_flag,
+        born_timestamp_ms=clock_ms - random_.randrange(1000), born_host=hosts[0], store_host=hosts[1],
+        reconsume_times=random_.randrange(3), prepared_transaction_offset=random_.choice([0, 0, 77]),
+        properties_raw=raw,
+    )  # fmt: skip
+    return message, for_java(message, raw, clock_ms)
+
+
+def run_sequence(random_: random.Random, store: MessageStore, clock: list[int], real: RealStore) -> None:
+    """Puts and batches into both; every result equal."""
+    for _ in range(random_.randrange(5, 60)):
+        clock[0] += random_.choice([0, 1, 700])
+        hosts = (random_.choice(["10.0.0.1:1", "[2001:db8::1]:65535"]), random_.choice(["127.0.0.1:10911", "[::2]:10911"]))
+        if random_.random() < 0.1:
+            told = [drawn(random_, hosts, clock[0], plain=True) for _ in range(random_.randrange(1, 6))]
+            for message, java in told:
+                message.queue_id = java["queue_id"] = told[0][0].queue_id
+                message.born_timestamp_ms = java["born_timestamp_ms"] = told[0][0].born_timestamp_ms
+                message.reconsume_times = java["reconsume_times"] = 0
+                message.prepared_transaction_offset = java["prepared_transaction_offset"] = 0
+            result = store.put_batch("bulk", told[0][0].queue_id, [message for message, _ in told], check=False)
+            found = real.ask("batch", messages=[java for _, java in told], clock=clock[0])
+        else:
+            message, java = drawn(random_, hosts, clock[0])
+            result = store.put(message, check=False)
+            (found,) = real.ask("put", messages=[java])
+        wanted = [result.status.name]
+        if wanted == ["PUT_OK"]:
+            assert found[:2] == [*wanted, result.physical_offset], found
+        else:
+            assert found == wanted
+
+
+def comparable(folder: Path) -> dict[str, Any]:
+    """Bytes of log and queues by name; of index files by age, since their names are times."""
+    found: dict[str, Any] = {}
+    for part in ("commitlog", "consumequeue"):
+        paths = [path for path in sorted((folder / part).rglob("*")) if path.is_file()]
+        found |= {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    index = folder / "index"
+    for number, path in enumerate(sorted(index.iterdir()) if index.is_dir() else []):
+        found[f"index {number}"] = path.read_bytes()
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_the_same_puts_make_the_same_bytes(jvm: RealStores, tmp_path: Path) -> None:
+    """Random sequences with a fixed clock: commit log, queues and index equal to the byte."""
+    seed = int(os.environ.get("BROKERSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
+    print("BROKERSTORE_SEED", seed)
+    edges = [*range(0, SEQUENCES, OPEN_AT_ONCE), SEQUENCES]
+    for first, last in pairwise(edges):
+        open_ones = []
+        for number in range(first, last):
+            random_ = random.Random(f"{seed} {number}")
+            clock = [START_MS + number]
+            has_crc = random_.random() < 0.5
+            real = jvm.open(
+                tmp_path / f"java-{number}", clock[0], **SIZES | {"maxIndexNum": 60, "maxHashSlotNum": 20},
+                enabledAppendPropCRC=has_crc,
+            )  # fmt: skip
+            config = ours(enabled_append_prop_crc=has_crc, max_index_num=60, max_hash_slot_num=20)
+            with MessageStore.open(tmp_path / f"ours-{number}", config=config, clock=_held(clock)) as store:
+                run_sequence(random_, store, clock, real)
+            open_ones.append(real)
+        jvm.close(open_ones)
+        for number in range(first, last):
+            java, mine = (comparable(tmp_path / f"{name}-{number}") for name in ("java", "ours"))
+            assert list(mine) == list(java), f"seed {seed}, sequence {number}"
+            different = [name for name in mine if mine[name] != java[name]]
+            assert not different, f"seed {seed}, sequence {number}: {different}"
+            for name in ("java", "ours"):
+                shutil.rmtree(tmp_path / f"{name}-{number}")
+
+
+def _held(clock: list[int]) -> Callable[[], int]:
+    return lambda: clock[0]
+
+
+# 4. Killed
+
+
+@pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("way", ["open", "recover"])
+def test_what_a_killed_real_store_acknowledged_is_there(tmp_path: Path, jvm: RealStores, way: str, mode: FlushMode) -> None:
+    """SIGKILL in the middle of its appends; our opening, or our recovery, has every acknowledged message."""
+    folder = tmp_path / "store"
+    victim = RealStores(tmp_path / "stderr", heap="256m")
+    try:
+        real = victim.open(folder, **SIZES, flushDiskType=mode.value)
+        message = Message("T", b"x" * 300, queue_id=0, born_timestamp_ms=START_MS)
+        message.born_host = message.store_host = "127.0.0.1:10911"
+        told = for_java(message, b"TAGS\x01t\x02", 0)
+        victim.tell("stream", id=real.number, message=told, count=1 << 20, queues=4)
+        acknowledged = [victim.answer() for _ in range(3000)]
+        victim.kill()
+        assert victim.process.stdout is not None
+        rest = victim.process.stdout.read().split(b"\n")[:-1]
+        acknowledged += [[int(number) for number in line.strip(b"[]").split(b",")] for line in rest]
+    finally:
+        victim.end()
+    if way == "recover":
+        Recovery(str(folder), Choice.REFUSE, ours()).apply()
+    with MessageStore.open(folder, "r+", ours()) as store:
+        for offset, number in acknowledged:
+            page = store.get("T", number % 4, number // 4, 1)
+            assert (page.messages[0].physical_offset, page.messages[0].keys) == (offset, [f"key-{number}"])
+        for offset, number in acknowledged[::37]:
+            assert [found.physical_offset for found in store.query("T", f"key-{number}")] == [offset]
+    judge(jvm, folder).close()
