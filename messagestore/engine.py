@@ -41,12 +41,9 @@ from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
-<<<<<<< HEAD
 OPEN_TRIES = 4
 OPEN_PAUSE_S = 0.02
-=======
 REPLACED_QUEUES = "replaced-consumequeue"
->>>>>>> interop
 
 
 class Places:
