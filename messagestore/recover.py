@@ -28,10 +28,10 @@ from .config import StoreConfig, delay_times_ms
 from .damage import Hole, Survey, survey
 from .engine import Engine, Places, found_sizes
 from .fillers import fill
+from .left_alone import left_alone
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
 from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
-from .topics import Topics, is_deleted
 
 FOR_EVER_MS = (1 << 63) - 1
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
@@ -83,6 +83,7 @@ class Recovery:
         self.disk = disk
         self.keep_backup = keep_backup
         self.progress = progress
+        self.report_path: str | None = None  # of what `apply` did
         self.config = found_sizes(config or StoreConfig(), Places(root), disk)
         self.places = Places(root, self.config.store_path_commit_log)
         self.was_clean = not AbortFile(disk, root).is_present
@@ -178,7 +179,7 @@ class Recovery:
             index = self._index()
             comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
             comparison.is_ignored = self.is_ignored()
-            comparison.compare(files)
+            comparison.compare(files, self.progress)
         except DiskError:
             raise
         except StoreError as error:
@@ -209,18 +210,20 @@ class Recovery:
         return index
 
     def is_ignored(self) -> Callable[[str], bool]:
-        """Topics that were deleted: topics.json, where there is one, does not name them (format page, section 9)."""
-        topics = Topics(self.disk, self.places.config)
-        return lambda topic: is_deleted(topics, topic)
+        """Topics that get no ordinary queue (`left_alone`)."""
+        return left_alone(self.disk, self.root)
 
     # Mending
 
     def apply(self) -> Plan:
-        """Do what `plan` says.  Raises `StoreLocked` while somebody writes; changes nothing while a choice is missing."""
+        """Do what `plan` says.  Raises `StoreLocked` while somebody writes.
+
+        Changes nothing while a choice is missing, and where there is nothing to do.
+        """
         lock = self.disk.lock(self.places.lock)
         try:
             plan = self.plan()
-            if plan.needs_choice:
+            if plan.needs_choice or not plan.actions:
                 return plan
             AbortFile(self.disk, self.root).create(process_id())
             mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
@@ -286,5 +289,5 @@ class Recovery:
         """What was done, as JSON beside the store."""
         folder = os.path.join(self.root, OWN_FOLDER)
         self.disk.make_folder(folder)
-        path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")
-        replace_file(self.disk, path, json.dumps(plan.as_dict(), indent=1).encode())
+        self.report_path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")
+        replace_file(self.disk, self.report_path, json.dumps(plan.as_dict(), indent=1).encode())
