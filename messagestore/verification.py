@@ -149,7 +149,13 @@ class _Check:
                 self.problem(path, 8 * number, "checkpoint_ahead", f"{name} at most {last_ms}, the last record's", time_ms)
         if AbortFile(self.disk, self.places.root).is_present:
             self.report.more_notes.append(
-                note(os.path.join(self.places.root, "abort"), 0, "abort_file", "none after a clean stop", "a writer runs, or crashed")
+                note(
+                    os.path.join(self.places.root, "abort"),
+                    0,
+                    "abort_file",
+                    "none after a clean stop",
+                    "a writer runs, or crashed",
+                )
             )
 
     def config_files(self) -> None:

@@ -122,8 +122,8 @@ def get(
 @click.argument("topic")
 @click.argument("key")
 @JSON
-@click.option("--begin", type=MOMENT, help="Stored then or later: milliseconds or ISO 8601.")
-@click.option("--end", type=MOMENT, help="Stored then or before.")
+@click.option("--begin", type=MOMENT, metavar="TIME", help="Stored then or later: milliseconds or ISO 8601.")
+@click.option("--end", type=MOMENT, metavar="TIME", help="Stored then or before.")
 @click.option("--max", "max_count", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many.")
 def query(
     target: Target, topic: str, key: str, as_json: bool, begin: int | None, end: int | None, max_count: int

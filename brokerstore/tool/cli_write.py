@@ -93,7 +93,13 @@ def show_offsets(target: Target, as_json: bool, group: str | None, topic: str | 
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
 @click.option("--to", "where", help="earliest, latest, or a queue offset.")
-@click.option("--to-time", "time_ms", type=MOMENT, help="The first message stored then or later: milliseconds or ISO 8601.")
+@click.option(
+    "--to-time",
+    "time_ms",
+    type=MOMENT,
+    metavar="TIME",
+    help="The first message stored then or later: milliseconds or ISO 8601.",
+)
 def reset_offsets(
     target: Target, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None
 ) -> int:  # fmt: skip
@@ -111,7 +117,9 @@ def reset_offsets(
 @click.argument("source", metavar="DIR", type=click.Path())
 @click.option("--to", "store", metavar="STORE_DIR", type=click.Path(), help="From a RabbitMQ folder into this RocketMQ store.")
 @click.option("--to-rabbit", "rabbit", metavar="RABBIT_DIR", type=click.Path(), help="From a RocketMQ store into this folder.")
-@click.option("--vhost", metavar="NAME", help="Of a RabbitMQ node with several virtual hosts; the new folder's with --to-rabbit.")
+@click.option(
+    "--vhost", metavar="NAME", help="Of a RabbitMQ node with several virtual hosts; the new folder's with --to-rabbit."
+)
 @click.option("--small", is_flag=True, help="A new store gets 64 MiB log files.")
 @JSON
 @QUIET

@@ -148,7 +148,9 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
     """Of the parts beside the log that could be read."""
     texts: dict[str, object] = {}
     if queues := facts.get("consumequeue"):
-        texts["Queues"] = f"{queues['queues']} of {queues['topics']} topics, files of {size_text(queues['file_size_bytes'] or 0)}"
+        texts["Queues"] = (
+            f"{queues['queues']} of {queues['topics']} topics, files of {size_text(queues['file_size_bytes'] or 0)}"
+        )
     if index := facts.get("index"):
         slots = "unknown" if index["slots"] is None else index["slots"]
         texts["Index"] = f"{index['files']} files of {slots} slots, {index['items_used']} items"

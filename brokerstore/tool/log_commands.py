@@ -147,6 +147,7 @@ def show_whole(found: StoredMessage, as_json: bool) -> None:
 
 
 def finding_text(finding: Finding) -> str:
+    """In a line."""
     what = finding.kind.replace("_", " ")
     return f"{finding.file} at byte {finding.offset}: {what}: expected {finding.expected}, found {finding.found}"
 

@@ -33,27 +33,19 @@ _SIZES = (
     click.option("--commitlog-size", "mapped_file_size_commit_log", type=POSITIVE, help="Bytes of a log file."),
     click.option("--cq-size", "mapped_file_size_consume_queue", type=POSITIVE, help="Bytes of a queue file."),
 )
-_TARGET_OPTIONS = ("config", "commitlog", "vhost", "max_hash_slot_num", "max_index_num") + (
+_TARGET_OPTIONS = (
+    "config",
+    "commitlog",
+    "vhost",
+    "max_hash_slot_num",
+    "max_index_num",
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
 )
 Command = Callable[..., int]
 
 
-class Moment(click.ParamType):
-    """Milliseconds since 1970, or an ISO 8601 time (UTC where it does not say)."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
-        """Milliseconds."""
-        try:
-            return value if isinstance(value, int) else time_ms(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither milliseconds nor an ISO 8601 time", param, context)
-
-
-MOMENT = Moment()
+MOMENT = time_ms  # an option's type: milliseconds since 1970, or an ISO 8601 time
 
 
 def named_errors(command: Command) -> Command:

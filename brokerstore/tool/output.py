@@ -129,27 +129,39 @@ def fields(pairs: dict[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """A function to call with the bytes done since the last call.
+def progress(
+    title: str, total: int, wanted: bool = True, is_bytes: bool = True
+) -> Iterator[Callable[[int], None]]:  # fmt: skip
+    """A function to call with the bytes, or things, done since the last call; a total of 0 is unknown.
 
     On a terminal a bar with rate and time left on stderr; elsewhere nothing is shown.
     """
-    bar = _bar() if wanted and sys.stderr.isatty() else None
+    bar = _bar(is_bytes) if wanted and sys.stderr.isatty() else None
     if bar is None:
         yield lambda _done: None
         return
     with bar:
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(title, total=total or None)
         yield lambda done: bar.advance(task, done)
-        bar.update(task, completed=total)
+        if total:
+            bar.update(task, completed=total)
 
 
-def _bar() -> Any:
+def _bar(is_bytes: bool) -> Any:
     """None without rich."""
     try:
         from rich.console import Console  # 80 ms, only on a terminal
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
     except ModuleNotFoundError:
         return None
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)

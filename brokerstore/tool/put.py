@@ -61,7 +61,9 @@ def _message(outgoing: Outgoing) -> Message:
         properties[name] = value
     queue_id = -1 if outgoing.queue_id is None else outgoing.queue_id
     keys = list(outgoing.keys) or None
-    return Message(outgoing.topic, _body(outgoing), tags=outgoing.tag, keys=keys, properties=properties or None, queue_id=queue_id)
+    return Message(
+        outgoing.topic, _body(outgoing), tags=outgoing.tag, keys=keys, properties=properties or None, queue_id=queue_id
+    )
 
 
 def _body(outgoing: Outgoing) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from tests.brokerstore.tool import run
 
 STORES = ["plain", "propcrc"]
-ALL_STORES = [*STORES, "lmq", "batchcq", "cqext", "broker-live", "broker-ext", "crash-lost-cq"]
+ALL_STORES = [*STORES, "lmq", "batchcq", "cqext", "broker-live", "broker-ext"]
 
 
 def host(text: str) -> str:
