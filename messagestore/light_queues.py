@@ -21,7 +21,10 @@ _OVERLAP = len(OFFSETS)
 
 
 def light_places(message: StoredMessage) -> list[tuple[str, int]]:
-    """(queue, its number there) of a record; none where the two lists do not fit together."""
+    """(queue, its number there) of a record; none where the two lists do not fit together.
+
+    The numbers may have gaps; a queue closes them when the units are appended.
+    """
     properties = message.all_properties
     names, offsets = properties.get(DISPATCH), properties.get(OFFSETS)
     if names is None or offsets is None:
@@ -29,7 +32,12 @@ def light_places(message: StoredMessage) -> list[tuple[str, int]]:
     pairs = list(zip(names.split(","), offsets.split(","), strict=False))
     if len(names.split(",")) != len(offsets.split(",")):
         return []
-    return [(name, int(offset)) for name, offset in pairs if name.startswith(LIGHT_PREFIX) and offset.isdecimal()]
+    return [(name, int(offset)) for name, offset in pairs if _is_light(name) and offset.isdecimal()]
+
+
+def _is_light(name: str) -> bool:
+    """A name that cannot be a folder's is passed over, as in a real store."""
+    return name.startswith(LIGHT_PREFIX) and "/" not in name and "\0" not in name
 
 
 def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:
@@ -39,9 +47,8 @@ def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> i
         tags_code = java_hash_code(message.tags) if message.tags else 0
         unit = UNIT.pack(message.physical_offset, message.size, tags_code)
         for name, offset in light_places(message):
-            if "/" not in name:
-                queues.get_or_add(name, 0).append_run(offset, unit)
-                count += 1
+            queues.get_or_add(name, 0).append_run(offset, unit)
+            count += 1
     return count
 
 

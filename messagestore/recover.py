@@ -23,7 +23,7 @@ from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replac
 
 from .abort_file import AbortFile
 from .agreement import Agreement
-from .checkpoint import Checkpoint
+from .checkpoint import TIMES, Checkpoint, checkpoint_ahead
 from .config import StoreConfig, delay_times_ms
 from .damage import Hole, Survey, survey
 from .engine import Engine, Places, found_sizes
@@ -99,6 +99,11 @@ class Recovery:
         plan_files(self._files(), plan.actions)
         self._plan_log(found, plan)
         self._plan_derived(plan)
+        last_ms = (
+            found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
+        )
+        if checkpoint_ahead(self.disk, self.root, last_ms):
+            plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
         if not self.was_clean:
             plan.actions.append("take the abort file away")
         return plan
@@ -138,7 +143,7 @@ class Recovery:
         cut = self._cut_at(found)
         plan.valid_end = found.end if cut is None else cut
         plan.records_kept = found.records
-        if found.holes and cut is not None:
+        if found.holes and cut == found.holes[0].start:
             plan.records_kept = found.records_after[0]
             plan.records_dropped = found.records - plan.records_kept
             plan.actions.append(f"cut the log at {cut}, dropping {plan.records_dropped} records behind it")
@@ -229,6 +234,7 @@ class Recovery:
             mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             self._mend_log(self._survey())
             self._rebuild_wrong()
+            self._set_checkpoint_back()
         finally:
             lock.release()
         self._open_once(plan)
@@ -278,6 +284,20 @@ class Recovery:
             rebuild(log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress)
         finally:
             log.close()
+
+    def _set_checkpoint_back(self) -> None:
+        """It must not claim more than the log holds now."""
+        last = self._files().end().last
+        last_ms = last.store_timestamp_ms if last is not None else 0
+        if not checkpoint_ahead(self.disk, self.root, last_ms):
+            return
+        checkpoint = Checkpoint(self.disk, self.root, writable=True)
+        try:
+            for name in TIMES:
+                setattr(checkpoint, name, min(getattr(checkpoint, name), last_ms))
+            checkpoint.flush()
+        finally:
+            checkpoint.close()
 
     def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""

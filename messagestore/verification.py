@@ -18,7 +18,7 @@ from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from .abort_file import AbortFile
 from .agreement import Agreement
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
-from .checkpoint import read_checkpoint
+from .checkpoint import TIMES, checkpoint_ahead, read_checkpoint
 from .config import StoreConfig, delay_times_ms
 from .config_table import ConfigTable
 from .consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
@@ -142,11 +142,9 @@ class _Check:
             self.problem(path, 0, "damaged_checkpoint", "4096 bytes with times and offsets", "others")
         last = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log).end().last
         last_ms = last.store_timestamp_ms if last else 0
-        names = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")
-        for number, name in enumerate(names):
-            time_ms = getattr(found.values, name)
-            if last_ms and time_ms > last_ms:
-                self.problem(path, 8 * number, "checkpoint_ahead", f"{name} at most {last_ms}, the last record's", time_ms)
+        for name, time_ms in checkpoint_ahead(self.disk, self.places.root, last_ms).items():
+            expected = f"{name} at most {last_ms}, the last record's"
+            self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
         if AbortFile(self.disk, self.places.root).is_present:
             self.report.more_notes.append(
                 note(

@@ -17,6 +17,7 @@ from .log_commands import finding_text, good_messages
 from .output import emit_json, say, table
 from .target import Target
 
+LIGHT_PREFIX = "%LMQ%"
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
 Row = dict[str, Any]
 
@@ -80,8 +81,8 @@ def _rows_of_log(target: Target, told: list[Finding]) -> list[Row]:
         if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             for topic, queue_id, number in _places(message):
                 row = found.setdefault((topic, queue_id), [number, 0, 0])
-                row[1] = number + 1
                 row[2] += 1
+                row[1] = row[0] + row[2] if topic.startswith(LIGHT_PREFIX) else number + 1  # light queues close gaps
     return [_row(*lane, *row) for lane, row in sorted(found.items()) if not is_deleted(lane[0])]
 
 
@@ -91,7 +92,7 @@ def _places(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
     if b"INNER_MULTI_DISPATCH" in message.properties_raw:
         from messagestore.light_queues import light_places
 
-        for name, number in light_places(message):
+        for name, number in dict(light_places(message)).items():  # a queue named twice gets the record once
             yield name, 0, number
 
 
