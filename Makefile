@@ -10,7 +10,7 @@ RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
 PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore storebytes storageio
 KERNELS := $(wildcard $(addsuffix /*_cy.py,$(PACKAGES)) $(addsuffix /*.pxd,$(PACKAGES)))
 PIP_OPTIONS := --quiet --disable-pip-version-check
-TESTS ?= tests
+TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
@@ -60,12 +60,12 @@ demo-small: $(VENV)/.kernels
 	@$(RUN) -m brokerstore.demo --messages 100000 $(DEMO)
 
 test: $(VENV)/.kernels $(VENV)/.dev
-	@$(RUN) -m pytest $(TESTS)
+	@$(RUN) -m pytest --benchmark-disable $(TESTS)
 
 test-plain: $(PLAIN)/.test
 	@$(PLAIN)/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("Cython") is not None)' \
 		|| { echo "Cython is in $(PLAIN): remove that folder"; exit 1; }
-	@$(RUN_PLAIN) -m pytest $(TESTS)
+	@$(RUN_PLAIN) -m pytest --benchmark-disable $(TESTS)
 
 lint: $(VENV)/.dev
 	@$(RUN) -m ruff check .
@@ -77,7 +77,7 @@ format: $(VENV)/.dev
 	@$(RUN) -m ruff check --fix .
 
 bench: $(VENV)/.kernels $(VENV)/.dev
-	@$(RUN) -m pytest bench
+	@$(RUN) -m pytest bench --benchmark-only --benchmark-columns=median --benchmark-json=bench.json
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py

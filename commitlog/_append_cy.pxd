@@ -34,6 +34,7 @@ cdef class Appender:
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)
     cdef PutResult _reserve(self, Size size, PutResult result)
+    cdef Size _plain_envelope(self, TopicQueues name, I32 queue_id, Size body_size, Size properties_size) except -1
     cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)
     cdef Size _now(self) except? -1
     cdef PutResult _result(self)

@@ -102,20 +102,20 @@ class Appender:
         """Go on at `position` of a writable file; no later record gets a store time before the one given."""
         if view.readonly or not 0 <= position <= len(view):
             raise ValueError("a writable view and a position inside it are wanted")
-        self._view = view
-        self._target = target_of(view)
-        self._capacity = len(view)
+        target: Target = target_of(view)
+        capacity: Size = len(view)
+        newest_ms: I64 = max(self.last_store_timestamp_ms, store_timestamp_ms)
+        self._view = view  # from here on no call, so that in the plain build no interrupt comes between
+        self._target = target
+        self._capacity = capacity
         self.base = base
         self.position = position
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_timestamp_ms)
+        self.last_store_timestamp_ms = newest_ms
 
     def close(self) -> None:
         """Let go of the file; every later append raises `StoreClosed`."""
-        self._lock.acquire()
-        try:
+        with self._lock:
             self.abandon()
-        finally:
-            self._lock.release()
 
     def abandon(self) -> None:
         """`close` without the lock: for a forked child, where another thread may have held it.  The position stays known."""
@@ -131,11 +131,8 @@ class Appender:
         """
         properties: bytes = self._properties_of(message)
         result: PutResult = self._result()
-        self._lock.acquire()
-        try:
+        with self._lock:
             return self._append(message, message.queue_id if queue_id < 0 else queue_id, properties, self._now(), result)
-        finally:
-            self._lock.release()
 
     def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
         """Append a body whose properties are encoded already; (physical offset, queue offset).
@@ -145,8 +142,7 @@ class Appender:
         """
         name: TopicQueues = self.offsets.topic(topic)
         envelope: Envelope = self._envelope
-        self._lock.acquire()
-        try:
+        with self._lock:
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
@@ -162,8 +158,6 @@ class Appender:
             )  # fmt: skip
             name._next[queue_id] = queue_offset + 1
             return offset, queue_offset
-        finally:
-            self._lock.release()
 
     def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
         """Room for a record, or `PutRejected`."""
@@ -186,8 +180,7 @@ class Appender:
         queue_id: I32
         message: Message
         total: Size = 0
-        self._lock.acquire()
-        try:
+        with self._lock:
             now: I64 = self._now()
             for index in range(len(messages)):
                 message = messages[index]
@@ -202,8 +195,6 @@ class Appender:
             first.reason = result.reason
             first.size_bytes = min(total, 0x7FFFFFFF)
             return first
-        finally:
-            self._lock.release()
 
     def append_batch(self, messages: list[Message], queue_id: int = -1) -> PutResult:
         """Append messages of one topic to one queue, all or none in one file, at one store time (section 7.4).
@@ -219,8 +210,7 @@ class Appender:
         index: Size
         message: Message = messages[0]
         topic: TopicQueues = self.offsets.topic(message.topic)
-        self._lock.acquire()
-        try:
+        with self._lock:
             for index in range(len(messages)):
                 message = messages[index]
                 if message.topic != topic.name or (message.queue_id != queue_id and message.queue_id >= 0):
@@ -243,8 +233,6 @@ class Appender:
             result.message_count = len(messages)
             result.size_bytes = min(sizes, 0x7FFFFFFF)
             return result
-        finally:
-            self._lock.release()
 
     def append_columns(
         self,
@@ -267,16 +255,13 @@ class Appender:
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
             if self._refusal(columns.body_size_max, columns.properties_size_max, result).status is not OK:
                 return result
-        self._lock.acquire()
-        try:
+        with self._lock:
             self._check_queue(name, queue_id)
             self._start_columns(name, queue_id, result)
             largest: Size = record_size(self._envelope, columns.body_size_max, columns.properties_size_max)
             if largest > self._record_size_max():
                 return _refused(result, ILLEGAL, f"a record of {largest} bytes; at most {self._record_size_max()}")
             return self._write_columns(name, queue_id, columns, result)
-        finally:
-            self._lock.release()
 
     def _start_columns(self, name: TopicQueues, queue_id: int, result: PutResult) -> None:
         """Where the rows will begin if they fit; the envelope that all share."""

@@ -229,8 +229,10 @@ def _scan(
     state[2] = row
 
 
-def find_record(buffer: Any, start: int, stop: int, base: int) -> int:
-    """The first place from `start` on where a record lies that says its own place and passes every check, or -1.
+def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:
+    """The first place from `start` on, before `until`, where a record lies that says its own place and passes every check.
+
+    -1 where there is none.  `until` -1 is `stop`, by which the record ends.
 
     How a walk is taken up again behind damage, or in the middle of a file.
     """
@@ -239,27 +241,30 @@ def find_record(buffer: Any, start: int, stop: int, base: int) -> int:
     at: Size = start
     end: Size = stop
     begin: I64 = base
+    limit: Size = stop if until < 0 else until
     found: Size
+    if limit > end:
+        raise ValueError(f"{until} lies behind {stop}")
     if not 0 <= at <= end <= len(held):
         raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
-        found = _find_record(source, at, end, begin)
+        found = _find_record(source, at, end, begin, limit)
     return found
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_record(source: Source, at: Size, stop: Size, base: I64) -> Size:
+def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -> Size:
     """Looks for the first byte of the magic; the full check is made at few places only."""
     piece: Size = 1 << 12
-    while at + 8 <= stop:
+    while at + 8 <= stop and at < limit:
         end: Size = at + MAGIC_AT + piece
         end = min(end, stop)
         ahead: Source = window(source, at + MAGIC_AT, end - at - MAGIC_AT)
         step: Size = find_byte(ahead, 0, end - at - MAGIC_AT, 0xDA)
         at += step
-        if at + MAGIC_AT < end:
+        if at + MAGIC_AT < end and at < limit:
             if check_record(source, at, stop, base, 7) > 0:
                 return at
             at += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
@@ -11,7 +11,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from ._append_cy import Appender
 from ._message_cy import StoredMessage
 from ._offsets_cy import QueueOffsets
-from ._scan_cy import Reader, count, find_record
+from ._scan_cy import Reader, count
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .hosts import encode_host
 from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
@@ -19,6 +19,7 @@ from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .mapped_file_queue import MAPS_MAX, MappedFileQueue
 from .offset_files import common_file_size
+from .resync import find_in_file
 
 HOST_DEFAULT = "127.0.0.1:10911"
 
@@ -31,6 +32,21 @@ class Stop(NamedTuple):
     records: int
     protected: int
     last_offset: int = -1  # of the last record walked over
+
+
+class WriteBuffers(Protocol):
+    """What may stand between the appender and the files: appends go there, and reach the files when they are committed."""
+
+    committed_offset: int
+
+    def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
+        """Have the appender go on behind `file.written`."""
+
+    def next_file(self) -> tuple[memoryview, int]:
+        """As `Appender` wants it."""
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Bring to the files what is written; the committed offset."""
 
 
 class CommitLog:
@@ -55,12 +71,13 @@ class CommitLog:
     ) -> None:
         """The file size is found from the files where it is not given; an empty folder gets 1 GiB files."""
         size = file_size_bytes or common_file_size(paths.all_files()) or FILE_SIZE_DEFAULT
-        self._disk = disk
+        self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable)
         self.queue.load()
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
+        self.buffers: WriteBuffers | None = None  # set before `attach`
         self._readers: WeakKeyDictionary[MappedFile, Reader] = WeakKeyDictionary()
         if writable:
             paths.make()
@@ -83,6 +100,11 @@ class CommitLog:
         return self.appender.end_offset
 
     @property
+    def committed_offset(self) -> int:
+        """Behind the last byte that is in the files; without buffers that is the last one appended."""
+        return self.written_offset if self.buffers is None else self.buffers.committed_offset
+
+    @property
     def flushed_offset(self) -> int:
         """Everything before it is on the disk."""
         for file in reversed(self.queue.files):
@@ -95,6 +117,9 @@ class CommitLog:
         self.queue.truncate(offset)
         if self.queue.files and not self.queue.files[-1].is_full:
             last = self.queue.files[-1]
+            if self.buffers is not None:
+                self.buffers.attach(last, store_timestamp_ms)
+                return
             self.appender.attach(last.view, last.start_offset, last.written, store_timestamp_ms)
         elif self.queue.files:
             last = self.queue.files[-1]
@@ -102,22 +127,43 @@ class CommitLog:
 
     def _next_file(self) -> tuple[memoryview, int]:
         """Called by the appender, under its lock, before the file it leaves is closed with a blank record."""
-        made = self.queue.next_file()
+        if self.buffers is not None:
+            return self.buffers.next_file()
+        files = self.queue.files
+        base, position = self.appender.base, self.appender.position
+        last = files[-1].start_offset if files else -1
+        is_taken = base > last or (base == last and position > 0)
+        made = self.queue.next_file() if is_taken else files[-1]  # an interrupt may have come before it was taken
         return made.view, made.start_offset
 
     def update_written(self) -> None:
-        """Take the appender's position over to the files; without a pool buffer what is written counts as committed."""
+        """Take the appender's position over to the files; without buffers what is written counts as committed."""
         with self.appender.lock:
             base, position = self.appender.base, self.appender.position
             files = self.queue.files
+        if self.buffers is not None:
+            self._update_buffered(files, base, position)
+            return
         for file in reversed(files):
             goal = position if file.start_offset == base else file.size_bytes if file.start_offset < base else 0
             if file.committed == file.size_bytes == goal:
                 break
             file.written = file.committed = goal
 
+    def _update_buffered(self, files: list[MappedFile], base: int, position: int) -> None:
+        """`written` only: what is committed the buffers know."""
+        for file in reversed(files):
+            if file.start_offset <= base:
+                file.written = position if file.start_offset == base else file.size_bytes
+                if file.committed == file.size_bytes:
+                    break
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Bring to the files what is in buffers; the committed offset."""
+        return self.written_offset if self.buffers is None else self.buffers.commit(least_pages)
+
     def flush(self, least_pages: int = 0) -> int:
-        """Sync every file that has something to sync, oldest first; the flushed offset."""
+        """Sync every file that has something committed to sync, oldest first; the flushed offset."""
         self.update_written()
         unsynced = []
         for file in reversed(self.queue.files):
@@ -128,6 +174,15 @@ class CommitLog:
             if file.can_flush(least_pages):
                 file.flush()
         return self.flushed_offset
+
+    def sync_from(self, offset: int) -> None:
+        """Sync the file of `offset` and all behind it, whatever is believed of them: what a killed process wrote is in
+        the files, but maybe not on the disk.
+        """
+        for file in self.queue.files:
+            if file.end_offset > offset:
+                file.flushed = 0
+                file.flush()
 
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
@@ -213,7 +268,7 @@ class CommitLog:
             if file.end_offset <= offset:
                 continue
             start = max(0, offset - file.start_offset)
-            found = find_record(self.queue.view(file), start, file.size_bytes, file.start_offset)
+            found = find_in_file(file, start)
             if found >= 0:
                 return file.start_offset + found
         return -1

@@ -30,6 +30,7 @@ class MappedFile:
         self.written = 0
         self.committed = 0
         self.flushed = 0
+        self.inode = 0  # as a folder listed it; 0 for one made here
         self._file: File | None = None
         self._map: Map | None = None
 
@@ -47,7 +48,7 @@ class MappedFile:
             made._file = disk.open(path, Mode.CREATE)
             made._file.allocate(size_bytes)
             _ = made.view
-        except Exception:
+        except BaseException:
             made.close()
             if disk.stat(path) is not None:
                 disk.delete(path)
@@ -57,7 +58,9 @@ class MappedFile:
     @classmethod
     def of(cls, disk: Disk, found: OffsetFile, *, writable: bool) -> MappedFile:
         """One that a folder lists."""
-        return cls(disk, found.path, found.start_offset, found.size_bytes, writable=writable)
+        listed = cls(disk, found.path, found.start_offset, found.size_bytes, writable=writable)
+        listed.inode = found.inode
+        return listed
 
     @property
     def end_offset(self) -> int:
@@ -82,6 +85,15 @@ class MappedFile:
             if not self.writable or self.flushed == self.size_bytes:
                 self._close_file()
         return self._map.view
+
+    def next_data(self, position: int) -> int:
+        """The first place at or behind `position` that may hold something but zeros; the size when there is none."""
+        if position >= self.size_bytes:
+            return self.size_bytes
+        found = min(self._opened().next_data(position), self.size_bytes)
+        if not self.writable:
+            self._close_file()
+        return found
 
     def populate(self, start: int, stop: int) -> None:
         """Have pages ready for the appends to come."""
@@ -144,6 +156,6 @@ class MappedFile:
         return self._file
 
     def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None  # first: an interrupt must not leave a closed one here
+        if file is not None:
+            file.close()

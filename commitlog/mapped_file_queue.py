@@ -12,7 +12,7 @@ from storageio import Disk, StoreCorrupt
 
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
-from .offset_files import file_name
+from .offset_files import OffsetFile, file_name
 
 MAPS_MAX = 64  # kept ready at once; a map that a reader still uses lives on without being counted
 
@@ -32,6 +32,7 @@ class MappedFileQueue:
         self.writable = writable
         self.files: list[MappedFile] = []
         self._prepared: MappedFile | None = None
+        self._making = ""  # the path of a file that is in neither list yet
         self._lock = threading.RLock()
         self._used: OrderedDict[int, MappedFile] = OrderedDict()
 
@@ -59,20 +60,36 @@ class MappedFileQueue:
             file.set_positions(file.size_bytes)
         self.files = files
 
-    def refresh(self) -> None:
-        """For a reader beside a writer: take in files that came, let go of files that went."""
-        known = {file.start_offset: file for file in self.files}
-        fresh = []
-        for found in self.paths.load(self.file_size_bytes):
-            file = known.get(found.start_offset)
-            if file is None:
-                file = MappedFile.of(self._disk, found, writable=self.writable)
-                file.set_positions(file.size_bytes)
-            fresh.append(file)
+    def refresh(self) -> bool:
+        """For a reader beside a writer: take in files that came, let go of files that went, and of those made anew.
+
+        A last file that is still being made has not its size yet and is left out; whether there was none such.
+        """
+        found_all = self.paths.all_files()
+        listed = [found for found in found_all if found.size_bytes > 0]
+        if len(self.files) <= 1 and listed:
+            self._adopt_size(listed)
+        whole = [found for found in listed if found.size_bytes == self.file_size_bytes]
+        if whole != listed[: len(whole)] or len(whole) < len(listed) - 1:
+            self.paths.load(self.file_size_bytes)  # raises, naming the odd one
+        known = {(file.start_offset, file.inode, file.size_bytes): file for file in self.files}
+        fresh = [known.get((found.start_offset, found.inode, found.size_bytes)) or self._taken_in(found) for found in whole]
         with self._lock:
-            self.files = fresh
+            if fresh != self.files:
+                self.files = fresh
             for file in set(self._used.values()).difference(fresh):
                 del self._used[file.start_offset]
+        return len(whole) == len(found_all)
+
+    def _adopt_size(self, listed: list[OffsetFile]) -> None:
+        """From the names of two files; a single one may still grow, so its length holds only until the next look."""
+        self.file_size_bytes = listed[1].start_offset - listed[0].start_offset if len(listed) > 1 else listed[0].size_bytes
+
+    def _taken_in(self, found: OffsetFile) -> MappedFile:
+        """A file that a writer made, all of it readable."""
+        file = MappedFile.of(self._disk, found, writable=self.writable)
+        file.set_positions(file.size_bytes)
+        return file
 
     @property
     def min_offset(self) -> int:
@@ -130,6 +147,7 @@ class MappedFileQueue:
             if file.start_offset != wanted:
                 raise AssertionError(f"prepared {file.start_offset}, wanted {wanted}")
             self.files = [*self.files, file]
+            self._making = ""
             self._used[file.start_offset] = file
             return file
 
@@ -138,10 +156,13 @@ class MappedFileQueue:
         folder = self.paths.folder_for(start_offset, self.file_size_bytes)
         self._disk.make_folder(folder)
         path = os.path.join(folder, file_name(start_offset))
+        if path == self._making and self._disk.stat(path) is not None:
+            self._disk.delete(path)  # an interrupt came between making it and taking it in
+        self._making = path
         made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes)
         try:
             self._disk.sync_folder(folder)
-        except Exception:
+        except BaseException:
             made.delete()
             raise
         return made

@@ -22,6 +22,7 @@ class OffsetFile(NamedTuple):
     path: str
     size_bytes: int
     modified_ms: int
+    inode: int = 0
 
 
 def file_name(start_offset: int) -> str:
@@ -51,7 +52,7 @@ def list_offset_files(disk: Disk, folder: str) -> list[OffsetFile]:
             raise StoreCorrupt(
                 "stray file", file=path, offset=0, expected="files named by a decimal offset", found=repr(entry.name)
             )
-        found.append(OffsetFile(int(entry.name), path, entry.size_bytes, entry.modified_ms))
+        found.append(OffsetFile(int(entry.name), path, entry.size_bytes, entry.modified_ms, entry.inode))
     return sorted(found)
 
 

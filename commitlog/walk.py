@@ -16,12 +16,13 @@ from typing import NamedTuple
 from storageio import Disk, Entry, Kind
 
 from ._message_cy import StoredMessage
-from ._scan_cy import Reader, find_record, scan
+from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from .findings import Finding, Place, describe, note
 from .layout import BLANK_SIZE, FILE_NAME_SIZE
 from .mapped_file import MappedFile
 from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
+from .resync import find_in_file
 
 PIECE_RECORDS = 65536  # positions found at once
 _ZEROS = bytes(1 << 20)
@@ -220,7 +221,7 @@ class _Walk:
             yield from _stale_bytes(file, place.at + BLANK_SIZE)
             return file.size_bytes
         finding = describe(file.path, place, why)
-        ahead = self._next_record(place)
+        ahead = self._next_record(file, place)
         if why != STOPS[EMPTY]:
             yield finding
             self._tail = None if ahead >= 0 else finding
@@ -231,16 +232,16 @@ class _Walk:
             yield from _stale_bytes(file, place.at)
         return ahead if ahead >= 0 else file.size_bytes
 
-    def _next_record(self, place: Place) -> int:
+    def _next_record(self, file: MappedFile, place: Place) -> int:
         """The next record that lies where it says and is no older than the last good one, -1 without one."""
         reader = Reader(place.view, place.base)
-        at = find_record(place.view, place.at + 1, len(place.view), place.base)
+        at = find_in_file(file, place.at + 1)
         while at >= 0:
             message = reader.decode(at, 0)
             assert message is not None, "a record that was checked"
             if message.store_timestamp_ms >= self._last_ms:
                 return at
-            at = find_record(place.view, at + message.size, len(place.view), place.base)
+            at = find_in_file(file, at + message.size)
         return -1
 
 
@@ -269,10 +270,11 @@ def _end_of(file: MappedFile) -> LogEnd:
 
 def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:
     """A note where bytes behind the end are not zero, as a truncation leaves them."""
-    view = file.view
-    for at in range(start, file.size_bytes, len(_ZEROS)):
+    view, at = file.view, file.next_data(start)
+    while at < file.size_bytes:
         part = bytes(view[at : at + len(_ZEROS)])
         if part != _ZEROS[: len(part)]:
             first = at + len(part) - len(part.lstrip(b"\0"))
             yield note(file.path, first, "stale_bytes", "zeros behind the end", bytes(view[first : first + 16]).hex(" "))
             return
+        at = file.next_data(at + len(part))

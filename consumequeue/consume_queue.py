@@ -49,6 +49,11 @@ class ConsumeQueue(UnitFolder):
         if self._min_offset is not None and self._min_offset * UNIT_SIZE > self._written:
             self._min_offset = None
 
+    def reload(self) -> None:
+        """The minimum too."""
+        self._min_offset = None
+        super().reload()
+
     # Bounds
 
     @property
@@ -61,6 +66,7 @@ class ConsumeQueue(UnitFolder):
         """The first unit that still has its record: see `correct_min_offset`.  Never one of the blanks before a first unit."""
         if self._min_offset is None:
             self._min_offset = self._first_unit()
+            self._min_offset = self._corrected(self._files.log_min_offset)
         starts = self.starts
         return max(self._min_offset, starts[0] // UNIT_SIZE) if starts else self._min_offset
 
@@ -89,6 +95,11 @@ class ConsumeQueue(UnitFolder):
                 high = middle
         return low
 
+    @property
+    def is_min_known(self) -> bool:
+        """Whether the minimum was asked for; before that it costs nothing to be right."""
+        return self._min_offset is not None
+
     def correct_min_offset(self, log_min_offset: int) -> int:
         """Move the minimum past the units whose records left the log (section 5.5); returns it.
 
@@ -99,6 +110,8 @@ class ConsumeQueue(UnitFolder):
 
     def _corrected(self, log_min_offset: int) -> int:
         known, stop = self.min_offset, self.max_offset
+        if log_min_offset <= 0:
+            return known
         last = self.unit(stop - 1)
         if last is None or known >= stop:
             return known

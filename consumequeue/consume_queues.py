@@ -65,12 +65,17 @@ class ConsumeQueues:
         writable: bool,
         file_size_bytes: int = FILE_SIZE_DEFAULT,
         files: QueueFiles | None = None,
+        log_min_offset: int = 0,
     ) -> None:
-        """Finds the queues and opens nothing.  `file_size_bytes` is rounded up to whole units."""
+        """Finds the queues and opens nothing.  `file_size_bytes` is rounded up to whole units.
+
+        Each queue's minimum is corrected by `log_min_offset` when it is first asked for (section 5.5).
+        """
         self.disk = disk
         self.folder = folder
         self.file_size_bytes = round_up(file_size_bytes)
         self.files = files or QueueFiles(disk, writable=writable)
+        self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self.discover()
 
@@ -130,13 +135,16 @@ class ConsumeQueues:
             queue.truncate(physical_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
-        """Of every queue (section 5.5)."""
+        """Of every queue (section 5.5): of those whose minimum is known now, of the others when they are asked."""
+        self.files.log_min_offset = log_min_offset
         for queue in self:
-            queue.correct_min_offset(log_min_offset)
+            if queue.is_min_known:
+                queue.correct_min_offset(log_min_offset)
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete files whose records left the log and correct the minima; how many files (section 6.7)."""
         deleted = 0
+        self.files.log_min_offset = log_min_offset
         for queue in self:
             deleted += queue.delete_expired(log_min_offset)
             queue.correct_min_offset(log_min_offset)

@@ -45,6 +45,7 @@ class QueueFiles:
         """`writable`: whether files are opened for writing at all."""
         self.disk = disk
         self.writable = writable
+        self.log_min_offset = 0  # records before it left the log
         self.structure = threading.RLock()  # held by whoever makes or deletes files of any queue of the set
         self._guard = threading.Lock()
         self._max_files = max_files

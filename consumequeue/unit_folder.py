@@ -155,7 +155,7 @@ class UnitFolder:
         """
         before = end = self.written
         last = self._start_of(end)
-        if last >= 0:
+        if last >= 0 and self._valid_at(last, end):
             end = self._end_by_reading(last, end)
         if last < 0 or end == last + self.file_size_bytes:
             found = load_offset_files(self._files.disk, self.folder, self.file_size_bytes)
@@ -168,6 +168,14 @@ class UnitFolder:
             self._written = end
             self._moved()
         return end
+
+    def reload(self) -> None:
+        """For a reader beside a writer that took files or units away: forget what was seen, and find the end anew."""
+        for start in self._starts or []:
+            self._files.forget(self.path(start))
+        self._starts = None
+        self._written = 0
+        self._moved()
 
     def drop_tail(self) -> None:
         """Make the files agree with the end: delete those behind it, and those of no bytes, and zero the rest of the last.

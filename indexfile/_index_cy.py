@@ -138,6 +138,61 @@ class IndexBuffer:
             replay(self, most, heads, state)
         return state[0], state[1]
 
+    def keep_items(self, next_item: int, log_end: int) -> int:
+        """After a crash: keep the items before `next_item`, which were on the disk, and chain them anew; the new next item.
+
+        Of these go the ones whose record lies at or behind `log_end`, and all of the last record left, which is to be indexed
+        again: only some of its keys may be there.  Slots and links of before are not looked at.
+        """
+        if not self.is_writable:
+            raise ValueError("the index was opened for reading")
+        count: I32 = min(max(next_item, FIRST_ITEM), self.items)
+        end: I64 = log_end
+        with cython.nogil:
+            count = _rechain(self, count, end)
+        return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _item_offset(index: IndexBuffer, at: I32) -> I64:
+    """The record of an item."""
+    return get_i64(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_PHYSICAL_OFFSET_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _rechain(index: IndexBuffer, count: I32, log_end: I64) -> I32:
+    """Slots, links and header from the items alone."""
+    out: Target = index._target
+    items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
+    slot: Size
+    at: I32 = FIRST_ITEM
+    used: I32 = 0
+    while count > FIRST_ITEM and _item_offset(index, count - 1) >= log_end:
+        count -= 1
+    last: I64 = _item_offset(index, count - 1)
+    while count > FIRST_ITEM and _item_offset(index, count - 1) == last:
+        count -= 1
+    for slot in range(index.slots):
+        put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, NO_ITEM)
+    while at < count:
+        slot = HEADER_SIZE + SLOT_SIZE * (key_hash(get_i32(out, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)) % index.slots)
+        previous: I32 = get_i32(out, slot)
+        used += 1 if previous == NO_ITEM else 0
+        put_i32(out, items_at + ITEM_SIZE * at + ITEM_PREVIOUS_AT, previous)
+        put_i32(out, slot, at)
+        at += 1
+    seconds: I64 = get_i32(out, items_at + ITEM_SIZE * (count - 1) + ITEM_SECONDS_AT) if count > FIRST_ITEM else 0
+    if count > FIRST_ITEM:
+        put_i64(out, END_OFFSET_AT, _item_offset(index, count - 1))
+        put_i64(out, END_TIME_AT, get_i64(out, BEGIN_TIME_AT) + seconds * MS_PER_SECOND)
+    put_i32(out, SLOTS_USED_AT, used)
+    put_i32(out, NEXT_ITEM_AT, count)
+    return count
+
 
 @cython.cfunc
 @cython.nogil

@@ -12,7 +12,7 @@ from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
 from ._index_cy import IndexBuffer, hash_of
 from .index_file import Header, IndexFile
-from .layout import ITEMS_DEFAULT, KEY_SEPARATOR, MATCHES_MAX_DEFAULT, NAME_DIGITS, SLOTS_DEFAULT, file_size
+from .layout import FIRST_ITEM, ITEMS_DEFAULT, KEY_SEPARATOR, MATCHES_MAX_DEFAULT, NAME_DIGITS, SLOTS_DEFAULT, file_size
 
 NAME_MAX = (1 << 63) - 1
 OPEN_FILES_MAX = 8
@@ -75,9 +75,13 @@ class IndexFiles:
         """From oldest to newest, as they are at the call."""
         return list(self._files)
 
-    def refresh(self) -> None:
-        """Take in files that came or went (a reader beside a live writer)."""
+    def refresh(self, *, whole_only: bool = False) -> None:
+        """Take in files that came or went (a reader beside a live writer); with `whole_only` none that is still being made."""
         paths, self.strays = index_paths(self.disk, self.folder)
+        if whole_only and paths:
+            newest = self.disk.stat(paths[-1])
+            if newest is None or newest.size_bytes < file_size(self.slots, self.items):
+                paths.pop()
         with self._guard:
             known = {file.path: file for file in self._files}
             for path in known.keys() - set(paths):
@@ -244,6 +248,32 @@ class IndexFiles:
         self.sync_full()
         if self._files:
             self._files[-1].sync()
+
+    def sync_active(self) -> tuple[str, int] | None:
+        """Sync the newest file while it is still written to: its name and the item before which all is on the disk then."""
+        self._sync_name()
+        file = self._files[-1] if self._files else None
+        if file is None:
+            return None
+        next_item = file.header.next_item
+        file.sync()
+        return file.name, next_item
+
+    def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
+        """After an unclean stop, instead of `delete_unsafe`: keep what `sync_active` vouched for, delete later files.
+
+        False when there is no such file; nothing was changed then.
+        """
+        self._must_write()
+        names = [file.name for file in self._files]
+        if name not in names:
+            return False
+        place = names.index(name)
+        self._delete(self._files[place + 1 :])
+        kept = self._files[place]
+        if kept.buffer.keep_items(next_item, log_end) == FIRST_ITEM:
+            self._delete([kept])
+        return True
 
     def _sync_name(self) -> None:
         if not self._is_new_name:

@@ -217,6 +217,15 @@ class Dispatcher:
         kind = IGNORED if ignored(topic) else SCHEDULED if topic == SCHEDULE_TOPIC else ORDINARY
         self.table.add(name, get_i32(source, at + QUEUE_ID_AT), kind)
 
+    def forget_ignored(self) -> None:
+        """Have every lane numbered anew, where one of them is ignored."""
+        lane: Size
+        table: Lanes = self.table
+        for lane in range(len(table.lanes)):
+            if table._kinds[lane] == IGNORED:
+                self.table = Lanes()
+                return
+
     def runs(self) -> Iterator[tuple[str, int, int, memoryview]]:
         """(topic, queue id, first queue offset, packed units) of what was gathered, each run without a gap inside.
 

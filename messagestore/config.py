@@ -57,7 +57,8 @@ class StoreConfig:
     commit_commit_log_thorough_interval_ms: int = 200
     flush_interval_consume_queue_ms: int = 1000
     flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval_ms: int = 60_000
+    flush_consume_queue_thorough_interval_ms: int = 3_000  # RocketMQ: 60,000.  Recovery begins where the last one stood
+    flush_consumer_offset_interval_ms: int = 5000
     sync_flush_timeout_ms: int = 5000
     os_page_cache_busy_timeout_ms: int = 1000
 
@@ -85,6 +86,10 @@ class StoreConfig:
                 raise InvalidMessage(f"{name} is {value}: a positive number wanted")
         if self.default_topic_queue_nums < 1:
             raise InvalidMessage("default_topic_queue_nums: at least 1")
+        if self.transient_store_pool_size < 2:
+            raise InvalidMessage(
+                "transient_store_pool_size: at least 2, since a file gets its buffer before the last one is done"
+            )
         delay_times_ms(self.message_delay_level)
 
     @classmethod

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from commitlog import StoredMessage
+from commitlog._scan_cy import Reader
 from commitlog.findings import Finding
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from consumequeue import ConsumeQueues
@@ -50,8 +53,18 @@ class Survey:
 
 def survey(files: LogFiles, safe_ms: int, queues: ConsumeQueues | None) -> Survey:
     """Walk the whole log.  `safe_ms`: what was stored at or before it was on the disk at the last checkpoint."""
+    found = _walk(files, safe_ms, in_detail=False)
+    if found.holes:
+        found = _walk(files, safe_ms, in_detail=True)
+    if queues is not None:
+        _add_known_units(found, queues)
+    return found
+
+
+def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool) -> Survey:
+    """One pass.  `in_detail` looks at every record: which messages the holes have swallowed, and which are older than safe."""
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
-    walk = _Walk(files, safe_ms, found)
+    walk = _Walk(files, safe_ms, found, in_detail)
     for step in files.walk():
         if isinstance(step, Piece):
             walk.piece(step)
@@ -60,15 +73,14 @@ def survey(files: LogFiles, safe_ms: int, queues: ConsumeQueues | None) -> Surve
         elif step.is_problem:
             walk.problem(step)
     walk.finish()
-    if queues is not None:
-        _add_known_units(found, queues)
     return found
 
 
 class _Walk:
     """Turns the steps of a walk into holes."""
 
-    def __init__(self, files: LogFiles, safe_ms: int, found: Survey) -> None:
+    def __init__(self, files: LogFiles, safe_ms: int, found: Survey, in_detail: bool) -> None:
+        self._in_detail = in_detail
         self._starts = {file.path: file.start_offset for file in files.files}
         self._size = files.file_size_bytes
         self._reached = files.files[0].start_offset if files.files else 0  # first byte of the file looked at, or the next
@@ -97,16 +109,29 @@ class _Walk:
         found = self._found
         self._enter(step.file)
         self._close(step.base + step.start)
-        for message in step.messages():
-            lane = (message.topic, message.queue_id)
-            if not message.sys_flag & 0xC or message.sys_flag & 0xC == 0x8:
-                self._sequence(lane, message.queue_offset)
-            found.last_store_timestamp_ms = message.store_timestamp_ms
-            found.last_offset = message.physical_offset
-            if found.holes and found.first_damaged < 0 and message.store_timestamp_ms <= self._safe_ms:
-                found.first_damaged = found.holes[0].start
-            found.records += 1
+        if self._in_detail:
+            for message in step.messages():
+                self._record(message)
+        else:
+            found.records += len(step.positions)
+            self._take_last(step)
         found.end = step.base + step.stop
+
+    def _take_last(self, step: Piece) -> None:
+        """Only the last record of a piece is looked at."""
+        last = Reader(step.view, step.base).decode(step.positions[-1], 0)
+        if last is not None:
+            self._found.last_store_timestamp_ms, self._found.last_offset = last.store_timestamp_ms, last.physical_offset
+
+    def _record(self, message: StoredMessage) -> None:
+        """Count it, and see what is missing before it."""
+        found = self._found
+        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+            self._sequence((message.topic, message.queue_id), message.queue_offset)
+        found.last_store_timestamp_ms, found.last_offset = message.store_timestamp_ms, message.physical_offset
+        if found.holes and found.first_damaged < 0 and message.store_timestamp_ms <= self._safe_ms:
+            found.first_damaged = found.holes[0].start
+        found.records += 1
 
     def _enter(self, path: str) -> None:
         """Files that are missing before this one are holes as long as a file."""

@@ -78,6 +78,11 @@ class DispatchService:
         """Look at the log now."""
         self._wake.set()
 
+    def nudge(self) -> None:
+        """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
+        if self.is_idle:
+            self._wake.set()
+
     @property
     def behind_bytes(self) -> int:
         """How much of the log is not dispatched yet."""
@@ -94,7 +99,12 @@ class DispatchService:
             )
 
     def _is_stuck(self) -> bool:
-        return self._is_stopping or self.failure is not None
+        return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
+
+    def forget_ignored(self) -> None:
+        """Ask again which topics enter no queue: one of them was made anew."""
+        with self._round:
+            self._kernel.forget_ignored()
 
     def catch_up(self) -> None:
         """On the caller's thread, up to the limit; for recovery and for a clean stop."""
@@ -124,6 +134,8 @@ class DispatchService:
         if not self._flags.has(Flag.LOGIC_DISK_FULL):
             LOG.error("dispatch waits: %s", error)
         self._flags.set(Flag.LOGIC_DISK_FULL, str(error))
+        with self._progress:
+            self._progress.notify_all()
 
     def _fail(self, error: StoreError) -> None:
         """Damage in the log: nothing behind it can be dispatched."""

@@ -21,13 +21,21 @@ from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
 
 from .abort_file import AbortFile
 from .checkpoint import Checkpoint
-from .config import StoreConfig, delay_times_ms
+from .config import Role, StoreConfig, delay_times_ms
+from .consumer_offsets import ConsumerOffsets
 from .dispatcher import DispatchService
 from .flusher import FlushService
-from .housekeeper import Housekeeper
-from .recovery import CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
+from .housekeeper import Housekeeper, every
+from .index_note import drop_note, read_note
+from .pool import PooledFiles
+from .progress import Progress
+from .queue_list import missing_queues, write_queue_list
+from .reader_view import ReaderView
+from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
+from .retention import Retention
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
+from .sharing import QueueSharing
 from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +53,7 @@ class Places:
         self.index = os.path.join(root, "index")
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
+        self.own = os.path.join(root, OWN_FOLDER)
 
 
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
@@ -68,6 +77,11 @@ class Engine:
         self.disk = disk
         self.writable = writable
         self.flags = RunningFlags()
+        self.progress = Progress()
+        self.sharing = QueueSharing()
+        self.view: ReaderView | None = None
+        self._consumer_offsets: ConsumerOffsets | None = None
+        self._offsets_guard = threading.Lock()
         self.is_closed = False
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -80,6 +94,8 @@ class Engine:
             if writable:
                 self._recover()
                 self._start()
+            else:
+                self.view = ReaderView(disk, self.log, self.queues, self.index)
         except BaseException:
             self._release()
             raise
@@ -89,14 +105,15 @@ class Engine:
     def _load(self, clock: Callable[[], int] | None) -> None:
         config, disk, places = self.config, self.disk, self.places
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
-        self.queues = ConsumeQueues(
-            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue
-        )
         self.offsets = QueueOffsets(self._known_offsets)
         self.log = CommitLog(
             LogPaths.parse(disk, places.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
             clock=clock, body_size_max=config.max_message_size,
+        )  # fmt: skip
+        self.queues = ConsumeQueues(
+            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
+            log_min_offset=max(self.log.min_offset, 0),
         )  # fmt: skip
         self.index = IndexFiles(
             disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
@@ -122,9 +139,13 @@ class Engine:
             end = end_after_clean_stop(self.log, note)
         else:
             end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
+        if self.config.uses_pool:
+            self.log.buffers = PooledFiles(self.log, self.config.transient_store_pool_size)
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
+        if not self.was_clean:
+            self.log.sync_from(end.dispatch_from)
         start = self._agree(end) if not self.was_clean or self._lacks_derived(end) else end.offset
         self._make_services(start, end)
         if start < end.offset:
@@ -141,7 +162,12 @@ class Engine:
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
         has_index = self.index is None or bool(self.index.files)
-        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index)
+        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index or self._lacks_queues())
+
+    def _lacks_queues(self) -> bool:
+        """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
+        missing = missing_queues(self.disk, self.places.own, self.queues)
+        return any(not is_deleted(self.topics, topic) for topic, _ in missing)
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
@@ -149,14 +175,17 @@ class Engine:
         self.queues.truncate(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
-        start = end.dispatch_from if self.queues.max_physical_offset() >= end.dispatch_from else low
+        is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not self._lacks_queues()
+        start = end.dispatch_from if is_whole else low
         return min(start, self._rebuild_index(end, low))
 
     def _rebuild_index(self, end: LogEnd, low: int) -> int:
         """Drop index files that the checkpoint does not vouch for, and say where their keys begin in the log."""
         if self.index is None:
             return end.offset
-        self.index.delete_unsafe(self.checkpoint.min_index_timestamp_ms)
+        note = read_note(self.disk, self.places.own)
+        if self.was_clean or note is None or not self.index.keep_until(*note, end.offset):
+            self.index.delete_unsafe(self.checkpoint.min_index_timestamp_ms)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -175,20 +204,70 @@ class Engine:
         )
         self.dispatcher.is_ignored = lambda topic: is_deleted(self.topics, topic)
         self.housekeeper = Housekeeper(
-            self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher
+            self.log,
+            self.queues,
+            self.index,
+            self.checkpoint,
+            config,
+            self.flags,
+            self.dispatcher,
+            self.flusher,
+            self.places.own,
         )
+        self.retention = Retention(
+            self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper
+        )
+        self.housekeeper.jobs.append(self.retention.run_due)
+        self.housekeeper.jobs.append(every(config.flush_consumer_offset_interval_ms, self.persist_offsets))
+
+    def _settled(self) -> int:
+        """Before it everything is dispatched and on the disk."""
+        return min(self.dispatcher.position, self.flusher.flushed_offset)
 
     def dispatch_limit(self) -> int:
-        """With synchronous flush nothing is readable before it is on the disk (format page, section 2.2)."""
-        return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.written_offset
+        """Nothing is readable before it is in the files (section 6.1), with synchronous flush on the disk (section 2.2)."""
+        return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset
 
     def _start(self) -> None:
         """The abort file first: whoever finds it knows that the store was in use."""
         self.abort_file.create(process_id())
         if self.config.is_sync_flush:
-            self.flusher.on_flushed.append(self.dispatcher.wake)
+            self.flusher.on_flushed.append(self.dispatcher.nudge)
+        self.flusher.on_committed.append(self.dispatcher.wake)
+        self.flusher.on_flushed.append(self.progress.notify)
+        self.dispatcher.on_progress.append(self.progress.notify)
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    @property
+    def lookup(self) -> ReaderView | ConsumeQueues:
+        """Where a queue is looked up."""
+        return self.view or self.queues
+
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """Loaded when first wanted; beside a writer every time, since he changes them."""
+        with self._offsets_guard:
+            if self._consumer_offsets is None or not self.writable:
+                self._consumer_offsets = ConsumerOffsets(self.disk, self.places.config)
+            return self._consumer_offsets
+
+    def persist_offsets(self) -> None:
+        """Write down what consumers committed."""
+        if self._consumer_offsets is not None:
+            self._consumer_offsets.persist()
+
+    def refresh(self, *, again: bool = False) -> None:
+        """Opened for reading: see what a writer did since.  Opened for writing there is nothing to see."""
+        if self.view is not None:
+            self.view.refresh(again=again)
+
+    def settle(self) -> None:
+        """Wait for the dispatcher to reach what was written (with a pool, committed), so that what was put is found."""
+        self.check_open()
+        self.refresh()
+        if self.writable and self.dispatcher.position < (end := self.dispatch_limit()):
+            self.dispatcher.wait_for(end)
 
     # Closing
 
@@ -198,6 +277,8 @@ class Engine:
             if self.is_closed:
                 return
             self.is_closed = True
+            self.flags.open(False)
+        self.progress.notify()
         if not self.writable:
             self._release()
             return
@@ -216,9 +297,10 @@ class Engine:
         try:
             self.flusher.flush_now()
             self.dispatcher.wait_for(self.log.written_offset, STOP_WAIT_S)
+            self.housekeeper.flush_derived(thorough=True)  # before the index as a whole: it notes which files became full
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
-            self.housekeeper.flush_derived(thorough=True)
+            self.persist_offsets()
             self.log.queue.drop_prepared()
         except StoreError as error:
             LOG.error("not a clean stop: %s", error)
@@ -229,6 +311,8 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
+        drop_note(self.disk, self.places.own)
+        write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
         write_clean(self.disk, self.places.root, note)
@@ -245,6 +329,8 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: the store is the parent's.  Touches no file, no lock, no thread."""
         self.is_closed = True
+        self.flags.open(False)
+        self._close_guard = threading.Lock()  # a thread that is not here may have held it
         self.log.appender.abandon()
 
     def check_open(self) -> None:

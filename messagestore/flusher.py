@@ -1,7 +1,8 @@
 """The flusher: brings the log to the disk.  Owns one thread.
 
-Synchronous: whoever waits first syncs for all who wrote before (group commit); nobody is let go before the sync that covers
-his record returned.  Asynchronous: a timed sync of at least some pages, and of everything now and then.
+Synchronous: whoever waits first leads: he syncs for all who wrote before (group commit) and lets them go at once; the first
+of those who wrote during the sync leads next.  Nobody is let go before the sync that covers his record returned.
+Asynchronous: a timed sync of at least some pages, and of everything now and then.
 
 A failed sync is final.  The kernel may have dropped the pages, so a second try proves nothing: the waiting puts fail, the
 store turns read-only, and only opening it again, which looks at what is really there, makes it writable.
@@ -22,6 +23,24 @@ from .config import StoreConfig
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
+PATIENCE_S = 0.1  # after that a waiting put looks whether anybody leads
+
+
+class _Ticket:
+    """One put that waits.  Its gate is opened when it is covered, or when it is its turn to lead."""
+
+    __slots__ = ("end_offset", "gate", "leads")
+
+    def __init__(self, end_offset: int) -> None:
+        self.end_offset = end_offset
+        self.leads = False
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    def open(self) -> None:
+        """Twice is harmless."""
+        if self.gate.locked():
+            self.gate.release()
 
 
 class FlushService:
@@ -35,10 +54,16 @@ class FlushService:
         self.flushed_offset = flushed
         self.flushed_timestamp_ms = 0
         self.failure: DiskError | None = None
+        self.on_committed: list[Callable[[], None]] = []
         self.on_flushed: list[Callable[[], None]] = []
+        self._has_pool = log.buffers is not None
         self._leader = threading.Lock()  # held by the one who syncs
+        self._group_guard = threading.Lock()
+        self._tickets: list[_Ticket] = []  # of the puts that wait for a sync
+        self._has_leader = False
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
+        self._is_abandoned = False
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -56,45 +81,92 @@ class FlushService:
             self._thread.join()
 
     def flush_now(self, least_pages: int = 0) -> int:
-        """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after."""
+        """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after.
+
+        With `least_pages` only what is committed, and only if it is so many pages.
+        """
         with self._leader:
             return self._flush(least_pages)
+
+    def commit(self, least_pages: int) -> None:
+        """Bring the pool's buffers to the files (format page, section 6.3); nothing to do without a pool."""
+        with self._leader:
+            if self.failure is None:
+                self._guarded(lambda: self._commit(least_pages))
+
+    def _commit(self, least_pages: int) -> int:
+        before = self._log.committed_offset
+        committed = self._log.commit(least_pages)
+        if committed > before:
+            for call in self.on_committed:
+                call()
+        return committed
 
     def wait(self, end_offset: int) -> None:
         """Return when everything before `end_offset` is on the disk: lead a group, or be covered by another's.
 
-        Raises `DiskError` when the sync failed and `FlushTimeout` when it was not seen to end in time.
+        Raises `DiskError` when the sync failed and `FlushTimeout` when it was not seen to end in time.  Every lock is held by
+        a `with` alone, so that an interrupt anywhere leaves none behind.
         """
-        deadline = time.monotonic() + self._config.sync_flush_timeout_ms / 1000
-        while self.flushed_offset < end_offset:
-            if not self._leader.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise FlushTimeout(f"no sync covered offset {end_offset} within {self._config.sync_flush_timeout_ms} ms")
-            try:
-                if self.flushed_offset < end_offset:
-                    self._flush(0)
-            finally:
-                self._leader.release()
+        ticket = _Ticket(end_offset)
+        try:
+            with self._group_guard:
+                ticket.leads = not self._has_leader
+                self._has_leader = True
+                self._tickets.append(ticket)
+            self._wait(ticket, time.monotonic() + self._config.sync_flush_timeout_ms / 1000)
+        finally:
+            self._leave(ticket)
         if self.failure is not None and self.flushed_offset < end_offset:
             raise self.failure
+
+    def _wait(self, ticket: _Ticket, deadline: float) -> None:
+        """Until it is covered or a sync failed."""
+        while self.flushed_offset < ticket.end_offset and self.failure is None:
+            if ticket.leads:
+                with self._leader:
+                    if self.flushed_offset < ticket.end_offset:
+                        self._flush(0)
+                continue
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise FlushTimeout(f"no sync covered {ticket.end_offset} within {self._config.sync_flush_timeout_ms} ms")
+            if not ticket.gate.acquire(timeout=min(left_s, PATIENCE_S)) and not self._leader.locked():
+                ticket.leads = True  # whoever was to lead is gone
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Let all go who are covered, and have the first of the others lead."""
+        with self._group_guard:
+            flushed = self.flushed_offset if self.failure is None else ticket.end_offset
+            covered = [other for other in self._tickets if other.end_offset <= flushed or self.failure is not None]
+            self._tickets = [
+                other for other in self._tickets
+                if other.end_offset > flushed and self.failure is None and other is not ticket
+            ]  # fmt: skip
+            if ticket.leads:
+                self._has_leader = bool(self._tickets)
+                for following in self._tickets[:1]:
+                    following.leads = True
+                    covered.append(following)
+        for other in covered:
+            other.open()
 
     def resolve_later(self, result: PutResult, future: Future[PutResult]) -> None:
         """Resolve a future when its record is on the disk."""
         with self._waiting_guard:
             self._waiting.append((result.physical_offset + result.size_bytes, future, result))
         self._wake.set()
+        if self._is_abandoned:  # the store was closed meanwhile
+            self.abandon()
 
     def _flush(self, least_pages: int) -> int:
         """Under the leader's lock."""
         if self.failure is not None:
             raise self.failure
         stamp, goal = self._log.appender.last_store_timestamp_ms, self._log.written_offset
-        try:
-            flushed = self._log.flush(least_pages)
-        except DiskError as error:
-            self.failure = error
-            self._flags.set(Flag.NOT_WRITEABLE, f"a sync failed: {error}")
-            LOG.error("the store is read-only now: %s", error)
-            raise
+        if self._has_pool and least_pages == 0:
+            self._guarded(lambda: self._commit(0))
+        flushed = self._guarded(lambda: self._log.flush(least_pages))
         if flushed > self.flushed_offset:
             self.flushed_offset = flushed
             for call in self.on_flushed:
@@ -103,15 +175,36 @@ class FlushService:
             self.flushed_timestamp_ms = max(self.flushed_timestamp_ms, stamp)
         return flushed
 
+    def _guarded(self, step: Callable[[], int]) -> int:
+        """An error is final: bytes that were promised may be lost."""
+        try:
+            return step()
+        except DiskError as error:
+            self.failure = error
+            self._flags.set(Flag.NOT_WRITEABLE, f"a {error.operation} failed: {error}")
+            LOG.error("the store is read-only now: %s", error)
+            raise
+
+    def _commit_due(self, last_thorough: float) -> float:
+        """The pool's commit phase: by least pages, and after the thorough interval all of it; when that was done last."""
+        now = time.monotonic()
+        thorough = now - last_thorough >= self._config.commit_commit_log_thorough_interval_ms / 1000
+        self.commit(0 if thorough else self._config.commit_commit_log_least_pages)
+        return now if thorough else last_thorough
+
     def _run(self) -> None:
         interval_s = self._config.flush_interval_commit_log_ms / 1000
-        last_thorough = time.monotonic()
+        if self._has_pool:
+            interval_s = min(interval_s, self._config.commit_interval_commit_log_ms / 1000)
+        last_thorough = last_commit = time.monotonic()
         while not self._is_stopping:
             self._wake.wait(interval_s)
             self._wake.clear()
             has_waiting = bool(self._waiting)
             is_due = time.monotonic() - last_thorough >= self._config.flush_commit_log_thorough_interval_ms / 1000
             try:
+                if self._has_pool:
+                    last_commit = self._commit_due(last_commit)
                 if self.failure is None and self._log.written_offset > self.flushed_offset:
                     thorough = is_due or has_waiting or self._config.is_sync_flush
                     self.flush_now(0 if thorough else self._config.flush_commit_log_least_pages)
@@ -123,16 +216,18 @@ class FlushService:
     def _resolve(self) -> None:
         """Give the waiting futures their results."""
         with self._waiting_guard:
-            done = [entry for entry in self._waiting if entry[0] <= self.flushed_offset or self.failure is not None]
-            self._waiting = [entry for entry in self._waiting if entry not in done]
+            flushed, failure = self.flushed_offset, self.failure
+            done = [entry for entry in self._waiting if entry[0] <= flushed or failure is not None]
+            self._waiting = [entry for entry in self._waiting if entry[0] > flushed and failure is None]
         for end_offset, future, result in done:
-            if end_offset <= self.flushed_offset:
+            if end_offset <= flushed:
                 future.set_result(result)
-            elif self.failure is not None:
-                future.set_exception(self.failure)
+            else:
+                future.set_exception(failure)
 
     def abandon(self) -> None:
         """Fail what still waits: the store is closing."""
+        self._is_abandoned = True
         with self._waiting_guard:
             left, self._waiting = self._waiting, []
         for end_offset, future, result in left:

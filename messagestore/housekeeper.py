@@ -20,10 +20,25 @@ from .checkpoint import Checkpoint
 from .config import StoreConfig
 from .dispatcher import DispatchService
 from .flusher import FlushService
+from .index_note import IndexNote, write_note
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
+SHARE = 20  # a whole flush takes at most one part in so many of the time
 PREPARE_AT = 0.75  # of a file written: late, since a file takes its space at once
+
+
+def every(interval_ms: int, job: Callable[[], object]) -> Callable[[], None]:
+    """A job that does nothing before so much time went by since it last ran."""
+    last = time.monotonic()
+
+    def run() -> None:
+        nonlocal last
+        if time.monotonic() - last >= interval_ms / 1000:
+            last = time.monotonic()
+            job()
+
+    return run
 
 
 class Housekeeper:
@@ -39,6 +54,7 @@ class Housekeeper:
         flags: RunningFlags,
         dispatcher: DispatchService,
         flusher: FlushService,
+        note_folder: str,
     ) -> None:
         """Nothing runs before `start`.  `jobs` are called once a round, for retention, delays and the like."""
         self._log = log
@@ -51,7 +67,11 @@ class Housekeeper:
         self._flusher = flusher
         self.jobs: list[Callable[[], None]] = []
         self._last_thorough = time.monotonic()
+        self._pause_s = 0.0  # ten thousand dirty queues take a while to sync: not again at once
         self._flushed_to = 0
+        self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
+        self._noted_to = -1
+        self._note_folder = note_folder
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -68,6 +88,10 @@ class Housekeeper:
         if self._thread is not None:
             self._thread.join()
 
+    def pause(self, seconds: float) -> bool:
+        """Wait, but not beyond `stop`; whether that came."""
+        return self._wake.wait(seconds)
+
     def _run(self) -> None:
         while not self._wake.wait(self._config.flush_interval_consume_queue_ms / 1000):
             for job in (self.prepare_next, self.flush_derived, *self.jobs):
@@ -76,12 +100,13 @@ class Housekeeper:
     def _try(self, job: Callable[[], object]) -> None:
         """One job's trouble keeps no other from running."""
         try:
-            job()
+            with self.guard:
+                job()
         except DiskFull as error:
             LOG.warning("the disk is full: %s", error)
         except DiskError as error:
             LOG.error("%s", error)
-            if error.operation == "sync":
+            if error.operation.startswith("sync"):
                 self._flags.set(Flag.NOT_WRITEABLE, str(error))
         except StoreError as error:
             LOG.error("%s", error)
@@ -95,16 +120,24 @@ class Housekeeper:
     def flush_derived(self, *, thorough: bool = False) -> None:
         """Queues by least pages, now and then all of them; full index files; then the checkpoint."""
         interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
-        thorough = thorough or time.monotonic() - self._last_thorough >= interval_s
+        thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
         if thorough:
-            self._last_thorough = time.monotonic()
+            began = time.monotonic()
             self._queues.flush(0)
         elif position != self._flushed_to:
             self._queues.flush(self._config.flush_consume_queue_least_pages)
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
+        if thorough and self._index is not None and position != self._noted_to:
+            synced = self._index.sync_active()
+            if synced is not None:
+                write_note(self._log.disk, self._note_folder, IndexNote(*synced))
+            self._noted_to = position
         self._write_checkpoint(stamp if thorough else 0, index_ms)
+        if thorough:
+            self._last_thorough = time.monotonic()
+            self._pause_s = SHARE * (self._last_thorough - began)
 
     def _write_checkpoint(self, logics_ms: int, index_ms: int) -> None:
         """Times only go forward, and nothing is written when none moved."""

@@ -9,10 +9,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from commitlog import CHECK_ALL, Message, PutResult, PutStatus, StoredMessage
 from consumequeue import Boundary, ConsumeQueue, offset_by_time
@@ -31,8 +31,14 @@ from storageio import (
 from storebytes.java_hash import java_hash_code
 
 from .config import Role, StoreConfig
+from .consumer import Consumer
 from .engine import Engine
+from .follower import Follower, LogFollower, OwnFollower
 from .reads import Page, QueueReader
+from .retention import Retention
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MODES = ("a", "r", "r+", "x")
 TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer (section 7.2)
@@ -41,7 +47,7 @@ TOPIC_SIZE_LIMIT = 255
 BUSY_MS_MAX = 10_000_000
 MEMORY_SHARE = 0.4
 FOR_EVER_MS = (1 << 63) - 1
-READ_BATCH = 256
+THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -67,12 +73,16 @@ class MessageStore:
         self._topics = engine.topics
         self._appender = engine.log.appender
         self._append = engine.log.appender.append
-        self._reader = QueueReader(engine.log, engine.queues, engine.config, _memory_share)
+        self._is_locked = engine.log.appender.lock.locked
+        self._flags = engine.flags
+        if engine.writable:
+            self._dispatcher = engine.dispatcher
+        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh)
         self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
         self._turn = itertools.count()
         self._is_sync = engine.config.is_sync_flush
         self._topic_guard = threading.Lock()
-        self._finalizer = weakref.finalize(self, engine.close)
+        self._finalizer = weakref.finalize(self, _close, engine)
 
     # Opening and closing
 
@@ -151,9 +161,10 @@ class MessageStore:
         With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
         """
         try:
-            refusal = self._refusal(message.topic)
-            if refusal is not None:
-                return self._answer(refusal, check)
+            if not self._flags.accepts_puts or message.topic not in self._admitted or self._is_locked():
+                refusal = self._refusal(message.topic)
+                if refusal is not None:
+                    return self._answer(refusal, check)
             queue_id = message.queue_id
             if queue_id < 0:
                 queue_id = self._choose(message)
@@ -164,6 +175,8 @@ class MessageStore:
             raise TypeError(f"a Message is wanted, not {type(message).__name__}") from error
         if result.status is not PutStatus.PUT_OK:
             return self._answer(result, check)
+        if self._dispatcher.is_idle:
+            self._dispatcher.wake()
         if self._is_sync:
             self._wait_flushed(result, message, check)
         return result
@@ -173,22 +186,26 @@ class MessageStore:
 
         What is wrong with one of them is found before the first is written.
         """
-        for topic in {message.topic for message in messages}:
-            refusal = self._refusal(topic)
-            if refusal is not None:
-                return self._answer(refusal, check)
-        queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
-        return self._finish(self._appender.append_many(messages, queue_ids), check)
+        with _named_errors():
+            for topic in {message.topic for message in messages}:
+                refusal = self._refusal(topic)
+                if refusal is not None:
+                    return self._answer(refusal, check)
+            queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
+            result = self._appender.append_many(messages, queue_ids)
+        return self._finish(result, check)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages of one queue, all or none, in one file (RocketMQ's batch)."""
         refusal = self._refusal(topic)
         if refusal is not None:
             return self._answer(refusal, check)
-        for message in messages:
-            if message.topic != topic or message.queue_id not in (-1, queue_id):
-                raise InvalidMessage("a batch has one topic and one queue")
-        return self._finish(self._appender.append_batch(messages, queue_id), check)
+        with _named_errors():
+            for message in messages:
+                if message.topic != topic or message.queue_id not in (-1, queue_id):
+                    raise InvalidMessage("a batch has one topic and one queue")
+            result = self._appender.append_batch(messages, queue_id)
+        return self._finish(result, check)
 
     def append_columns(
         self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",
@@ -209,11 +226,13 @@ class MessageStore:
     def put_async(self, message: Message) -> PutFuture:
         """Put one message; the future resolves, or can be awaited, when the flush mode's promise is kept."""
         future = PutFuture()
-        refusal = self._refusal(message.topic)
-        if refusal is not None:
-            future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
-            return future
-        result = self._append(message, message.queue_id if message.queue_id >= 0 else self._choose(message))
+        future.set_running_or_notify_cancel()  # what is in the log cannot be taken back: no waiter may cancel it
+        with _named_errors():
+            refusal = self._refusal(message.topic)
+            if refusal is not None:
+                future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
+                return future
+            result = self._append(message, message.queue_id if message.queue_id >= 0 else self._choose(message))
         if result.status is not PutStatus.PUT_OK:
             future.set_exception(PutRejected(result.status, result.reason or ""))
         elif self._is_sync:
@@ -227,6 +246,22 @@ class MessageStore:
         self._engine.check_open()
         self._must_write()
         return self._engine.flusher.flush_now()
+
+    def delete_expired(self) -> int:
+        """Delete log files older than `file_reserved_time_hours` now, whatever the hour; how many (section 6.7).
+
+        The last file stays; queue and index files that only point at deleted records go too.
+        """
+        return self._retention().delete_expired()
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Delete the log files that end at or before an offset, whatever their age; how many.  The last file stays."""
+        return self._retention().delete_before(physical_offset)
+
+    def _retention(self) -> Retention:
+        self._engine.check_open()
+        self._must_write()
+        return self._engine.retention
 
     def _finish(self, result: PutResult, check: bool) -> PutResult:
         if result.status is PutStatus.PUT_OK and self._is_sync:
@@ -253,7 +288,7 @@ class MessageStore:
     def _answer(self, result: PutResult, check: bool) -> PutResult:
         """A refusal, as an error or as it is."""
         if check:
-            raise PutRejected(result.status, result.reason or "")
+            raise PutRejected(result.status, result.reason or "", result.message_count)
         return result
 
     def _refusal(self, topic: str) -> PutResult | None:
@@ -272,7 +307,7 @@ class MessageStore:
             if reason:
                 return self._refused(PutStatus.MESSAGE_ILLEGAL, reason)
             self._admit(topic, None)
-        if self._appender.lock.locked() and self._is_page_cache_busy():
+        if self._is_locked() and self._is_page_cache_busy():
             return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
         if engine.dispatcher.is_idle:
             engine.dispatcher.wake()
@@ -305,6 +340,7 @@ class MessageStore:
             if known is None:
                 self._write_down_existing()
                 known = self._topics.create(topic, queues)
+                self._engine.dispatcher.forget_ignored()
             self._topics.persist()
             self._admitted[topic] = max(1, known.write_queues)
 
@@ -330,10 +366,12 @@ class MessageStore:
 
     def topics(self) -> list[str]:
         """Those that have queues on the disk, and those only written down."""
+        self._discover()
         return sorted({*self._engine.queues.topics(), *self._topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Those that have had a message."""
+        self._discover()
         return self._engine.queues.queue_ids(topic)
 
     def get(
@@ -341,28 +379,75 @@ class MessageStore:
         tags: set[str] | None = None,
     ) -> Page:  # fmt: skip
         """One page from a queue offset, with a status and the offset to go on at (format page, section 8.1)."""
-        self._settle()
+        self._engine.settle()
         return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
 
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
         """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
-        self._settle()
-        queue = self._engine.queues.get(topic, queue_id)
+        self._engine.settle()
+        queue = self._queue(topic, queue_id)
         if queue is None:
             return iter(())
         end = queue.max_offset if stop is None else min(stop, queue.max_offset)
         return self._reader.messages(queue, max(start, queue.min_offset), end)
 
+    def read_columns(
+        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """As `read`, in Arrow batches and without a Python object for any message; bodies as they are stored.
+
+        `columns`: of `commitlog.arrow_columns.COLUMNS`, all when not said.
+        """
+        from commitlog.arrow_columns import COLUMNS  # Arrow takes 150 ms
+
+        from .queue_columns import read_queue_columns
+
+        self._engine.settle()
+        queue = self._queue(topic, queue_id)
+        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        end = high if stop is None else min(stop, high)
+        confirm = self._reader.message_or_gone
+        return read_queue_columns(self._engine.log, queue, max(start, low), end, columns or COLUMNS, confirm)
+
+    def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
+        """The log as it grows, from the record at a physical offset (the oldest) on, in log order.
+
+        `end`: "written", or "durable" for what is on the disk for sure.  The iteration waits for more until it is closed,
+        or until nothing came for `timeout_s`.  Beside a writer that was recovered to less it raises `StoreRewound`.
+        """
+        self._engine.check_open()
+        kind = OwnFollower if self._engine.writable else LogFollower
+        return kind(self._engine, start, end, timeout_s)
+
+    def consumer(
+        self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
+        timeout_s: float | None = None, start: str = "first",
+    ) -> Consumer:  # fmt: skip
+        """Iterate over a topic's messages, of all queues or the given ones, from where the group left off.
+
+        `start`: where a group begins that never read the topic, at the "first" message or behind the "last".  The iteration
+        waits for more until it is closed, or until nothing came for `timeout_s`.  Consumers of one group in this process
+        share the queues, but for those that were given queues.
+        """
+        self._engine.settle()
+        return Consumer(self._engine, self._reader, topic, group, queues, tags, timeout_s, start)
+
+    def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
+        """Queue id to the offset of the first message that a group is not done with."""
+        self._engine.check_open()
+        return self._engine.consumer_offsets().offsets_of(topic, group)
+
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """The message whose record begins there, None when none does."""
         self._engine.check_open()
+        self._engine.refresh()
         return self._engine.log.message_at(physical_offset, CHECK_ALL)
 
     def query(
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
     ) -> list[StoredMessage]:
         """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
-        self._settle()
+        self._engine.settle()
         if self._engine.index is None:
             return []
         low, high = begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
@@ -381,22 +466,23 @@ class MessageStore:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
-        self._settle()
+        self._engine.settle()
         queue = self._queue(topic, queue_id)
         if queue is None:
             return 0
-        return offset_by_time(queue, timestamp_ms, boundary, self._store_time, max(self._engine.log.min_offset, 0))
+        return offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, max(self._engine.log.min_offset, 0))
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When a message was stored, -1 when it is not there."""
         queue = self._queue(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
-        return self._store_time(unit.physical_offset, unit.size_bytes) if unit is not None else -1
+        return self._reader.store_time(unit.physical_offset, unit.size_bytes) if unit is not None else -1
 
     def earliest_time(self) -> int:
         """The store time of the oldest record, -1 without one."""
         self._engine.check_open()
-        return self._store_time(max(self._engine.log.min_offset, 0), 0)
+        self._engine.refresh()
+        return self._reader.store_time(max(self._engine.log.min_offset, 0), 0)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset that still has its message."""
@@ -405,6 +491,7 @@ class MessageStore:
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Behind the last readable message; with `committed=False` the next offset that a put will get."""
+        self._engine.check_open()
         if not committed and self._engine.writable:
             return self._engine.offsets.next_offset(topic, queue_id)
         queue = self._queue(topic, queue_id)
@@ -412,19 +499,13 @@ class MessageStore:
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         self._engine.check_open()
-        return self._engine.queues.get(topic, queue_id)
+        self._engine.refresh()
+        return self._engine.lookup.get(topic, queue_id)
 
-    def _store_time(self, physical_offset: int, _size: int) -> int:
-        """-1 where no record begins."""
-        message = self._engine.log.message_at(physical_offset, 0)
-        return message.store_timestamp_ms if message is not None else -1
-
-    def _settle(self) -> None:
-        """Wait for the dispatcher to reach what was written, so that what was put is found."""
-        engine = self._engine
-        engine.check_open()
-        if engine.writable and engine.dispatcher.position < (end := engine.dispatch_limit()):
-            engine.dispatcher.wait_for(end)
+    def _discover(self) -> None:
+        self._engine.check_open()
+        if self._engine.view is not None:
+            self._engine.view.discover()
 
 
 class PutFuture(Future[PutResult]):
@@ -433,6 +514,27 @@ class PutFuture(Future[PutResult]):
     def __await__(self) -> Iterator[Any]:
         """Wait without blocking the event loop."""
         return asyncio.wrap_future(self).__await__()
+
+
+def _close(engine: Engine) -> None:
+    """Of a store that was closed, or forgotten: the collector may find that on one of its own threads, which cannot end
+    itself.
+    """
+    if threading.current_thread().name.startswith(THREAD_PREFIX):
+        threading.Thread(target=engine.close, name="store-closer").start()
+    else:
+        engine.close()
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """What is no message, and text that no file could hold."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(str(error)) from error
+    except AttributeError as error:
+        raise TypeError(f"a Message is wanted: {error}") from error
 
 
 def topic_problem(topic: str) -> str | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
-from consumequeue import ConsumeQueue, ConsumeQueues
+from consumequeue import ConsumeQueue
 from consumequeue.layout import UNIT, UNIT_SIZE
-from storageio import StoreCorrupt
+from storageio import DiskError, StoreCorrupt
 from storebytes.java_hash import java_hash_code
 
 from .config import StoreConfig
@@ -41,15 +42,26 @@ class Page:
     size_bytes: int = 0
 
 
+class Queues(Protocol):
+    """Where queues are looked up."""
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """None when there is none."""
+
+
 class QueueReader:
     """Reads of one store's queues."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, config: StoreConfig, memory_bytes: Callable[[], int]) -> None:
-        """`memory_bytes()`: how far behind the log's end a record still counts as in memory."""
+    def __init__(
+        self, log: CommitLog, queues: Queues, config: StoreConfig, memory_bytes: Callable[[], int],
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`memory_bytes()`: how far behind the log's end a record counts as in memory; `refresh()`: see a writer's files."""
         self._log = log
         self._queues = queues
         self._config = config
         self._memory_bytes = memory_bytes
+        self._refresh = refresh
 
     def page(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tags: set[str] | None) -> Page:
         """One read (section 8.1).  Raises `StoreCorrupt` for a unit that points at no record of its queue."""
@@ -85,11 +97,22 @@ class QueueReader:
                     page.status = GetStatus.MESSAGE_WAS_REMOVING
                 next_file = self._log.queue.roll_next_file(physical)
                 continue
-            message = self.message(queue, place, physical, size)
-            if tags is None or message.tags in tags:
+            message = self.message_or_gone(queue, place, physical, size)
+            if message is not None and (tags is None or message.tags in tags):
                 page.messages.append(message)
                 page.size_bytes += size
                 page.status = GetStatus.FOUND
+
+    def message_or_gone(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage | None:
+        """None when the record left the log while we looked: expired, or cut by another process's recovery."""
+        try:
+            return self.message(queue, place, physical, size)
+        except (StoreCorrupt, DiskError):
+            self._refresh()
+            unit = queue.unit(place) if place >= queue.min_offset else None
+            if physical < self._log.min_offset or unit is None or unit[:2] != (physical, size):
+                return None
+            return self.message(queue, place, physical, size)
 
     def message(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage:
         """The record that a unit points at."""
@@ -101,6 +124,11 @@ class QueueReader:
                 file=queue.folder, offset=place * UNIT_SIZE, expected=f"a record of {size} bytes at {physical}", found=found,
             )  # fmt: skip
         return message
+
+    def store_time(self, physical_offset: int, _size: int) -> int:
+        """Of a record, -1 where none begins."""
+        message = self._log.message_at(physical_offset, 0)
+        return message.store_timestamp_ms if message is not None else -1
 
     def _is_full(self, page: Page, physical: int, size: int, max_count: int, max_bytes: int) -> bool:
         """The limits of one answer; the first message always fits."""
@@ -115,9 +143,27 @@ class QueueReader:
 
     def messages(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[StoredMessage]:
         """Every message of a range, in order; those whose records left the log are passed over."""
-        for place, unit in queue.units(start, stop):
-            if unit.physical_offset >= self._log.min_offset:
-                yield self.message(queue, place, unit.physical_offset, unit.size_bytes)
+        at = start
+        while at < stop:
+            try:
+                for place, unit in queue.units(at, stop):
+                    at = place + 1
+                    if unit.physical_offset >= self._log.min_offset:
+                        message = self.message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
+                        if message is not None:
+                            yield message
+            except DiskError:  # a queue file that was deleted meanwhile
+                if at >= self._low(queue):
+                    raise
+            if at >= self._low(queue):
+                return
+            at = self._low(queue)
+
+    def _low(self, queue: ConsumeQueue) -> int:
+        """Where a queue begins now."""
+        self._refresh()
+        found = self._queues.get(queue.topic, queue.queue_id)
+        return found.min_offset if found is not None else 0
 
 
 def _out_of_range(offset: int, low: int, high: int) -> tuple[GetStatus | None, int]:

@@ -184,13 +184,15 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
 
 
 def _last_used(file: MappedFile, start: int) -> int:
-    """Behind the last byte that is not zero, or `start`."""
-    for at in range(file.size_bytes - (file.size_bytes - start) % CUT_PIECE, start - 1, -CUT_PIECE):
-        piece = bytes(file.view[max(at, start) : min(at + CUT_PIECE, file.size_bytes)])
-        used = len(piece.rstrip(b"\0"))
+    """Behind the last byte that is not zero, or `start`.  What was never written is passed over unread."""
+    end, at = start, file.next_data(start)
+    while at < file.size_bytes:
+        stop = min(at + CUT_PIECE, file.size_bytes)
+        used = len(bytes(file.view[at:stop]).rstrip(b"\0"))
         if used:
-            return max(at, start) + used
-    return start
+            end = at + used
+        at = file.next_data(stop)
+    return end
 
 
 def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:

@@ -28,18 +28,29 @@ class RunningFlags:
         self.bits = Flag(0)
         self.reasons: dict[Flag, str] = {}
         self.is_writeable = True
+        self.accepts_puts = False
+        self._is_open = False
+
+    def open(self, is_open: bool) -> None:
+        """Whether the store takes puts at all: not before it runs, not as a slave, not once it is closed."""
+        self._is_open = is_open
+        self._weigh()
+
+    def _weigh(self) -> None:
+        self.is_writeable = not self.bits & _STOPS_PUTS
+        self.accepts_puts = self.is_writeable and self._is_open
 
     def set(self, flag: Flag, reason: str) -> None:
         """Stop puts (or reads), saying why."""
         self.bits |= flag
         self.reasons[flag] = reason
-        self.is_writeable = not self.bits & _STOPS_PUTS
+        self._weigh()
 
     def clear(self, flag: Flag) -> None:
         """The trouble is over."""
         self.bits &= ~flag
         self.reasons.pop(flag, None)
-        self.is_writeable = not self.bits & _STOPS_PUTS
+        self._weigh()
 
     def has(self, flag: Flag) -> bool:
         """Whether the trouble is there."""

@@ -74,6 +74,12 @@ class File(Protocol):
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Fewer bytes only at the file's end."""
 
+    def next_data(self, offset: int) -> int:
+        """The first place at or behind `offset` that may hold something but zeros; the file's size when there is none.
+
+        `offset` itself where the system cannot tell: what was allocated and never written need not be read to know it.
+        """
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """All of it, or an error."""
 

@@ -42,13 +42,14 @@ class InvalidMessage(StoreError, ValueError):
 
 
 class PutRejected(StoreError):
-    """A put whose outcome is not PUT_OK; nothing of it is in the store."""
+    """A put whose outcome is not PUT_OK; of it the first `message_count` messages are in the store, mostly none."""
 
-    def __init__(self, status: IntEnum, reason: str = "") -> None:
+    def __init__(self, status: IntEnum, reason: str = "", message_count: int = 0) -> None:
         """`status` is a `commitlog.PutStatus`."""
         super().__init__(f"{status.name}: {reason}" if reason else status.name)
         self.status = status
         self.reason = reason
+        self.message_count = message_count
 
 
 class FlushTimeout(StoreError):

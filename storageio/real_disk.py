@@ -123,6 +123,21 @@ class RealFile:
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         return os.read(self._descriptor, size_bytes)
 
+    def next_data(self, offset: int) -> int:
+        """Asked of the file system."""
+        with _named("next data", self._path):
+            size = os.fstat(self._descriptor).st_size
+            if offset >= size or not hasattr(os, "SEEK_DATA"):
+                return min(offset, size)
+            try:
+                return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errnos.ENXIO:  # nothing but holes from there on
+                    return size
+                if error.errno == errnos.EINVAL:
+                    return offset
+                raise
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Short writes go on where they stopped."""
         left = memoryview(data).cast("B")

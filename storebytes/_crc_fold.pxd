@@ -20,6 +20,8 @@ cdef extern from *:
     __attribute__((unused, target("pclmul,sse4.1")))
     static unsigned int storebytes_fold(unsigned int crc, const unsigned char *from, Py_ssize_t size) {
         const __m128i by_512 = _mm_set_epi64x(0x1c6e41596LL, 0x154442bd4LL);
+        const __m128i by_384 = _mm_set_epi64x(0x174359406LL, 0x03db1ecdcLL);
+        const __m128i by_256 = _mm_set_epi64x(0x15a546366LL, 0x0f1da05aaLL);
         const __m128i by_128 = _mm_set_epi64x(0x0ccaa009eLL, 0x1751997d0LL);
         const __m128i by_64 = _mm_set_epi64x(0, 0x163cd6124LL);
         const __m128i barrett = _mm_set_epi64x(0x1f7011641LL, 0x1db710641LL);
@@ -43,9 +45,7 @@ cdef extern from *:
             c = STOREBYTES_STEP(c, by_512, STOREBYTES_LOAD(from + 32));
             d = STOREBYTES_STEP(d, by_512, STOREBYTES_LOAD(from + 48));
         }
-        a = STOREBYTES_STEP(a, by_128, b);
-        a = STOREBYTES_STEP(a, by_128, c);
-        a = STOREBYTES_STEP(a, by_128, d);
+        a = STOREBYTES_STEP(a, by_384, STOREBYTES_STEP(b, by_256, STOREBYTES_STEP(c, by_128, d)));
         for (; size >= 16; from += 16, size -= 16)
             a = STOREBYTES_STEP(a, by_128, STOREBYTES_LOAD(from));
         a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_128, 0x10));

@@ -75,6 +75,7 @@ def load(build: str) -> World:
     return World(build, modules)
 
 
+@cache
 def is_compiled_here() -> bool:
     """Whether this installation has compiled kernels at all."""
     return all(build.is_compiled for build in kernel_builds())

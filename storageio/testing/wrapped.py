@@ -70,6 +70,11 @@ class WrappedFile:
         self._disk.before("read", self.path)
         return self._inner.read(offset, size_bytes)
 
+    def next_data(self, offset: int) -> int:
+        """Seen, then done."""
+        self._disk.before("next data", self.path)
+        return self._inner.next_data(offset)
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Seen, then done."""
         self._disk.before("write", self.path)

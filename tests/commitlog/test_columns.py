@@ -120,7 +120,8 @@ def test_odd_properties_and_text(world: World) -> None:
     """Double names, empty keys, a checksum property inside, no UTF-8, many pairs: as message objects have them."""
     arrow, reader_of = world.module("commitlog.arrow_columns"), world.module("commitlog._scan_cy").Reader
     raws = [
-        b"", b"a\x01b", b"a\x01b\x02a\x01c\x02", b"KEYS\x01 x  y \x02TAGS\x01t\x02", b"KEYS\x01\x02", b"\x01b\x02ab\x02a\x01\x02",
+        b"",
+        b"a\x01b", b"a\x01b\x02a\x01c\x02", b"KEYS\x01 x  y \x02TAGS\x01t\x02", b"KEYS\x01\x02", b"\x01b\x02ab\x02a\x01\x02",
         b"TAGS\x01\xff\xfe\x02\xc3\x01v\x02", b"".join(b"n%d\x01v\x02" % n for n in range(3000)), b"UNIQ_KEY\x01u\x02",
     ]  # fmt: skip
     log = MemoryLog(world, 1 << 20)
@@ -188,7 +189,8 @@ def test_rows_of_equal_length(world: World) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [5, "text", b"bytes", [1, 2], pa.array([1, 2]), pa.array([b"a", None]), np.zeros(5), np.zeros((2, 2)), (np.zeros(0, int), b""),
+    [5, "text",
+     b"bytes", [1, 2], pa.array([1, 2]), pa.array([b"a", None]), np.zeros(5), np.zeros((2, 2)), (np.zeros(0, int), b""),
      (np.zeros((2, 2), int), b""), (np.zeros(2), b"")],
 )  # fmt: skip
 def test_what_is_no_column_of_bytes_is_refused(world: World, values: Any) -> None:

@@ -250,9 +250,9 @@ def test_queues_out_of_range(world: World, queue_id: int) -> None:
 def test_properties_that_a_real_store_reads_as_numbers(world: World, topic: str, raw: bytes, is_bad: bool) -> None:
     """Text that is none would end its log at the record."""
     pairs = world.commitlog.decode_properties(raw)
-    for given in ({"properties_raw": raw}, {"properties": pairs}):
+    for put in ({"properties_raw": raw}, {"properties": pairs}):
         log = MemoryLog(world)
-        message = world.commitlog.Message(topic, b"", queue_id=0, **given)
+        message = world.commitlog.Message(topic, b"", queue_id=0, **put)
         if is_bad:
             with pytest.raises(InvalidMessage, match="a number of"):
                 log.appender.append(message)
@@ -264,7 +264,8 @@ def test_properties_that_a_real_store_reads_as_numbers(world: World, topic: str,
 @pytest.mark.parametrize(
     ("raw", "pairs"),
     [
-        (b"", {}), (b"a\x01b\x02", {"a": "b"}), (b"a\x01b", {"a": "b"}), (b"\x01b\x02", {}), (b"a\x01\x02", {}), (b"ab\x02", {}),
+        (b"", {}),
+        (b"a\x01b\x02", {"a": "b"}), (b"a\x01b", {"a": "b"}), (b"\x01b\x02", {}), (b"a\x01\x02", {}), (b"ab\x02", {}),
         (b"a\x01b\x02a\x01c\x02", {"a": "c"}), (b"a\x01b\x01c\x02", {"a": "b\x01c"}), (b"\x02\x02a\x01b\x02", {"a": "b"}),
         (b"a\x01b\x02x", {"a": "b"}), (b"\xff\x01\xfe\x02", {"\ufffd": "\ufffd"}),
     ],
@@ -313,8 +314,10 @@ def test_what_is_put_comes_back(tags: str | None, keys: list[str], properties: d
 @pytest.mark.parametrize(
     ("raw", "name", "left"),
     [
-        (b"a\x01b\x02c\x01d\x02", b"a", b"c\x01d\x02"), (b"xa\x01b\x02", b"a", b"xa\x01b\x02"), (b"a\x02a\x01b\x02", b"a", b"a\x02"),
-        (b"a\x01b\x02a\x01c\x02", b"a", b""), (b"v\x01a\x01b\x02", b"a", b"v\x01a\x01b\x02"), (b"ab\x01c\x02", b"a", b"ab\x01c\x02"),
+        (b"a\x01b\x02c\x01d\x02", b"a", b"c\x01d\x02"),
+        (b"xa\x01b\x02", b"a", b"xa\x01b\x02"), (b"a\x02a\x01b\x02", b"a", b"a\x02"),
+        (b"a\x01b\x02a\x01c\x02", b"a", b""),
+        (b"v\x01a\x01b\x02", b"a", b"v\x01a\x01b\x02"), (b"ab\x01c\x02", b"a", b"ab\x01c\x02"),
     ],
 )  # fmt: skip
 def test_deleting_a_property(world: World, raw: bytes, name: bytes, left: bytes) -> None:
@@ -325,8 +328,10 @@ def test_deleting_a_property(world: World, raw: bytes, name: bytes, left: bytes)
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"topic": None}, TypeError), ({"body": None}, TypeError), ({"body": "text"}, TypeError), ({"topic": b"x"}, TypeError),
-        ({"tags": 5}, TypeError), ({"keys": "k"}, TypeError), ({"properties": []}, TypeError), ({"flag": 1 << 31}, OverflowError),
+        ({"topic": None}, TypeError),
+        ({"body": None}, TypeError), ({"body": "text"}, TypeError), ({"topic": b"x"}, TypeError),
+        ({"tags": 5}, TypeError), ({"keys": "k"}, TypeError), ({"properties": []}, TypeError),
+        ({"flag": 1 << 31}, OverflowError),
         ({"queue_id": "1"}, TypeError), ({"born_timestamp_ms": 1 << 63}, OverflowError), ({"properties_raw": "x"}, TypeError),
     ],
 )  # fmt: skip

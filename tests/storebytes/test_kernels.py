@@ -105,4 +105,5 @@ def test_the_environment_can_forbid_compiled_kernels(pure: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", script], env={"BROKERSTORE_PURE": pure}, cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == ("plain" if pure == "1" else builds.build_name())
+    is_built = any((ROOT / "storebytes").glob("_crc_cy.*.so"))
+    assert found.stdout.strip() == ("compiled" if pure == "0" and is_built else "plain")

@@ -1,0 +1,307 @@
+"""Consuming a topic: every message of its queues in each queue's order, again until it is acknowledged.
+
+A group's offsets lie in `config/consumerOffset.json`: for each queue the first message that is not done with.  An `ack` moves
+them; the housekeeper writes them down every few seconds and a clean stop does, so after a crash the last messages may come
+again, none is left out.  Several consumers of one group in a process share the queues (`sharing.py`); when a queue changes
+hands, what was handed out and not acknowledged comes again from the new hand.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from commitlog import StoredMessage
+from consumequeue import Boundary, offset_by_time
+from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
+
+from .consumer_offsets import check_key
+from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
+from .reads import GetStatus, QueueReader
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+FETCH_COUNT = 32
+FETCH_BYTES_MAX = 1 << 20
+DISCOVER_S = 1.0  # beside a writer new queues are looked for so often
+STARTS = ("first", "last")
+
+
+class _QueueState:
+    """One queue in a consumer's hand."""
+
+    def __init__(self, position: int) -> None:
+        """`position`: the queue offset handed out next."""
+        self.position = position
+        self.fetch_at = position
+        self.fetched: deque[StoredMessage] = deque()
+        self.pending: OrderedDict[int, None] = OrderedDict()  # handed out, not acknowledged
+        self.committed = -1
+
+    @property
+    def done_before(self) -> int:
+        """Every message before it is done with."""
+        return next(iter(self.pending), self.position)
+
+    def hand_out(self) -> StoredMessage:
+        """The next fetched message."""
+        message = self.fetched.popleft()
+        self.pending[message.queue_offset] = None
+        self.position = message.queue_offset + 1 if self.fetched else self.fetch_at
+        return message
+
+
+class Consumer:
+    """An iterator over a topic's messages that waits for more.  Any thread may use it; one at a time iterates."""
+
+    def __init__(
+        self, engine: Engine, reader: QueueReader, topic: str, group: str, queues: list[int] | None, tags: set[str] | None,
+        timeout_s: float | None, start: str,
+    ) -> None:  # fmt: skip
+        """Made by `MessageStore.consumer`."""
+        check_key(topic, group)
+        if start not in STARTS:
+            raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
+        self.topic = topic
+        self.group = group
+        self._engine = engine
+        self._reader = reader
+        self._offsets = engine.consumer_offsets()
+        self._fixed = None if queues is None else sorted(set(queues))
+        self._tags = tags
+        self._timeout_s = timeout_s
+        self._start = start
+        self._lock = threading.RLock()
+        self._states: dict[int, _QueueState] = {}
+        self._turn = 0
+        self._seen: tuple[int, list[int]] = (-1, [])
+        self._queue_ids: list[int] = []
+        self._discovered_at = -DISCOVER_S
+        self.is_closed = False
+        if self._fixed is None:
+            engine.sharing.join(topic, group, self)
+        self._assign()
+        self._start = "first"  # a queue that comes later is read from its begin
+
+    # Iterating
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """Itself."""
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """The next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        found = [] if self.is_closed else self.poll(1, self._timeout_s)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
+        """Up to `max_count` messages; waits for the first of them until the time-out, for ever with None.
+
+        What was put before the call is found.
+        """
+        began = time.monotonic()
+        while not self.is_closed:
+            seen = self._engine.progress.count
+            found = self._take(max_count)
+            if len(found) < max_count:
+                self._engine.settle()
+                found += self._take(max_count - len(found))
+            waited_s = time.monotonic() - began
+            if found or (timeout_s is not None and waited_s >= timeout_s):
+                return found
+            left_s = CLOSE_LOOK_S if timeout_s is None else timeout_s - waited_s
+            self._engine.progress.wait(seen, min(left_s, self._look_s(waited_s)))
+        return []
+
+    def _look_s(self, waited_s: float) -> float:
+        """The writing process is told of new messages; elsewhere we look."""
+        if self._engine.writable:
+            return CLOSE_LOOK_S
+        return LOOK_S if waited_s < IDLE_AFTER_S else IDLE_LOOK_S
+
+    def _take(self, max_count: int) -> list[StoredMessage]:
+        """What can be handed out now, queue after queue."""
+        found: list[StoredMessage] = []
+        with self._lock:
+            self._check()
+            self._assign()
+            queue_ids = self._seen[1]
+            for step in range(len(queue_ids)):
+                state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
+                self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
+                while state.fetched and len(found) < max_count:
+                    found.append(state.hand_out())
+                if len(found) == max_count:
+                    self._turn += step if state.fetched else step + 1
+                    break
+        return found
+
+    def _check(self) -> None:
+        if self.is_closed:
+            raise StoreClosed("the consumer is closed")
+        self._engine.check_open()
+        if self._engine.writable and self._engine.dispatcher.failure is not None:
+            raise self._engine.dispatcher.failure
+
+    def _fetch(self, queue_id: int, state: _QueueState) -> None:
+        """Have messages ready, unless the queue is at its end."""
+        while not state.fetched and not self.is_closed:
+            before = state.fetch_at
+            page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
+            if before > page.max_offset and not self._engine.writable:
+                raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
+            state.fetched.extend(page.messages)
+            state.fetch_at = page.next_offset
+            if not state.fetched:
+                state.position = page.next_offset
+            if page.next_offset == before or page.status is GetStatus.NO_MESSAGE_IN_QUEUE:
+                return
+
+    # Queues
+
+    def _assign(self) -> None:
+        """Let go of queues that others have now, and go on in those that came."""
+        self._discover()
+        changes = self._engine.sharing.changes(self.topic, self.group)
+        mine = self._fixed
+        if mine is None:
+            mine = self._engine.sharing.share(self.topic, self.group, self, self._queue_ids)
+        if mine == self._seen[1] and changes == self._seen[0]:
+            return
+        if changes - self._seen[0] > 1 and self._fixed is None:
+            self._states.clear()  # any of them may have been in another hand meanwhile
+        for queue_id in self._states.keys() - set(mine):
+            del self._states[queue_id]
+        for queue_id in mine:
+            if queue_id not in self._states:
+                self._states[queue_id] = _QueueState(self._first_position(queue_id))
+        self._seen = (changes, mine)
+
+    def _discover(self) -> None:
+        """The topic's queues: known in the writing process, looked for now and then elsewhere."""
+        view, now = self._engine.view, time.monotonic()
+        if view is None:
+            self._queue_ids = self._engine.queues.queue_ids(self.topic)
+        elif now - self._discovered_at >= DISCOVER_S:
+            self._discovered_at = now
+            self._queue_ids = view.queue_ids(self.topic)
+
+    def _first_position(self, queue_id: int) -> int:
+        """Where the group left off; a group that never was here begins at the first or behind the last message."""
+        queue = self._engine.lookup.get(self.topic, queue_id)
+        committed = self._offsets.get(self.topic, self.group, queue_id)
+        if committed is not None:
+            return min(committed, queue.max_offset) if queue is not None else 0
+        if queue is None or self._start == "first":
+            return queue.min_offset if queue is not None else 0
+        if self._engine.writable:  # so that it begins there in another hand too
+            self._offsets.commit(self.topic, self.group, queue_id, queue.max_offset)
+        return queue.max_offset
+
+    @property
+    def queues(self) -> list[int]:
+        """The queue ids in this consumer's hand."""
+        with self._lock:
+            self._check()
+            self._engine.settle()
+            self._assign()
+            return list(self._seen[1])
+
+    # Positions
+
+    def position(self, queue_id: int) -> int:
+        """The queue offset that is handed out next."""
+        with self._lock:
+            return self._state(queue_id).position
+
+    def seek(self, queue_id: int, offset: int) -> None:
+        """Go on at a queue offset; one outside the queue is brought to its nearer end.  Nothing is committed by it."""
+        with self._lock:
+            self._state(queue_id)
+            queue = self._engine.lookup.get(self.topic, queue_id)
+            low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+            self._states[queue_id] = _QueueState(min(max(offset, low), high))
+
+    def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
+        """Go on, in every queue in hand, at the first message stored then or later (format page, section 8.3)."""
+        for queue_id in self.queues:
+            queue = self._engine.lookup.get(self.topic, queue_id)
+            if queue is not None:
+                low = max(self._engine.log.min_offset, 0)
+                self.seek(queue_id, offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, low))
+
+    def lag(self, queue_id: int | None = None) -> int:
+        """Messages that are not done with, of one queue or of all in hand."""
+        with self._lock:
+            wanted = self.queues if queue_id is None else [queue_id]
+            return sum(self._lag(self._state(one), one) for one in wanted)
+
+    def _lag(self, state: _QueueState, queue_id: int) -> int:
+        queue = self._engine.lookup.get(self.topic, queue_id)
+        return max(0, queue.max_offset - max(state.done_before, queue.min_offset)) if queue is not None else 0
+
+    def _state(self, queue_id: int) -> _QueueState:
+        self._check()
+        self._engine.settle()
+        self._assign()
+        if queue_id not in self._states:
+            raise InvalidMessage(f"queue {queue_id} of {self.topic} is not in this consumer's hand: {sorted(self._states)} are")
+        return self._states[queue_id]
+
+    # Acknowledging
+
+    def ack(self, message: StoredMessage) -> bool:
+        """Be done with a message.  The group's offset moves when everything before it is done with too.
+
+        False when the message is not waiting for it: done already, from before a `seek`, or its queue changed hands.
+        """
+        self._must_write()
+        with self._lock:
+            self._assign()
+            state = self._states.get(message.queue_id)
+            if state is None or message.topic != self.topic or message.queue_offset not in state.pending:
+                return False
+            del state.pending[message.queue_offset]
+            self._commit(message.queue_id, state)
+            return True
+
+    def commit(self) -> None:
+        """Be done with everything that was handed out."""
+        self._must_write()
+        with self._lock:
+            self._assign()
+            for queue_id, state in self._states.items():
+                state.pending.clear()
+                self._commit(queue_id, state)
+
+    def _commit(self, queue_id: int, state: _QueueState) -> None:
+        done_before = state.done_before
+        if done_before != state.committed:
+            self._offsets.commit(self.topic, self.group, queue_id, done_before)
+            state.committed = done_before
+
+    def _must_write(self) -> None:
+        self._check()
+        if not self._engine.writable:
+            raise StoreReadOnly("offsets are committed in the process that writes the store")
+
+    def close(self) -> None:
+        """Leave the queues to others of the group.  What was handed out and not acknowledged comes again."""
+        self.is_closed = True
+        self._engine.sharing.leave(self.topic, self.group, self)
+        self._engine.progress.notify()

@@ -1,0 +1,156 @@
+"""What a read-only store sees of a folder that somebody else writes: log files, queues and index files as they are now.
+
+Nothing is locked and nothing written.  A look is cheap when nothing changed: the times of two folders, and for a queue the
+stat of its last file and forty bytes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import NamedTuple
+
+from commitlog import CommitLog
+from consumequeue import ConsumeQueue, ConsumeQueues, find_file_size
+from consumequeue.layout import UNIT_SIZE
+from indexfile import IndexFiles, find_shape, index_paths
+from storageio import Disk, DiskError, InvalidMessage, Kind
+
+SETTLE_MS = 100  # a folder that changed so lately may change again within the same tick of its clock
+
+
+class _Stand(NamedTuple):
+    """What a queue looked like: when it looks otherwise behind us, it was cut."""
+
+    inode: int
+    unit_at: int
+    unit: bytes | None
+    log_min_offset: int
+
+
+class _Folders:
+    """Whether names came to some folders, or left them, since the last look."""
+
+    def __init__(self, disk: Disk, folders: list[str]) -> None:
+        self._disk = disk
+        self._folders = folders
+        self._seen: list[int] = []
+
+    def changed(self) -> bool:
+        """Once more as long as the change is so fresh that another may have the same time."""
+        found = [entry.modified_ms if (entry := self._disk.stat(folder)) else -1 for folder in self._folders]
+        if found == self._seen:
+            return False
+        is_settled = self._disk.now_ms() - max(found) > SETTLE_MS
+        self._seen = found if is_settled else []
+        return True
+
+    def forget(self) -> None:
+        """Look again in any case."""
+        self._seen = []
+
+
+class ReaderView:
+    """Log, queues and index of an engine opened for reading, brought up to date by whoever asks.
+
+    It stands in for `ConsumeQueues` where a queue is looked up.
+    """
+
+    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None) -> None:
+        """As they were found at opening."""
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._log_folders = _Folders(disk, log.queue.paths.folders)
+        self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
+        self._stands: dict[tuple[str, int], _Stand] = {}
+        self._guard = threading.RLock()
+
+    def refresh(self, *, again: bool = False) -> None:
+        """Files of the log and of the index; with `again` even if no folder seems changed."""
+        with self._guard:
+            if again:
+                self._log_folders.forget()
+            if self._log_folders.changed() and not self._log.queue.refresh():
+                self._log_folders.forget()
+            if self._index is not None and self._index_folder.changed():
+                self._refresh_index(self._index)
+
+    def _refresh_index(self, index: IndexFiles) -> None:
+        if not index.files:
+            shape = find_shape(self._disk, index_paths(self._disk, index.folder)[0])
+            if shape is not None:
+                index.slots, index.items = shape.slots, shape.items
+        index.refresh(whole_only=True)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue with all the units it has now; None when there is none."""
+        with self._guard:
+            queue = self._queues.get(topic, queue_id) or self._discover(topic, queue_id)
+            if queue is not None:
+                try:
+                    self._look(queue)
+                except DiskError:  # a file went between two of our calls
+                    self._reload(queue)
+            return queue
+
+    def _discover(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue that came since."""
+        with contextlib.suppress(InvalidMessage, ValueError):
+            entry = self._disk.stat(os.path.join(self._queues.folder, topic, str(queue_id)))
+            if entry is not None and entry.kind is Kind.FOLDER:
+                self._find_size()
+                return self._queues.get_or_add(topic, queue_id)
+        return None
+
+    def _find_size(self) -> None:
+        """A store without a queue at opening did not say how long their files are."""
+        if len(self._queues) == 0:
+            found = find_file_size(self._disk, self._queues.folder)
+            self._queues.file_size_bytes = found or self._queues.file_size_bytes
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Of one topic, as its folder lists them; sorted."""
+        folder = os.path.join(self._queues.folder, topic)
+        if self._disk.stat(folder) is None:
+            return []
+        found = [entry.name for entry in self._disk.list(folder) if entry.kind is Kind.FOLDER]
+        return sorted(int(name) for name in found if name.isascii() and name.isdigit() and str(int(name)) == name)
+
+    def discover(self) -> None:
+        """Every queue that came since."""
+        with self._guard:
+            self._find_size()
+            self._queues.discover()
+
+    def _look(self, queue: ConsumeQueue) -> None:
+        """Take in new units; find the end anew when units or files went."""
+        known = self._stands.get((queue.topic, queue.queue_id))
+        if known is not None and known != self._stand(queue, known.unit_at):
+            queue.reload()
+        queue.refresh()
+        self._remember(queue)
+
+    def _reload(self, queue: ConsumeQueue) -> None:
+        queue.reload()
+        self._remember(queue)
+
+    def _remember(self, queue: ConsumeQueue) -> None:
+        self._log_minimum(queue)
+        self._stands[queue.topic, queue.queue_id] = self._stand(queue, queue.written - UNIT_SIZE)
+
+    def _log_minimum(self, queue: ConsumeQueue) -> None:
+        """The queue begins where the log does."""
+        known = self._stands.get((queue.topic, queue.queue_id))
+        low = max(self._log.min_offset, 0)
+        if known is None or known.log_min_offset != low:
+            queue.correct_min_offset(low)
+
+    def _stand(self, queue: ConsumeQueue, unit_at: int) -> _Stand:
+        """The file that holds the last unit, and that unit."""
+        starts = [start for start in queue.starts[-2:] if start <= unit_at]
+        entry = self._disk.stat(queue.path(starts[-1])) if starts else None
+        unit = queue.read_unit(unit_at) if entry is not None else None
+        return _Stand(entry.inode if entry else 0, unit_at, unit, max(self._log.min_offset, 0))

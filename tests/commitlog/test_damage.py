@@ -1,0 +1,237 @@
+"""Damaged logs: every answer has a name, nothing is read outside the buffer, nothing crashes."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storageio import REAL_DISK, StoreCorrupt
+from tests.builds import World, is_compiled_here, load
+from tests.commitlog.logs import MemoryLog
+
+NAMES = {
+    "blank", "torn", "empty", "bad_magic", "bad_size", "bad_body_size", "bad_topic_size", "bad_properties_size", "misplaced",
+    "bad_body_crc", "bad_record_crc",
+}  # fmt: skip
+
+
+def two_records(world: World, *, with_crc: bool, v6: bool = False, topic: str = "Topic") -> tuple[bytearray, int]:
+    """A file with two records and the size of the first."""
+    log = MemoryLog(world, 2048, with_crc=with_crc, host="[::1]:9" if v6 else "127.0.0.1:9")
+    message = world.commitlog.Message(topic, b"body of some bytes", tags="t", queue_id=0)
+    size = log.appender.append(message).size_bytes
+    log.appender.append(message)
+    return log.files[0], size
+
+
+def look(world: World, data: Any, start: int = 0, base: int = 0) -> tuple[int, str, int]:
+    """Walk with every kernel; they agree on where, why and how many."""
+    scan = world.module("commitlog._scan_cy")
+    stop = len(data)
+    at, why, records, _, _ = scan.count(data, start, stop, base)
+    positions, sizes = array("q", [0] * 64), array("i", [0] * 64)
+    assert scan.scan(data, start, stop, base, 7, positions, sizes) == (at, why, records)
+    messages, reached, reason = scan.Reader(data, base).decode_range(start, stop, 64)
+    assert (reached, reason, len(messages)) == (at, why, records)
+    assert why in NAMES or why == "end"
+    return at, why, records
+
+
+@pytest.mark.parametrize("v6", [False, True])
+@pytest.mark.parametrize("topic", ["Topic", "t" * 130])
+def test_any_flipped_byte_of_a_protected_record_is_seen(world: World, v6: bool, topic: str) -> None:
+    """The walk stops at the record, whatever byte of it changed; the one before the damage is kept."""
+    data, size = two_records(world, with_crc=True, v6=v6, topic=topic)
+    generator = random.Random(1)
+    for at in range(size, 2 * size):
+        if at >= 2 * size - 21:
+            continue  # a damaged trailer, or no separator before it, makes the record an unprotected one
+        broken = bytearray(data)
+        broken[at] ^= generator.randrange(1, 256)
+        where, why, records = look(world, broken)
+        assert (where, records) == (size, 1), at
+        assert why != "end", at
+
+
+def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: World) -> None:
+    """As long as the trailer is well-formed its number counts."""
+    data, size = two_records(world, with_crc=True)
+    broken = bytearray(data)
+    broken[size - 5] = 48 + (broken[size - 5] - 47) % 10
+    assert look(world, broken)[:2] == (0, "bad_record_crc")
+    broken[size - 12] = 0
+    assert look(world, broken)[2] == 2
+    assert not world.module("commitlog._record_cy").is_protected(broken, 0, size)
+
+
+def test_flipped_header_bytes_of_an_unprotected_record_never_crash(world: World) -> None:
+    """Lengths, magic, place and body are noticed; times and hosts cannot be."""
+    data, size = two_records(world, with_crc=False)
+    unseen = set(range(12, 28)) | set(range(36, 84)) | set(range(size - 7, size)) | set(range(107, 112))
+    for at in range(size):
+        for bit in range(8):
+            broken = bytearray(data)
+            broken[at] ^= 1 << bit
+            where, why, _ = look(world, broken)
+            if at not in unseen:
+                assert (where, why in NAMES) == (0, True), at
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (0, -1, "bad_size"), (0, 0, "bad_size"), (0, 90, "bad_size"), (0, 1 << 30, "torn"), (0, -(1 << 31), "bad_size"),
+        (4, 0x12345678, "bad_magic"), (4, 0, "bad_magic"), (4, -875286124, "blank"), (84, -1, "bad_body_size"),
+        (84, 1 << 30, "bad_body_size"), (84, (1 << 31) - 1, "bad_body_size"), (84, 19, "bad_topic_size"), (28, 5, "misplaced"),
+        (8, 5, "bad_body_crc"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_damage_has_its_name(world: World, at: int, value: int, why: str) -> None:
+    """A length is never used before it is bounded."""
+    data, _ = two_records(world, with_crc=False)
+    data[at : at + 4] = value.to_bytes(4, "big", signed=True)
+    found = look(world, data)
+    assert found[0] == 0
+    assert found[1] == why or (at == 84 and value == 19 and found[1].startswith("bad_"))
+    reader = world.module("commitlog._scan_cy").Reader(data)
+    assert reader.decode(0) is None
+    checks = world.module("commitlog.checks")
+    assert checks.STOPS[reader.check(0)] == found[1]
+
+
+@pytest.mark.parametrize("topic_size", [128, 200, 255])
+def test_a_negative_topic_length_is_damage(world: World, topic_size: int) -> None:
+    """One byte above 127 in V1; in V2 a negative 16-bit length."""
+    data, _ = two_records(world, with_crc=False)
+    data[88 + 18] = topic_size
+    assert look(world, data)[1] == "bad_topic_size"
+    longer, _ = two_records(world, with_crc=False, topic="t" * 128)
+    longer[88 + 18] |= 0x80
+    assert look(world, longer)[1] == "bad_topic_size"
+
+
+def test_a_buffer_that_ends_anywhere(world: World) -> None:
+    """Torn, or the end; never beyond."""
+    data, size = two_records(world, with_crc=True)
+    for stop in range(2 * size + 1):
+        where, why, records = look(world, bytes(data[:stop]))
+        assert records == stop // size
+        assert (where, why) == (stop // size * size, "end" if stop % size == 0 else "torn")
+
+
+def test_ranges_outside_the_buffer_are_refused(world: World) -> None:
+    """Before any pointer is taken."""
+    scan, record = world.module("commitlog._scan_cy"), world.module("commitlog._record_cy")
+    data = bytes(200)
+    reader = scan.Reader(data)
+    for start, stop in ((-1, 5), (5, 201), (6, 5), (201, 201)):
+        for call in (
+            lambda start=start, stop=stop: scan.count(data, start, stop),
+            lambda start=start, stop=stop: scan.find_record(data, start, stop, 0),
+            lambda start=start, stop=stop: reader.decode_range(start, stop, 1),
+            lambda start=start, stop=stop: record.check(data, start, stop),
+            lambda start=start, stop=stop: scan.scan(data, start, stop, 0, 7, array("q", [0]), array("i", [0])),
+        ):
+            with pytest.raises(ValueError, match="not inside"):
+                call()
+    assert (reader.decode(-1), reader.decode(201)) == (None, None)
+    for columns in ((array("i", [0]), array("i", [0])), (array("q", [0]), array("d", [0])), (b"12345678", array("i", [0]))):
+        with pytest.raises(ValueError, match="column"):
+            scan.scan(data, 0, 200, 0, 7, *columns)
+
+
+def test_the_next_whole_record_is_found_behind_damage(world: World) -> None:
+    """At its own place, over a piece border too; a copy elsewhere is none."""
+    scan = world.module("commitlog._scan_cy")
+    for gap in (1, 100, 4080, 4095, 4096, 4100, 9000):
+        log = MemoryLog(world, 20_000, with_crc=True)
+        log.next_file()
+        log.files[0][:gap] = b"\xda" * gap
+        log.appender.attach(memoryview(log.files[0]), 0, gap)
+        size = log.appender.append(world.commitlog.Message("T", b"x" * 50, queue_id=0)).size_bytes
+        data = log.files[0]
+        assert scan.find_record(data, 0, len(data), 0) == gap
+        assert scan.find_record(data, gap + 1, len(data), 0) == -1
+        assert scan.find_record(data, 0, gap + size - 1, 0) == -1
+        assert scan.find_record(data, 0, len(data), 4) == -1
+
+
+ANY = st.binary(max_size=400)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ANY, st.integers(0, 1 << 40), st.lists(st.tuples(st.integers(0, 399), st.integers(0, 255)), max_size=6), st.booleans())
+def test_garbage_gives_the_same_answer_in_both_builds(
+    garbage: bytes, base: int, changes: list[tuple[int, int]], is_record: bool
+) -> None:
+    """Random bytes, and records with some bytes changed; checks of every strength."""
+    answers = []
+    for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
+        world = load(build)
+        data = bytearray(garbage)
+        if is_record:
+            whole, size = two_records(world, with_crc=bool(len(garbage) % 2))
+            data = whole[: 2 * size + 9]
+            for at, value in changes:
+                data[at % len(data)] = value
+        record = world.module("commitlog._record_cy")
+        answers.append(
+            [look(world, bytes(data), base=base if not is_record else 0)]
+            + [record.check(bytes(data), 0, len(data), base, checks) for checks in range(8)]
+            + [world.module("commitlog._scan_cy").find_record(bytes(data), 0, len(data), base)]
+            + [world.commitlog.decode_properties(bytes(data))]
+        )
+    assert answers[0] == answers[-1]
+
+
+def broken_log(world: World, folder: Path, change: dict[int, int]) -> Any:
+    """A closed log of 4 KiB files with some bytes changed, opened for reading."""
+    cl = world.commitlog
+    log = cl.CommitLog(cl.LogPaths(REAL_DISK, [str(folder)]), file_size_bytes=4096, writable=True, with_crc=True)
+    for number in range(12):
+        log.appender.append(cl.Message("T", b"%02d" % number * 400, queue_id=0))
+    log.close()
+    for at, value in change.items():
+        path = folder / f"{at // 4096 * 4096:020d}"
+        data = bytearray(path.read_bytes())
+        data[at % 4096] = value
+        path.write_bytes(data)
+    return cl.open_log(str(folder))
+
+
+def test_a_log_names_the_file_and_byte_of_the_damage(world: World, tmp_path: Path) -> None:
+    """Reading gives what lies before; find_end wants recovery to look first; find_record goes on behind."""
+    log = broken_log(world, tmp_path, {4096 + 200: 0, 2 * 4096 + 200: 0})
+    found = []
+    with pytest.raises(StoreCorrupt, match="bad_body_crc") as caught:
+        for message in log.messages():
+            found.append(message.queue_offset)
+    assert found == [0, 1, 2, 3]
+    assert (caught.value.file, caught.value.offset) == (str(tmp_path / f"{4096:020d}"), 0)
+    assert caught.value.expected == "a record, a blank or zeros"
+    with pytest.raises(StoreCorrupt, match="bad_body_crc"):
+        log.find_end()
+    assert log.find_record(4096) == 4096 + log.check(0)
+    assert log.message_at(4096) is None
+    assert log.message_at(4096, checks=4).queue_offset == 4
+    assert log.find_record(1 << 40) == -1
+    log.close()
+
+
+def test_a_blank_that_does_not_reach_the_files_end(world: World, tmp_path: Path) -> None:
+    """Taken by a walk, as the real store takes it; named by a look at it."""
+    log = broken_log(world, tmp_path, {})
+    stop = log.walk_file(log.queue.files[0])
+    assert (stop.why, log.blank_problem(stop.offset)) == ("blank", None)
+    log.close()
+    again = broken_log(world, tmp_path / "second", {stop.offset + 3: 1})
+    problem = again.blank_problem(stop.offset)
+    assert problem.expected == 4096 - stop.offset
+    assert len(list(again.messages())) == 12
+    again.close()

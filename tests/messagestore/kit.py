@@ -1,0 +1,123 @@
+"""What the tests of the engine share: small stores, a clock, the truth of a fixture."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from storageio.testing import WrappedDisk
+
+LOG_SIZE = 64 << 10
+QUEUE_SIZE = 2000
+SLOTS, ITEMS = 500, 2000
+START_MS = 1_700_000_000_000
+
+
+def small(world: Any, **changes: Any) -> Any:
+    """The fixtures' sizes: 64 KiB log files, 100 units a queue file, 500 slots and 2,000 items an index file."""
+    sizes: dict[str, Any] = {
+        "mapped_file_size_commit_log": LOG_SIZE,
+        "mapped_file_size_consume_queue": QUEUE_SIZE,
+        "max_hash_slot_num": SLOTS,
+        "max_index_num": ITEMS,
+        "store_host": "10.1.2.3:10911",
+    }
+    return world.messagestore.StoreConfig(**(sizes | changes))
+
+
+def sync_mode(world: Any) -> Any:
+    return world.messagestore.FlushMode.SYNC
+
+
+def open_small(world: Any, folder: Path, mode: str = "a", *, disk: Any = None, clock: Any = None, **changes: Any) -> Any:
+    """A store of the small sizes."""
+    given = {} if disk is None else {"disk": disk}
+    return world.messagestore.MessageStore.open(folder, mode, small(world, **changes), clock=clock, **given)
+
+
+def message(world: Any, number: int, topic: str = "T", queue_id: int = 0, size: int = 20, **fields: Any) -> Any:
+    """One whose body says its number."""
+    return world.commitlog.Message(topic, f"{number:08d}".encode().ljust(size, b"."), queue_id=queue_id, **fields)
+
+
+def number_of(stored: Any) -> int:
+    """The number in the body of one of ours."""
+    return int(stored.body[:8])
+
+
+def put_numbers(world: Any, store: Any, numbers: range, **fields: Any) -> list[Any]:
+    """Put them one by one; the results."""
+    return [store.put(message(world, number, **fields)) for number in numbers]
+
+
+class Clock:
+    """Milliseconds that only a test moves."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class GateDisk(WrappedDisk):
+    """Calls of one operation wait until the gate is open; the paths may be narrowed by a word in them."""
+
+    def __init__(self, operation: str, word: str = "") -> None:
+        super().__init__()
+        self.operation, self.word = operation, word
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == self.operation and self.word in path and not self.gate.is_set():
+            self.waiting.set()
+            assert self.gate.wait(60), "the test never opened the gate"
+
+
+class SwitchDisk(WrappedDisk):
+    """Fails chosen calls while a test says so: `refuse(operation, path)` gives an error or None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuse: Callable[[str, str], Exception | None] = lambda _operation, _path: None
+
+    def before(self, operation: str, path: str) -> None:
+        error = self.refuse(operation, path)
+        if error is not None:
+            raise error
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    """Wait for something that has to come."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.002)
+
+
+def read_all(store: Any, topic: str, queue_id: int = 0, **limits: Any) -> list[Any]:
+    """Every message of a queue by pages."""
+    messages, offset = [], store.min_offset(topic, queue_id)
+    while True:
+        page = store.get(topic, queue_id, offset, **limits)
+        messages += page.messages
+        if page.next_offset <= offset:
+            return messages
+        offset = page.next_offset
+
+
+def crash_copy(store_folder: Path, target: Path) -> Path:
+    """What a killed process leaves: the files as every other process sees them."""
+    shutil.copytree(store_folder, target)
+    return target
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Every file by its path inside the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,0 +1,438 @@
+"""Consumers: what they hand out, what they wait for, and what an acknowledgement moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore
+from messagestore.consumer_offsets import ConsumerOffsets
+from messagestore.sharing import block
+from storageio import InvalidMessage, StoreClosed, StoreError, StoreReadOnly, StoreRewound
+from tests.messagestore.writers import Writer, message, number_of, open_store, put_all, until
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    made = open_store(tmp_path)
+    yield made
+    made.close()
+
+
+def numbers(found: Any) -> list[int]:
+    return [number_of(stored) for stored in found]
+
+
+# Iterating
+
+
+def test_it_hands_out_every_message_of_every_queue_in_order(store: MessageStore) -> None:
+    """Each queue's messages in their order, none twice."""
+    put_all(store, 0, 1000)
+    with store.consumer("t", group="g", timeout_s=0.2) as consumer:
+        found = numbers(consumer)
+    assert sorted(found) == list(range(1000))
+    for queue_id in range(3):
+        assert [number for number in found if number % 3 == queue_id] == list(range(queue_id, 1000, 3))
+
+
+def test_no_queue_waits_for_another(store: MessageStore) -> None:
+    """A long queue does not keep a short one back."""
+    for number in range(500):
+        store.put(message(number, queues=1))
+    store.put(Message("t", b"1000", queue_id=1))
+    with store.consumer("t", group="g") as consumer:
+        until(lambda: len(consumer.queues) == 2)
+        assert 1000 in numbers(consumer.poll(40, 5)) + numbers(consumer.poll(40, 5))
+
+
+def test_it_waits_for_what_comes(store: MessageStore) -> None:
+    """A message put later ends the wait; so do topics and queues that come later."""
+    with store.consumer("t", group="g") as consumer:
+        assert consumer.poll() == []
+        timer = threading.Timer(0.05, store.put, [message(7)])
+        timer.start()
+        assert number_of(next(consumer)) == 7
+        timer.join()
+
+
+def test_no_message_is_missed_while_others_put(store: MessageStore) -> None:
+    """Four threads put, one consumes."""
+    threads = [threading.Thread(target=put_all, args=(store, 500 * part, 500 * part + 500)) for part in range(4)]
+    with store.consumer("t", group="g") as consumer:
+        for thread in threads:
+            thread.start()
+        found = [next(consumer) for _ in range(2000)]
+        for thread in threads:
+            thread.join()
+    assert sorted(numbers(found)) == list(range(2000))
+
+
+def test_waiting_burns_no_core(store: MessageStore) -> None:
+    """In the writing process a waiting consumer looks a few times a second, not in a loop."""
+    put_all(store, 0, 1)
+    with store.consumer("t", group="g") as consumer:
+        assert consumer.poll()
+        looks = []
+        take = consumer._take
+        consumer._take = lambda count: looks.append(1) or take(count)  # type: ignore[method-assign,func-returns-value]
+        assert consumer.poll(1, 0.3) == []
+    assert len(looks) < 10
+
+
+def test_a_time_out_ends_the_iteration(store: MessageStore) -> None:
+    """Nothing came for so long."""
+    put_all(store, 0, 3)
+    consumer = store.consumer("t", group="g", timeout_s=0.05)
+    assert len(list(consumer)) == 3
+    assert list(consumer) == []
+    put_all(store, 3, 4)
+    assert numbers(consumer) == [3]
+
+
+def test_closing_it_ends_the_wait_of_another_thread(store: MessageStore) -> None:
+    """A loop that waits for ever can be ended."""
+    consumer = store.consumer("t", group="g")
+    thread = threading.Thread(target=lambda: list(consumer))
+    thread.start()
+    consumer.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert list(consumer) == []
+    with pytest.raises(StoreClosed):
+        consumer.commit()
+
+
+def test_closing_the_store_ends_the_wait_with_an_error(store: MessageStore) -> None:
+    """What waits is told."""
+    consumer = store.consumer("t", group="g")
+    timer = threading.Timer(0.05, store.close)
+    timer.start()
+    with pytest.raises(StoreClosed):
+        next(consumer)
+    timer.join()
+
+
+def test_only_the_wanted_tags(store: MessageStore) -> None:
+    """What the filter leaves out counts as done with, and a tag of the same hash is no match."""
+    for number, tag in enumerate(["Aa", "BB", None, "Aa", "x"] * 300):
+        store.put(message(number, queues=1, tags=tag))
+    with store.consumer("t", group="g", tags={"Aa"}, timeout_s=0.05) as consumer:
+        found = list(consumer)
+        assert numbers(found) == [number for number in range(1500) if number % 5 in (0, 3)]
+        for stored in found:
+            consumer.ack(stored)
+        assert consumer.lag() == 0
+    assert store.committed_offsets("t", "g") == {0: 1500}
+
+
+# Acknowledging
+
+
+def test_the_group_goes_on_where_its_acknowledgements_ended(store: MessageStore) -> None:
+    """Handed out is not done with."""
+    put_all(store, 0, 10, queues=1)
+    with store.consumer("t", group="g") as consumer:
+        found = consumer.poll(6)
+        for stored in found[:4]:
+            assert consumer.ack(stored)
+        assert (consumer.position(0), consumer.lag(), consumer.lag(0)) == (6, 6, 6)
+    assert store.committed_offsets("t", "g") == {0: 4}
+    with store.consumer("t", group="g", timeout_s=0) as consumer:
+        assert numbers(consumer) == list(range(4, 10))
+
+
+def test_an_acknowledgement_out_of_order_moves_nothing_past_what_waits(store: MessageStore) -> None:
+    """The offset is that of the first message that is not done with."""
+    put_all(store, 0, 5, queues=1)
+    with store.consumer("t", group="g") as consumer:
+        found = consumer.poll(5)
+        for index, wanted in ((3, None), (1, None), (0, 2), (2, 4), (4, 5)):
+            assert consumer.ack(found[index])
+            committed = store.committed_offsets("t", "g").get(0, 0)
+            assert committed == (wanted or 0)
+        assert not consumer.ack(found[2])
+
+
+def test_commit_is_for_all_that_was_handed_out(store: MessageStore) -> None:
+    """And for nothing else."""
+    put_all(store, 0, 9)
+    with store.consumer("t", group="g") as consumer:
+        consumer.poll(4)
+        consumer.commit()
+        done = store.committed_offsets("t", "g")
+        assert sum(done.values()) == 4
+        assert consumer.lag() == 5
+    with store.consumer("t", group="g", timeout_s=0) as consumer:
+        assert len(list(consumer)) == 5
+
+
+def test_what_is_no_message_of_this_consumer_moves_nothing(store: MessageStore) -> None:
+    """Of another topic, or never handed out."""
+    put_all(store, 0, 3, queues=1)
+    store.put(Message("other", b"0", queue_id=0))
+    with store.consumer("t", group="g") as consumer:
+        consumer.poll(1)
+        assert not consumer.ack(store.get("other", 0, 0).messages[0])
+        assert not consumer.ack(store.get("t", 0, 2).messages[0])
+    assert store.committed_offsets("t", "g") == {}
+
+
+def test_groups_do_not_see_each_other(store: MessageStore) -> None:
+    """Each has its own offsets."""
+    put_all(store, 0, 3, queues=1)
+    for group in ("g", "h"):
+        with store.consumer("t", group=group, timeout_s=0) as consumer:
+            assert len(list(consumer)) == 3
+            consumer.commit()
+    assert store.committed_offsets("t", "h") == {0: 3}
+
+
+def test_offsets_are_on_the_disk_after_a_clean_stop(tmp_path: Path) -> None:
+    """In RocketMQ's file, and found again."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 6)
+        with store.consumer("t", group="g") as consumer:
+            consumer.poll(6)
+            consumer.commit()
+    text = (tmp_path / "config" / "consumerOffset.json").read_text()
+    assert '"t@g"' in text
+    with open_store(tmp_path, "r") as reader:
+        assert reader.committed_offsets("t", "g") == {0: 2, 1: 2, 2: 2}
+    with open_store(tmp_path) as store, store.consumer("t", group="g", timeout_s=0) as consumer:
+        assert list(consumer) == []
+
+
+def test_the_housekeeper_writes_offsets_down(tmp_path: Path) -> None:
+    """Long before the stop."""
+    quick = {"flush_consumer_offset_interval_ms": 1, "flush_interval_consume_queue_ms": 20}
+    with open_store(tmp_path, **quick) as store:
+        put_all(store, 0, 6)
+        with store.consumer("t", group="g") as consumer:
+            consumer.poll(6)
+            consumer.commit()
+            disk = store.engine.disk
+            until(lambda: ConsumerOffsets(disk, str(tmp_path / "config")).offsets_of("t", "g") == {0: 2, 1: 2, 2: 2})
+
+
+def test_an_offset_beyond_the_queue_goes_back_to_its_end(store: MessageStore) -> None:
+    """Or the messages to come would be skipped."""
+    put_all(store, 0, 3, queues=1)
+    store.engine.consumer_offsets().commit("t", "g", 0, 1000)
+    with store.consumer("t", group="g") as consumer:
+        assert consumer.position(0) == 3
+        put_all(store, 3, 4, queues=1)
+        assert number_of(next(consumer)) == 3
+
+
+def test_an_offset_before_the_queue_goes_on_at_its_begin(tmp_path: Path) -> None:
+    """Its messages were deleted."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 1500, queues=1)
+        store.flush()
+        store.get("t", 0, 0)
+        store.engine.consumer_offsets().commit("t", "g", 0, 10)
+        assert store.delete_before(1 << 17) == 2
+        low = store.min_offset("t", 0)
+        with store.consumer("t", group="g", timeout_s=0) as consumer:
+            assert numbers(consumer) == list(range(low, 1500))
+
+
+# Seeking
+
+
+def test_seek_goes_to_an_offset_and_stays_inside_the_queue(store: MessageStore) -> None:
+    """Back, forward, and past both ends."""
+    put_all(store, 0, 10, queues=1)
+    with store.consumer("t", group="g", timeout_s=0) as consumer:
+        for offset, wanted in ((7, [7, 8, 9]), (0, list(range(10))), (-5, list(range(10))), (99, [])):
+            consumer.seek(0, offset)
+            assert numbers(consumer) == wanted
+        with pytest.raises(InvalidMessage, match="queue 5"):
+            consumer.seek(5, 0)
+
+
+def test_a_message_from_before_a_seek_cannot_be_acknowledged(store: MessageStore) -> None:
+    """It is to be handed out again."""
+    put_all(store, 0, 10, queues=1)
+    with store.consumer("t", group="g") as consumer:
+        found = consumer.poll(5)
+        consumer.seek(0, 0)
+        assert not consumer.ack(found[0])
+        assert consumer.ack(consumer.poll(1)[0])
+        assert store.committed_offsets("t", "g") == {0: 1}
+
+
+def test_seek_to_a_time(tmp_path: Path) -> None:
+    """Every queue at its first message stored then or later."""
+    now = [1_700_000_000_000]
+    with open_store(tmp_path, clock=lambda: now[0]) as store:
+        for number in range(30):
+            now[0] += 1000
+            store.put(message(number))
+        with store.consumer("t", group="g", timeout_s=0) as consumer:
+            until(lambda: consumer.lag() == 30)
+            consumer.seek_to_time(1_700_000_000_000 + 21_000)
+            assert sorted(numbers(consumer)) == list(range(20, 30))
+
+
+def test_a_new_group_may_begin_behind_the_last_message(store: MessageStore) -> None:
+    """What is there is passed over; queues that come later are read from their begin."""
+    put_all(store, 0, 6)
+    store.get("t", 0, 0)
+    with store.consumer("t", group="g", timeout_s=0.2, start="last") as consumer:
+        assert consumer.poll() == []
+        put_all(store, 6, 9)
+        store.put(Message("t", b"9", queue_id=7))
+        assert sorted(numbers(consumer)) == [6, 7, 8, 9]
+    with pytest.raises(ValueError, match="middle"):
+        store.consumer("t", group="g", start="middle")
+
+
+# Sharing
+
+
+def test_queues_are_shared_in_even_blocks(store: MessageStore) -> None:
+    """As RocketMQ's clients do; a third consumer of two queues has none."""
+    assert [block(list(range(8)), number, 3) for number in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert [block([4], number, 2) for number in range(2)] == [[4], []]
+
+
+def test_two_consumers_of_a_group_share_what_comes(store: MessageStore) -> None:
+    """Every message goes to one of them."""
+    put_all(store, 0, 300)
+    store.get("t", 0, 0)
+    first, second = (store.consumer("t", group="g", timeout_s=0) for _ in range(2))
+    assert (first.queues, second.queues) == ([0, 1], [2])
+    got = [numbers(first), numbers(second)]
+    assert sorted(got[0] + got[1]) == list(range(300))
+    assert {number % 3 for number in got[1]} == {2}
+
+
+def test_a_consumer_that_goes_leaves_its_queues_with_what_was_not_acknowledged(store: MessageStore) -> None:
+    """It comes again from the other's hand."""
+    put_all(store, 0, 30)
+    store.get("t", 0, 0)
+    first, second = (store.consumer("t", group="g", timeout_s=0) for _ in range(2))
+    mine = list(second)
+    for stored in mine[:3]:
+        second.ack(stored)
+    second.close()
+    assert sorted(numbers(first)) == sorted([*numbers(mine)[3:], *(number for number in range(30) if number % 3 != 2)])
+
+
+def test_a_message_whose_queue_changed_hands_cannot_be_acknowledged(store: MessageStore) -> None:
+    """The new hand decides."""
+    put_all(store, 0, 30)
+    store.get("t", 0, 0)
+    first = store.consumer("t", group="g", timeout_s=0)
+    found = {stored.queue_id: stored for stored in first.poll(30)}
+    with store.consumer("t", group="g"):
+        assert first.queues == [0, 1]
+        assert not first.ack(found[2])
+        assert first.ack(found[0])
+    with pytest.raises(InvalidMessage):
+        first.position(9)
+
+
+def test_given_queues_are_not_shared(store: MessageStore) -> None:
+    """Who names his queues has them, whoever else has them too."""
+    put_all(store, 0, 30)
+    with store.consumer("t", group="g", queues=[2, 1], timeout_s=0.2) as fixed, store.consumer("t", group="g") as other:
+        assert fixed.queues == [1, 2]
+        until(lambda: other.queues == [0, 1, 2])
+        assert {number % 3 for number in numbers(fixed)} == {1, 2}
+
+
+def test_threads_of_one_group_read_everything_once(store: MessageStore) -> None:
+    """Consumers come, put goes on; nothing is lost, and nothing comes twice while nobody leaves."""
+    store.create_topic("t", 8)
+    for queue_id in range(8):
+        store.put(Message("t", b"-1", queue_id=queue_id))
+    store.get("t", 0, 0)
+    consumers = [store.consumer("t", group="g", timeout_s=1.0) for _ in range(4)]
+    got: list[list[int]] = [[] for _ in consumers]
+
+    def run(number: int) -> None:
+        for stored in consumers[number]:
+            got[number].append(number_of(stored))
+            consumers[number].ack(stored)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    put_all(store, 0, 2000, queues=8)
+    for thread in threads:
+        thread.join()
+    found = [number for part in got for number in part if number >= 0]
+    assert sorted(found) == list(range(2000))
+    assert all(part for part in got)
+    assert sum(store.committed_offsets("t", "g").values()) == 2008
+
+
+# Elsewhere
+
+
+def test_beside_a_writer_it_reads_and_cannot_acknowledge(tmp_path: Path) -> None:
+    """It begins where the group is, sees what comes, and commits nothing."""
+    program = """
+with open_store(root) as store:
+    put_all(store, 0, 30)
+    with store.consumer("t", group="g") as consumer:
+        consumer.poll(9, 5)
+        consumer.commit()
+        store.engine.persist_offsets()
+    said("ready")
+    told()
+    put_all(store, 30, 60, queues=5)
+    told()
+"""
+    with Writer(tmp_path, program) as writer:
+        assert writer.hear() == "ready"
+        with open_store(tmp_path, "r") as reader, reader.consumer("t", group="g") as consumer:
+            found = [next(consumer) for _ in range(21)]
+            writer.tell()
+            found += [next(consumer) for _ in range(30)]
+            assert len(set(numbers(found))) == 51
+            with pytest.raises(StoreReadOnly):
+                consumer.ack(found[0])
+            assert sum(reader.committed_offsets("t", "g").values()) == 9
+            writer.tell()
+            assert writer.wait() == 0
+
+
+def test_beside_a_writer_recovered_to_less_it_says_so(tmp_path: Path) -> None:
+    """What it read last is gone."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 30, queues=1)
+    with open_store(tmp_path, "r") as reader, reader.consumer("t", group="g") as consumer:
+        assert len(consumer.poll(30)) == 30
+        unit_file = tmp_path / "consumequeue" / "t" / "0" / ("0" * 20)
+        data = unit_file.read_bytes()
+        unit_file.write_bytes(data[:200] + bytes(len(data) - 200))
+        with pytest.raises(StoreRewound):
+            consumer.poll(1)
+
+
+@pytest.mark.parametrize(("topic", "group"), [("", "g"), ("t", ""), ("t@x", "g"), ("t", "g@x")])
+def test_names_that_the_file_could_not_hold_are_refused(store: MessageStore, topic: str, group: str) -> None:
+    """Keys are topic@group."""
+    with pytest.raises(StoreError):
+        store.consumer(topic, group=group)
+
+
+def test_a_failed_dispatcher_ends_the_wait_with_its_error(store: MessageStore) -> None:
+    """Nothing would ever come."""
+    put_all(store, 0, 1)
+    with store.consumer("t", group="g") as consumer:
+        assert next(consumer)
+        store.engine.dispatcher.failure = StoreError("damage")
+        with pytest.raises(StoreError, match="damage"):
+            next(consumer)
+        store.engine.dispatcher.failure = None
+    time.sleep(0)

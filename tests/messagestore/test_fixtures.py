@@ -1,0 +1,183 @@
+"""Stores that RocketMQ wrote, opened for writing with and without their queues and index."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.messagestore.kit import files_below, open_small, read_all
+
+HEALTHY = ("plain", "propcrc")
+CRASHED = ("crash-torn", "crash-lost-cq")
+
+
+def drop_derived(store: Path) -> dict[str, bytes]:
+    """Take queues and index away; the queue files as they were."""
+    queues = files_below(store / "consumequeue")
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / "index")
+    return queues
+
+
+def check_queues(world: Any, store: Any, truth: dict[str, Any]) -> None:
+    """Bounds, units and messages of every queue are the manifest's."""
+    assert [(queue["topic"], queue["queueId"]) for queue in truth["queues"]] == sorted(
+        (topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)
+    )
+    for queue in truth["queues"]:
+        name = queue["topic"], queue["queueId"]
+        assert (store.min_offset(*name), store.max_offset(*name)) == (queue["minOffset"], queue["maxOffset"])
+        units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
+        assert units == [tuple(unit) for unit in queue["cq"]]
+        got = read_all(store, *name)
+        assert [message.physical_offset for message in got] == queue["getMessagePhyOffsets"]
+        assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"]
+
+
+def check_messages(store: Any, truth: dict[str, Any]) -> None:
+    """Every record of the manifest is there with all that it holds."""
+    for wanted in truth["messages"]:
+        found = store.message_at(wanted["physicalOffset"])
+        assert found.body == base64.b64decode(wanted["body"] or "")
+        assert (found.topic, found.queue_id, found.queue_offset) == (wanted["topic"], wanted["queueId"], wanted["queueOffset"])
+        assert (found.store_timestamp_ms, found.message_id) == (wanted["storeTimestamp"], wanted["msgId"])
+        assert found.all_properties == wanted["properties"]
+
+
+def check_answers(world: Any, store: Any, truth: dict[str, Any], name: str = "queryMessagePhyOffsets") -> None:
+    """Every query and every search by time."""
+    boundary = world.consumequeue.Boundary
+    for query in truth["queries"]:
+        found = store.query(query["topic"], query["key"], query["begin"], query["end"], query["maxNum"])
+        assert [message.physical_offset for message in found] == query[name], query
+    for queue in truth["queues"]:
+        for time in queue["offsetByTime"]:
+            place = queue["topic"], queue["queueId"], time["timestamp"]
+            found = store.offset_by_time(*place), store.offset_by_time(*place, boundary.UPPER)
+            assert found == (time["lower"], time["upper"]), place
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_real_store_is_opened_for_reading_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
+    """Mode "r": all answers are the manifest's, and the folder is as it was."""
+    fixture = fixture_store(name, own=True)
+    before = files_below(fixture.store)
+    with open_small(world, fixture.store, "r") as store:
+        check_queues(world, store, fixture.truth())
+        check_messages(store, fixture.truth())
+        check_answers(world, store, fixture.truth())
+    assert files_below(fixture.store) == before
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_queues_and_index_gone_and_rebuilt_byte_for_byte(world: Any, fixture_store: Any, name: str) -> None:
+    """Opening for writing makes both again from the log: the queue files to the byte, the index to every answer."""
+    fixture = fixture_store(name, own=True)
+    log = files_below(fixture.store / "commitlog")
+    queues = drop_derived(fixture.store)
+    with open_small(world, fixture.store, "r+") as store:
+        check_queues(world, store, fixture.truth())
+        check_answers(world, store, fixture.truth())
+    assert files_below(fixture.store / "consumequeue") == queues
+    assert files_below(fixture.store / "commitlog") == log
+    assert not (fixture.store / "abort").exists()
+
+
+def test_the_index_is_rebuilt_to_the_byte_under_the_same_clock(world: Any, fixture_store: Any) -> None:
+    """The items, slots and headers of both index files; only names say when they were made."""
+    fixture = fixture_store("plain", own=True)
+    before = list(files_below(fixture.store / "index").values())
+    drop_derived(fixture.store)
+    with open_small(world, fixture.store, "r+"):
+        pass
+    assert list(files_below(fixture.store / "index").values()) == before
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_sizes_are_found_from_a_real_stores_files(world: Any, fixture_store: Any, name: str) -> None:
+    """Nothing is said about sizes, and the store is read with the right ones."""
+    fixture = fixture_store(name)
+    with world.messagestore.MessageStore.open(fixture.store, "r") as store:
+        config = store.config
+        found = config.mapped_file_size_consume_queue, config.max_hash_slot_num, config.max_index_num
+        assert found == (2000, 500, 2000)
+        check_answers(world, store, fixture.truth())
+
+
+def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
+    """Put to a broker's folder: offsets go on where they were, old and new are there after another opening."""
+    fixture = fixture_store("plain", own=True)
+    truth = fixture.truth()
+    with open_small(world, fixture.store, "r+") as store:
+        for number in range(30):
+            message = world.commitlog.Message("HotTopic", b"new", keys=[f"new-{number}"], queue_id=0)
+            assert store.put(message).queue_offset == 705 + number
+        other = store.put(world.commitlog.Message("Fresh", b"new"))
+        assert other.queue_offset == 0
+    with open_small(world, fixture.store, "r+") as store:
+        check_messages(store, truth)
+        assert store.max_offset("HotTopic", 0) == 735
+        assert [message.keys for message in store.query("HotTopic", "new-7")] == [["new-7"]]
+        assert len(read_all(store, "HotTopic")) == 735
+        assert set(store.topics()) == {queue["topic"] for queue in truth["queues"]} | {"Fresh"}
+
+
+def test_putting_to_a_new_topic_never_makes_the_old_ones_count_as_deleted(world: Any, fixture_store: Any) -> None:
+    """A first topics.json in an old store names its topics, so a later rebuild from the log brings every queue back."""
+    fixture = fixture_store("plain", own=True)
+    before = files_below(fixture.store / "consumequeue")
+    with open_small(world, fixture.store, "r+") as store:
+        store.create_topic("Fresh", 4)
+    drop_derived(fixture.store)
+    with open_small(world, fixture.store, "r+"):
+        pass
+    assert files_below(fixture.store / "consumequeue") == before
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_after_a_crash_every_message_unit_and_key_is_there(world: Any, fixture_store: Any, name: str) -> None:
+    """More than the real store keeps: it loses keys after any crash, and units with a queue folder."""
+    fixture = fixture_store(name, own=True)
+    before, recovered = fixture.truth("before.json"), fixture.truth("recovered.json")
+    with open_small(world, fixture.store, "r+") as store:
+        check_messages(store, recovered)
+        end = recovered["maxPhyOffset"]
+        assert store.engine.log.written_offset == end
+        for queue in before["queues"]:
+            units = [tuple(unit) for unit in queue["cq"] if unit[0] + unit[1] <= end]
+            found = store.engine.queues.get(queue["topic"], queue["queueId"]).units()
+            assert [tuple(unit) for _, unit in found] == units
+        for query in before["queries"]:
+            wanted = [offset for offset in query["queryMessagePhyOffsets"] if offset < end]
+            found = store.query(query["topic"], query["key"], query["begin"], query["end"], query["maxNum"])
+            assert [message.physical_offset for message in found] == wanted
+    assert not (fixture.store / "abort").exists()
+
+
+def test_the_cut_bytes_of_a_torn_record_are_kept_and_the_log_is_zero_behind_its_end(world: Any, fixture_store: Any) -> None:
+    """Stale bytes can never come back behind a new record, and nothing of them is lost."""
+    fixture = fixture_store("crash-torn", own=True)
+    end = fixture.truth("recovered.json")["maxPhyOffset"]
+    path = fixture.store / "commitlog" / f"{end // 65536 * 65536:020d}"
+    torn = path.read_bytes()[end % 65536 :].rstrip(b"\0")
+    with open_small(world, fixture.store, "r+"):
+        assert not path.read_bytes()[end % 65536 :].strip(b"\0")
+    kept = [file.read_bytes() for file in (fixture.store / "brokerstore").glob(f"cut-{end:020d}-*")]
+    assert kept == [torn]
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_a_recovered_store_opened_again_is_clean_and_the_same(world: Any, fixture_store: Any, name: str) -> None:
+    """The second opening has nothing to do."""
+    fixture = fixture_store(name, own=True)
+    with open_small(world, fixture.store, "r+") as store:
+        first = {(queue.topic, queue.queue_id): list(queue.units()) for queue in store.engine.queues}
+    queues = files_below(fixture.store / "consumequeue")
+    with open_small(world, fixture.store, "r+") as store:
+        assert store.engine.was_clean
+        assert {(queue.topic, queue.queue_id): list(queue.units()) for queue in store.engine.queues} == first
+    assert files_below(fixture.store / "consumequeue") == queues

@@ -1,0 +1,499 @@
+"""Followers: what they take from a half-written log, and what they survive."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import CHECK_ALL
+from messagestore import MessageStore
+from messagestore.follower import LogFollower
+from storageio import StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
+from storageio.testing import CountingDisk
+from tests.messagestore.writers import LOG_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
+
+
+def log_of(root: Path, count: int, **changes: Any) -> tuple[bytearray, list[int]]:
+    """The first log file with `count` messages in it, and where each record begins and the last one ends."""
+    with open_store(root, **changes) as store:
+        put_all(store, 0, count)
+        starts = [stored.physical_offset for stored in store.engine.log.messages()]
+        end = store.engine.log.written_offset
+    return bytearray(log_files(root)[0].read_bytes()), [*starts, end]
+
+
+class Bench:
+    """A folder with one log file that a test writes by hand, and a follower on it."""
+
+    def __init__(self, root: Path, source: Path) -> None:
+        self.root = root
+        (root / "commitlog").mkdir(parents=True)
+        self.path = root / "commitlog" / ("0" * 20)
+        self.path.write_bytes(bytes(LOG_SIZE))
+        (root / "abort").write_bytes(b"1")
+        self.source = source
+        self.store = open_store(root, "r")
+        self.follower = self.store.follow()
+
+    def write(self, at: int, data: bytes | bytearray) -> None:
+        with open(self.path, "r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    def polled(self) -> list[int]:
+        return [number_of(stored) for stored in self.follower.poll()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Any:
+    made = Bench(tmp_path / "hand", tmp_path / "source")
+    yield made
+    made.follower.close()
+    made.store.close()
+
+
+# What is taken
+
+
+def test_a_record_with_nothing_behind_it_is_taken_at_the_second_look(bench: Bench) -> None:
+    """Place, lengths and body CRC agree, but the properties may be half written: the same bytes must be seen twice."""
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]])
+    assert bench.polled() == []
+    assert until(bench.polled) == [0]
+
+
+def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench) -> None:
+    """A writer was still at its properties."""
+    data, starts = log_of(bench.source, 1)
+    half = bytearray(data[: starts[1]])
+    half[-3:] = bytes(3)
+    bench.write(0, half)
+    assert bench.polled() == []
+    bench.write(0, data[: starts[1]])
+    assert bench.polled() == []
+    found = until(bench.follower.poll)
+    assert [stored.keys for stored in found] == [["k0"]]
+
+
+def test_a_record_with_a_header_behind_it_is_taken_at_once(bench: Bench) -> None:
+    """The writer went on to the next one; that one waits."""
+    data, starts = log_of(bench.source, 2)
+    bench.write(0, data[: starts[2]])
+    assert bench.polled() == [0]
+
+
+def test_a_torn_header_behind_a_record_proves_nothing(bench: Bench) -> None:
+    """Of the next record only size and magic are there."""
+    data, starts = log_of(bench.source, 2)
+    bench.write(0, data[: starts[1] + 8])
+    assert bench.polled() == []
+
+
+def test_a_record_before_a_blank_is_taken_at_once(bench: Bench) -> None:
+    """The file was closed behind it."""
+    data, starts = log_of(bench.source, 1)
+    blank = (LOG_SIZE - starts[1]).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+    bench.write(0, data[: starts[1]] + blank)
+    assert bench.polled() == [0]
+
+
+def test_a_blank_of_a_wrong_size_proves_nothing(bench: Bench) -> None:
+    """It is half written, or none."""
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]] + (5).to_bytes(4, "big") + bytes.fromhex("cbd43194"))
+    assert bench.polled() == []
+
+
+def test_a_record_that_a_unit_points_at_is_taken_at_once(bench: Bench) -> None:
+    """Its writer was done with it when the unit was made; the queue's folder came after the reader opened."""
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]])
+    shutil.copytree(bench.source / "consumequeue", bench.root / "consumequeue")
+    assert bench.polled() == [0]
+
+
+def test_a_unit_that_points_elsewhere_proves_nothing(bench: Bench) -> None:
+    """A queue of another time."""
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]])
+    shutil.copytree(bench.source / "consumequeue", bench.root / "consumequeue")
+    with open(bench.root / "consumequeue" / "t" / "0" / ("0" * 20), "r+b") as unit:
+        unit.write((8).to_bytes(8, "big"))
+    assert bench.polled() == []
+
+
+def test_a_record_with_its_own_checksum_is_taken_at_once(bench: Bench) -> None:
+    """The checksum is over the whole record."""
+    data, starts = log_of(bench.source, 1, enabled_append_prop_crc=True)
+    bench.write(0, data[: starts[1]])
+    assert bench.polled() == [0]
+
+
+@pytest.mark.parametrize("missing", [1, 5, 19, 21, 40])
+def test_a_half_written_checksum_is_not_taken_at_once(bench: Bench, missing: int) -> None:
+    """Any number of the record's last bytes are not there yet."""
+    data, starts = log_of(bench.source, 1, enabled_append_prop_crc=True)
+    bench.write(0, data[: starts[1] - missing])
+    assert bench.polled() == []
+    bench.write(0, data[: starts[1]])
+    found = bench.follower.poll()
+    assert [stored.keys for stored in found] == [["k0"]]
+
+
+def test_a_half_written_body_is_never_taken(bench: Bench) -> None:
+    """Its CRC is wrong however often one looks."""
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1] - 60])
+    for _ in range(3):
+        assert bench.polled() == []
+        time.sleep(0.006)
+    bench.write(0, data[: starts[1]])
+    assert until(bench.polled) == [0]
+
+
+def test_a_record_of_another_place_is_never_taken(bench: Bench) -> None:
+    """Stale bytes say another physical offset."""
+    data, starts = log_of(bench.source, 3)
+    bench.write(0, data[starts[1] : starts[3]])
+    for _ in range(3):
+        assert bench.polled() == []
+        time.sleep(0.006)
+
+
+def test_damage_with_a_whole_record_behind_it_is_said(bench: Bench) -> None:
+    """Bytes that stay as they are and are no record, while the writer went on."""
+    data, starts = log_of(bench.source, 3)
+    data[starts[1] + 90] ^= 1
+    bench.write(0, data[: starts[3]])
+    assert bench.follower.poll(1) or until(bench.polled) == [0]
+    with pytest.raises(StoreCorrupt, match="bad_body_crc"):
+        until(bench.polled)
+
+
+# Where it goes
+
+
+def test_it_follows_across_files_that_come_later(tmp_path: Path) -> None:
+    """The next log file is found when there is one."""
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
+        put_all(writer, 0, 10)
+        assert [number_of(next(follower)) for _ in range(10)] == list(range(10))
+        put_all(writer, 10, 1500)
+        assert [number_of(next(follower)) for _ in range(1490)] == list(range(10, 1500))
+        assert len(log_files(tmp_path)) > 3
+        assert follower.position == writer.engine.log.written_offset
+
+
+def test_it_starts_at_a_record_and_ends_at_its_time_out(tmp_path: Path) -> None:
+    """`start` is a physical offset; the iteration ends when nothing came for so long."""
+    with open_store(tmp_path) as writer:
+        put_all(writer, 0, 5)
+        start = writer.get("t", 0, 1).messages[0].physical_offset
+    with open_store(tmp_path, "r") as reader:
+        assert [number_of(stored) for stored in reader.follow(start, timeout_s=0.05)] == [3, 4]
+
+
+def test_it_follows_in_the_writing_process_too(tmp_path: Path) -> None:
+    """There it is told of progress, across files."""
+    with open_store(tmp_path) as store, store.follow(timeout_s=20) as follower:
+        thread = threading.Thread(target=put_all, args=(store, 0, 1500))
+        thread.start()
+        assert [number_of(next(follower)) for _ in range(1500)] == list(range(1500))
+        thread.join()
+        assert follower.position == store.engine.log.written_offset
+
+
+def test_durable_in_the_writing_process_is_what_was_flushed(tmp_path: Path) -> None:
+    """Nothing before the flush, everything behind it."""
+    slow = {"flush_interval_commit_log_ms": 60_000}
+    with open_store(tmp_path, **slow) as store, store.follow(end="durable") as follower:
+        put_all(store, 0, 5)
+        assert follower.poll() == []
+        store.flush()
+        assert [number_of(stored) for stored in follower.poll()] == list(range(5))
+
+
+def test_durable_beside_a_writer_is_what_the_checkpoint_vouches_for(tmp_path: Path) -> None:
+    """Stored three seconds before its time or earlier; everything when there is no abort file."""
+    root = tmp_path / "store"
+    times = iter(range(1000, 100_000, 1000))
+    with open_store(root, clock=lambda: next(times)) as store:
+        for number in range(8):
+            store.put(message(number))
+        stored_ms = [stored.store_timestamp_ms for stored in store.engine.log.messages()]
+    values = [stored_ms[6], stored_ms[6], 0]
+    (root / "checkpoint").write_bytes(b"".join(value.to_bytes(8, "big") for value in values).ljust(4096, b"\0"))
+    with open_store(root, "r") as reader:
+        (root / "abort").write_bytes(b"1")
+        with reader.follow(end="durable") as follower:
+            safe = [number_of(stored) for stored in follower.poll()]
+            assert safe == [number for number in range(8) if stored_ms[number] <= stored_ms[6] - 3000]
+            (root / "abort").unlink()
+            assert [number_of(stored) for stored in follower.poll()] == list(range(len(safe), 8))
+
+
+def test_it_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
+    """Opening, following and reading ask the disk only to look."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 50)
+    disk = CountingDisk()
+    with open_store(tmp_path, "r", disk=disk) as reader:
+        assert len(list(reader.follow(timeout_s=0))) == 50
+        assert reader.get("t", 0, 0).messages
+        assert reader.query("t", "k7")
+    assert set(disk.counts) <= {"open", "list", "stat", "read", "size", "map"}
+
+
+def test_closing_it_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
+    """A loop that waits for ever can be ended, in the writing process and beside it."""
+    with open_store(tmp_path) as store, open_store(tmp_path, "r") as reader:
+        for where in (store, reader):
+            follower = where.follow()
+            thread = threading.Thread(target=lambda given=follower: list(given))
+            thread.start()
+            follower.close()
+            thread.join(20)
+            assert not thread.is_alive()
+            with pytest.raises(StoreClosed):
+                follower.poll()
+
+
+def test_closing_the_store_ends_the_wait_with_an_error(tmp_path: Path) -> None:
+    """What waits is told."""
+    with open_store(tmp_path) as store:
+        follower = store.follow()
+        store.close()
+        with pytest.raises(StoreClosed):
+            next(follower)
+
+
+def test_an_unknown_end_is_refused(tmp_path: Path) -> None:
+    """A slip of the pen."""
+    with open_store(tmp_path) as store, pytest.raises(ValueError, match="flushed"):
+        store.follow(end="flushed")
+
+
+# What it survives
+
+
+def test_files_deleted_before_they_were_read_are_passed_over(tmp_path: Path) -> None:
+    """The follower goes on with the first file that is left, and says how much it missed."""
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow() as follower:
+        put_all(writer, 0, 1500)
+        writer.flush()
+        writer.get("t", 0, 0)
+        assert writer.delete_before(2 * LOG_SIZE) == 2
+        first = number_of(until(follower.poll)[0])
+        assert first == number_of(next(writer.engine.log.messages()))
+        assert follower.skipped_bytes == 2 * LOG_SIZE
+
+
+def test_a_file_that_is_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
+    """Its map lives on, and nothing between is missed."""
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(timeout_s=1) as follower:
+        put_all(writer, 0, 700)
+        assert number_of(next(follower)) == 0
+        writer.flush()
+        writer.get("t", 0, 0)
+        assert writer.delete_before(LOG_SIZE) == 1
+        assert [number_of(stored) for stored in follower] == list(range(1, 700))
+        assert follower.skipped_bytes == 0
+
+
+def test_it_follows_a_writer_process_that_rolls_and_deletes(tmp_path: Path) -> None:
+    """Every message of a live writer, in order, though old files go meanwhile; queues and index are seen as they grow."""
+    program = """
+with open_store(root) as store:
+    said("open")
+    for part in range(20):
+        put_all(store, 100 * part, 100 * part + 100)
+        said(part)
+        told()
+        store.flush(); store.get("t", 0, 0)
+        store.delete_before(store.engine.log.written_offset - 2 * LOG_SIZE)
+"""
+    with Writer(tmp_path, program) as writer:
+        assert writer.hear() == "open"
+        with open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
+            for part in range(20):
+                assert writer.hear() == str(part)
+                wanted = list(range(100 * part, 100 * part + 100))
+                assert [number_of(next(follower)) for _ in wanted] == wanted
+                until(lambda last=wanted[-1]: reader.query("t", f"k{last}"))
+                until(lambda last=wanted[-1]: reader.max_offset("t", last % 3) == last // 3 + 1)  # a unit comes behind its keys
+                last = reader.get("t", wanted[-1] % 3, wanted[-1] // 3)
+                assert [number_of(stored) for stored in last.messages] == [wanted[-1]]
+                writer.tell()
+            assert writer.wait() == 0
+            assert reader.min_offset("t", 0) > 0
+            assert reader.engine.log.min_offset > 0
+
+
+def test_it_goes_on_after_the_writer_was_killed_and_recovered(tmp_path: Path) -> None:
+    """A killed process loses nothing that was written, so nothing is rewound: the next writer's messages follow."""
+    program = """
+store = open_store(root)
+put_all(store, int(told()), int(told()))
+said("done")
+told()
+"""
+    with Writer(tmp_path, program) as writer:
+        writer.tell("0")
+        writer.tell("900")
+        assert writer.hear() == "done"
+        with open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
+            assert [number_of(next(follower)) for _ in range(900)] == list(range(900))
+            writer.kill()
+            with Writer(tmp_path, program) as second:
+                second.tell("900")
+                second.tell("1800")
+                assert [number_of(next(follower)) for _ in range(900)] == list(range(900, 1800))
+                assert second.hear() == "done"
+                assert reader.max_offset("t", 0) >= 299
+
+
+def lose_tail(root: Path, reader: MessageStore, kept: int) -> None:
+    """What a dead machine does to pages that were not synced: everything behind record `kept` is zero, later files are gone."""
+    end = 0
+    for number, stored in enumerate(reader.engine.log.messages()):
+        if number == kept:
+            end = stored.physical_offset
+            break
+    for path in log_files(root):
+        start = int(path.name)
+        if start > end:
+            path.unlink()
+        elif end < start + LOG_SIZE:
+            with open(path, "r+b") as file:
+                file.seek(end - start)
+                file.write(bytes(start + LOG_SIZE - end))
+
+
+@pytest.mark.parametrize(("put", "kept"), [(100, 60), (900, 60)])
+def test_a_writer_recovered_to_less_is_a_rewind(tmp_path: Path, put: int, kept: int) -> None:
+    """The record the follower stood on is another one now, or its file is gone: it says so, and stays there."""
+    program = f"""
+store = open_store(root)
+put_all(store, 0, {put})
+store.get("t", 0, 0)
+said("done")
+told()
+"""
+    with Writer(tmp_path, program) as writer:
+        assert writer.hear() == "done"
+        with open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
+            assert [number_of(next(follower)) for _ in range(put)] == list(range(put))
+            writer.kill()
+            lose_tail(tmp_path, reader, kept)
+            with open_store(tmp_path) as second:
+                put_all(second, 5000, 5500)
+                second.get("t", 0, 0)
+                with pytest.raises(StoreRewound):
+                    next(follower)
+                with pytest.raises(StoreRewound):
+                    next(follower)
+                assert [number_of(stored) for stored in reader.follow(timeout_s=0.1)][kept:] == list(range(5000, 5500))
+                # what keeps no place sees the store as it is now
+                assert reader.max_offset("t", 0) == second.max_offset("t", 0)
+                assert [number_of(stored) for stored in reader.read("t", 0)] == [
+                    number_of(stored) for stored in second.read("t", 0)
+                ]
+                assert [number_of(stored) for stored in reader.query("t", "k5007")] == [5007]
+
+
+def test_a_zeroed_tail_is_a_rewind_before_anything_new_comes(tmp_path: Path) -> None:
+    """The recovered writer has put nothing yet."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+    with open_store(tmp_path, "r") as reader, reader.follow() as follower:
+        assert len(until(follower.poll)) == 10
+        lose_tail(tmp_path, reader, 5)
+        with pytest.raises(StoreRewound, match="physical offset"):
+            follower.poll()
+
+
+# Reading beside a writer
+
+
+def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_path: Path) -> None:
+    """Log, queue and index files of other lengths than the defaults."""
+    (tmp_path / "commitlog").mkdir()
+    with MessageStore.open(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
+        assert reader.topics() == []
+        assert reader.get("t", 0, 0).messages == []
+        with open_store(tmp_path) as writer:
+            put_all(writer, 0, 1500)
+            assert [number_of(next(follower)) for _ in range(1500)] == list(range(1500))
+            writer.get("t", 0, 0)
+            assert reader.topics() == ["t"]
+            assert reader.queue_ids("t") == [0, 1, 2]
+            assert number_of(reader.get("t", 2, 450).messages[0]) == 1352
+            assert [number_of(stored) for stored in reader.query("t", "k1400")] == [1400]
+
+
+def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
+    """Its blocks are being allocated: it has not its length yet."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+    with open_store(tmp_path, "r") as reader:
+        half = tmp_path / "commitlog" / f"{LOG_SIZE:020d}"
+        half.write_bytes(b"")
+        assert len(list(reader.follow(timeout_s=0.05))) == 10
+        half.write_bytes(bytes(LOG_SIZE // 2))
+        assert len(list(reader.follow(timeout_s=0.05))) == 10
+        half.write_bytes(bytes(LOG_SIZE))
+        assert len(list(reader.follow(timeout_s=0.05))) == 10
+        until(lambda: reader.message_at(0) and len(reader.engine.log.queue.files) == 2)
+
+
+def test_nothing_is_listed_again_while_no_folder_changes(tmp_path: Path) -> None:
+    """A look costs a few stats."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+    old = time.time() - 100
+    for folder in ("commitlog", "index"):
+        os.utime(tmp_path / folder, (old, old))
+    disk = CountingDisk()
+    with open_store(tmp_path, "r", disk=disk) as reader:
+        reader.max_offset("t", 0)
+        before = disk.counts
+        for _ in range(10):
+            assert reader.max_offset("t", 0) == 4
+        more = disk.counts - before
+        assert more["list"] == 0
+        assert more["map"] == 0
+        assert more["stat"] <= 60
+
+
+def test_a_page_read_while_its_file_goes_says_so(tmp_path: Path) -> None:
+    """A reader that knew the old beginning gets the new one."""
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader:
+        put_all(writer, 0, 1500)
+        writer.flush()
+        writer.get("t", 0, 0)
+        assert number_of(reader.get("t", 0, 0).messages[0]) == 0
+        writer.delete_before(2 * LOG_SIZE)
+        page = reader.get("t", 0, 0)
+        assert (page.status.name, page.next_offset) == ("OFFSET_TOO_SMALL", writer.min_offset("t", 0))
+        assert reader.min_offset("t", 0) == writer.min_offset("t", 0) > 0
+        assert reader.earliest_time() == writer.earliest_time()
+
+
+def test_reading_stays_reading(tmp_path: Path) -> None:
+    """A read-only store refuses to put and to delete."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 1)
+    with open_store(tmp_path, "r") as reader:
+        for call in (lambda: reader.put(message(1)), reader.delete_expired, lambda: reader.delete_before(5), reader.flush):
+            with pytest.raises(StoreReadOnly):
+                call()
+        follower = reader.follow()
+        assert isinstance(follower, LogFollower)
+        assert reader.engine.log.check(0, CHECK_ALL) > 0

@@ -1,0 +1,146 @@
+"""A queue as Arrow batches: the same messages as `read`, column by column."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from messagestore import MessageStore, queue_columns
+from storageio import StoreClosed, StoreCorrupt
+from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
+
+
+def rows_of(
+    store: MessageStore, queue_id: int = 0, start: int = 0, stop: int | None = None, **how: Any
+) -> list[dict[str, Any]]:
+    return list(store.read_columns("t", queue_id, start, stop, **how).read_all().to_pylist())
+
+
+def as_row(stored: Any) -> dict[str, Any]:
+    """The columns of a message object that need no other form."""
+    names = (
+        "topic", "queue_id", "queue_offset", "physical_offset", "size", "body_crc", "flag", "sys_flag", "born_timestamp_ms",
+        "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset", "message_id", "tags",
+        "keys", "body",
+    )  # fmt: skip
+    return {name: getattr(stored, name) for name in names}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with open_store(tmp_path) as made:
+        put_all(made, 0, 1500, tags="paid")
+        yield made
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 500), (100, 101), (99, 301), (7, 7), (500, None), (-3, 9999)])
+def test_columns_are_what_read_gives(store: MessageStore, start: int, stop: int | None) -> None:
+    """Every range, across log files and queue files."""
+    wanted = [as_row(stored) for stored in store.read("t", 1, max(start, 0), stop)]
+    found = rows_of(store, 1, start, stop)
+    assert [{name: row[name] for name in row if name not in ("magic", "properties")} for row in found] == wanted
+    assert len({row["physical_offset"] // LOG_SIZE for row in rows_of(store, 1)}) > 3
+
+
+def test_only_the_wanted_columns_are_made(store: MessageStore) -> None:
+    """In the order asked for; an unknown one is refused."""
+    reader = store.read_columns("t", 0, columns=["body", "queue_offset"])
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert reader.schema.names == ["body", "queue_offset"]
+    assert reader.read_all().column("queue_offset").to_pylist() == list(range(500))
+    with pytest.raises(ValueError, match="colour"):
+        store.read_columns("t", 0, columns=["colour"])
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [("nobody", 0), ("t", 9)])
+def test_an_unknown_queue_is_empty(store: MessageStore, topic: str, queue_id: int) -> None:
+    """With the schema of any other."""
+    table = store.read_columns(topic, queue_id).read_all()
+    assert table.num_rows == 0
+    assert "body" in table.schema.names
+
+
+def test_a_fixture_of_the_real_store_gives_the_same_both_ways(fixture_store: Any) -> None:
+    """Every queue of a real broker's folder."""
+    fixture = fixture_store("plain")
+    with MessageStore.open(fixture.store, "r") as store:
+        seen = 0
+        for topic in store.topics():
+            for queue_id in store.queue_ids(topic):
+                wanted = [as_row(stored) for stored in store.read(topic, queue_id)]
+                rows = store.read_columns(topic, queue_id).read_all().to_pylist()
+                found = [{name: row[name] for name in row if name not in ("magic", "properties")} for row in rows]
+                assert found == wanted
+                seen += len(found)
+        assert seen > 100
+
+
+def test_bodies_bound_a_batch(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows there are; one record may be more than the bound."""
+    monkeypatch.setattr(queue_columns, "BATCH_BYTES", 1000)
+    sizes = [sum(batch.column("size").to_pylist()) for batch in store.read_columns("t", 0, columns=["size"])]
+    assert max(sizes) <= 1000
+    monkeypatch.setattr(queue_columns, "BATCH_BYTES", 1)
+    assert [batch.num_rows for batch in store.read_columns("t", 0, 0, 5, columns=["size"])] == [1] * 5
+
+
+def test_what_left_the_log_is_passed_over(store: MessageStore) -> None:
+    """Before the call, and while the batches are read."""
+    store.flush()
+    batches = iter(store.read_columns("t", 0, columns=["queue_offset"]))
+    first = next(batches).column(0).to_pylist()
+    assert store.delete_before(3 * LOG_SIZE) == 3
+    rest = [number for batch in batches for number in batch.column(0).to_pylist()]
+    low = store.min_offset("t", 0)
+    assert first[0] == 0
+    assert [number for number in rest if number >= low] == list(range(low, 500))
+    assert [row["queue_offset"] for row in rows_of(store)] == list(range(low, 500))
+
+
+@pytest.mark.parametrize("damage", ["body", "unit offset", "unit size"])
+def test_damage_is_said_and_not_read_over(tmp_path: Path, damage: str) -> None:
+    """A record that is none, or a unit that points elsewhere."""
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        put_all(store, 0, 30)
+        target = next(iter(store.read("t", 0, 4)))
+    if damage == "body":
+        path, at = log_files(root)[0], target.physical_offset + 90
+    else:
+        path = root / "consumequeue" / "t" / "0" / ("0" * 20)
+        at = 4 * 20 + (7 if damage == "unit offset" else 11)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with open_store(root, "r") as reader, pytest.raises(StoreCorrupt):
+        rows_of(reader)
+
+
+def test_a_reader_beside_a_writer_sees_what_came(tmp_path: Path) -> None:
+    """And a closed store gives none."""
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader:
+        put_all(writer, 0, 30)
+        writer.get("t", 0, 0)
+        assert len(rows_of(reader)) == 10
+        put_all(writer, 30, 900)
+        writer.get("t", 0, 0)
+        assert [int(row["body"].split()[0]) for row in rows_of(reader, 2)] == list(range(2, 900, 3))
+    with pytest.raises(StoreClosed):
+        reader.read_columns("t", 0)
+
+
+def test_columns_outlive_the_store(tmp_path: Path) -> None:
+    """A batch owns its bytes."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 30)
+        table = store.read_columns("t", 0).read_all()
+        thread = threading.Thread(target=put_all, args=(store, 30, 60))
+        thread.start()
+        thread.join()
+    shutil.rmtree(tmp_path)
+    assert [int(body.as_py().split()[0]) for body in table.column("body")] == list(range(0, 30, 3))

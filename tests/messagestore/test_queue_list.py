@@ -1,0 +1,40 @@
+"""A queue whose folder is gone after a clean stop."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two queues of thirty messages each, cleanly closed."""
+    with MessageStore.open(tmp_path / "store", config=SMALL) as store:
+        for number in range(60):
+            store.put(Message("orders", b"%d" % number, queue_id=number % 2, keys=[f"k{number}"]))
+    return tmp_path / "store"
+
+
+def test_a_lost_queue_is_built_again_when_the_store_is_opened_for_writing(folder: Path) -> None:
+    """It began again at 0, and a reader met two messages of one number."""
+    shutil.rmtree(folder / "consumequeue" / "orders" / "1")
+    with MessageStore.open(folder) as store:
+        assert store.put(Message("orders", b"next", queue_id=1)).queue_offset == 30
+        wanted = [b"%d" % number for number in range(1, 60, 2)] + [b"next"]
+        assert [message.body for message in store.read("orders", 1)] == wanted
+
+
+def test_a_damaged_list_is_no_reason_not_to_open(folder: Path) -> None:
+    """Nothing is known to be missing then."""
+    (folder / "brokerstore" / "queues.json").write_bytes(b"\0\0[")
+    with MessageStore.open(folder) as store:
+        assert store.max_offset("orders", 0) == 30
