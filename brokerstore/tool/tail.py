@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from commitlog import StoredMessage
 from commitlog.findings import Finding
@@ -15,8 +13,6 @@ from commitlog.walk import LogFiles
 from .codes import CLEAN, PROBLEM
 from .log_commands import Wanted, show_header, show_row, tell
 from .target import Target
-
-LOOK_S = 0.05
 
 
 def show_tail(target: Target, as_json: bool, wanted: Wanted, lines: int, follow: bool) -> int:
@@ -56,30 +52,9 @@ def _wanted(files: LogFiles, wanted: Wanted, told: list[Finding]) -> Iterator[St
 
 
 def following(target: Target, start: int) -> Iterator[StoredMessage]:
-    """Messages from a physical offset on, waiting for more: the store's own follower, where this version has one."""
+    """Messages from a physical offset on, waiting for more."""
     from .queue_commands import open_store
 
     sys.stdout.flush()
-    with open_store(target) as store:
-        follow: Any = getattr(store, "follow", None)
-        yield from follow(start) if follow is not None else _looking(target, start)
-
-
-def _looking(target: Target, at: int) -> Iterator[StoredMessage]:
-    """Look again and again for the next whole record."""
-    files = target.files()
-    while True:
-        found, file = files.message_at(at), files.find(at)
-        if isinstance(found, StoredMessage):
-            yield found
-            at += found.size
-        elif _is_closed(files, found) and file is not None:
-            at = file.start_offset + file.size_bytes
-        else:
-            time.sleep(LOOK_S)
-            files = target.files()
-
-
-def _is_closed(files: LogFiles, found: Finding | None) -> bool:
-    """Whether what stands there ends a file that another one follows."""
-    return found is not None and found.kind in ("blank", "torn") and found.file != files.files[-1].path
+    with open_store(target) as store, store.follow(start) as follower:
+        yield from follower
