@@ -27,6 +27,7 @@ from .dispatcher import DispatchService
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
 from .index_note import drop_note, read_note
+from .left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
 from .queue_list import missing_queues, write_queue_list
@@ -202,7 +203,7 @@ class Engine:
             start,
             end.last_offset,
         )
-        self.dispatcher.is_ignored = lambda topic: is_deleted(self.topics, topic)
+        self.dispatcher.is_ignored = left_alone(self.disk, self.places.root, self.topics)
         self.housekeeper = Housekeeper(
             self.log,
             self.queues,

@@ -200,3 +200,19 @@ def test_the_plan_for_people(fixture_store: Any) -> None:
     shown = run("recover", fixture.store).out
     assert "cut the crash tail at 237596" in shown
     assert "--apply does it" in shown
+
+
+@pytest.mark.parametrize("name", ["lmq", "batchcq", "cqext", "broker-ext"])
+def test_queues_of_other_kinds_survive(fixture_store: Any, name: str) -> None:
+    """Light queues, batch queues, extended units: an unclean stop recovered, then queues rebuilt."""
+    fixture = fixture_store(name, own=True)
+    folders = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+    before = {folder: tree(fixture.store / folder) for folder in folders}
+    (fixture.store / "abort").touch()
+    assert run("recover", "--apply", fixture.store).code == 7
+    assert run("verify", fixture.store).code == 0
+    assert {folder: tree(fixture.store / folder) for folder in folders} == before
+    assert run("rebuild", fixture.store).code == 0
+    assert run("verify", fixture.store).code == 0
+    for folder in folders:
+        assert tree(fixture.store / folder).keys() == before[folder].keys()
