@@ -16,6 +16,12 @@ What the words promise
 - *checkpoint*: claims only what is on the disk.  Order: record bytes, log sync, acknowledgement, queue sync, index sync,
   checkpoint, removal of `abort`.
 
+- *committed*: with a transient store pool, written to the files.  Only then is a record seen by anybody; what is not yet
+  committed dies with the process.  Without a pool what is written is committed.
+
+A store opened with "r" beside a writer, ours or a broker, sees what came since (`reader_view.py`); `follow` iterates over the
+log as it grows (`follower.py`), `consumer` over a topic for a group (`consumer.py`).  `retention.py` takes old files away.
+
 One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
 flusher, housekeeper; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.
 """
@@ -29,6 +35,8 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 
 if TYPE_CHECKING:
     from .config import FlushMode, Role, StoreConfig
+    from .consumer import Consumer
+    from .follower import Follower
     from .message_store import MessageStore, PutFuture
     from .reads import GetStatus, Page
 
@@ -36,8 +44,10 @@ _ROOMS = {
     **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
     **dict.fromkeys(("MessageStore", "PutFuture"), ".message_store"),
     **dict.fromkeys(("GetStatus", "Page"), ".reads"),
+    "Consumer": ".consumer",
+    "Follower": ".follower",
 }
-__all__ = ["FlushMode", "GetStatus", "MessageStore", "Page", "PutFuture", "Role", "StoreConfig"]
+__all__ = ["Consumer", "FlushMode", "Follower", "GetStatus", "MessageStore", "Page", "PutFuture", "Role", "StoreConfig"]
 
 
 def __getattr__(name: str) -> Any:

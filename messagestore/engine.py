@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, QueueOffsets
@@ -17,7 +18,7 @@ from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import IndexFiles, find_shape, index_paths
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
-from storageio import Disk, FolderLock, StoreClosed, StoreError, process_id
+from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
 from .abort_file import AbortFile
 from .checkpoint import Checkpoint
@@ -41,6 +42,8 @@ from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
+OPEN_TRIES = 4
+OPEN_PAUSE_S = 0.02
 
 
 class Places:
@@ -91,11 +94,12 @@ class Engine:
             self._lock = disk.lock(self.places.lock)
         try:
             self.config = found_sizes(config, self.places, disk)
-            self._load(clock)
             if writable:
+                self._load(clock)
                 self._recover()
                 self._start()
             else:
+                self._load_beside_writer(clock)
                 self.view = ReaderView(disk, self.log, self.queues, self.index)
         except BaseException:
             self._release()
@@ -124,6 +128,18 @@ class Engine:
         self.abort_file = AbortFile(disk, places.root)
         self.was_clean = not self.abort_file.is_present
         self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
+
+    def _load_beside_writer(self, clock: Callable[[], int] | None) -> None:
+        """As `_load`; a file that a writer is just making has not its length yet, so a folder in use gets a second chance."""
+        for _ in range(OPEN_TRIES):
+            try:
+                self._load(clock)
+                return
+            except (StoreCorrupt, DiskError):
+                if not AbortFile(self.disk, self.places.root).is_present:
+                    raise
+            time.sleep(OPEN_PAUSE_S)
+        self._load(clock)
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Next queue offsets of a topic, from its queues."""

@@ -30,6 +30,7 @@ from storageio import (
 )
 from storebytes.java_hash import java_hash_code
 
+from .compression import decompress
 from .config import Role, StoreConfig
 from .consumer import Consumer
 from .engine import Engine
@@ -436,6 +437,14 @@ class MessageStore:
         """Queue id to the offset of the first message that a group is not done with."""
         self._engine.check_open()
         return self._engine.consumer_offsets().offsets_of(topic, group)
+
+    def plain_body(self, message: StoredMessage) -> bytes:
+        """A message's body as its producer gave it: decompressed where a client compressed it (system flag bit 0).
+
+        Raises `StoreCorrupt` for bytes that are not what the flag says, or that grow beyond 64 MiB, and `MissingExtra` where
+        LZ4 or Zstandard is not installed.
+        """
+        return decompress(message.body, message.sys_flag, file=self.path, offset=message.physical_offset)
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """The message whose record begins there, None when none does."""

@@ -14,8 +14,6 @@ from __future__ import annotations
 import errno
 import threading
 
-import numpy
-
 from commitlog import CommitLog, MappedFile
 from commitlog.layout import BLANK_SIZE
 from storageio import DiskError
@@ -47,6 +45,8 @@ class BufferPool:
             if self._left == 0:
                 raise DiskError("borrow a buffer", path, errno.ENOMEM, "every buffer of the transient store pool is in use")
             self._left -= 1
+        import numpy  # 80 ms, and few stores have a pool
+
         return numpy.zeros(self._size_bytes, dtype=numpy.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:

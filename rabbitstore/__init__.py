@@ -10,9 +10,9 @@ A virtual host's folder (docs/formats/rabbitmq-folder.md):
     recovery.dets, */clean.dot, */*.ets         written by RabbitMQ at a clean stop, read and deleted at the next start
     brokerstore/                                ours; RabbitMQ ignores it
 
-Opened with mode "r" (`RabbitStore.open(path, "r")`) nothing is changed: `queues`, `messages`, `verify.verify`,
-`recovery.plan`.  Opened for writing, in this order: lock, read the clean-stop files, delete them, replay the journals, add
-up the references, scan the message files, go on.
+Opened with mode "r" (`RabbitStore.open(path, "r")`) nothing is changed: `queues`, `messages`; nor by `verify`,
+`statistics` and `plan_recovery`.  `apply_recovery` does what a plan says.  Opened for writing, in this order: lock, read
+the clean-stop files, delete them, replay the journals, add up the references, scan the message files, go on.
 
 What the words mean:
 
@@ -29,27 +29,37 @@ RabbitMQ opens what we write as after a crash: it rebuilds its counts, and flags
 must be declared in its own database, or it deletes their folders.
 """
 
+from .check import Checked, verify
 from .errors import StoreBroken, UnknownDelivery, UnknownQueue
 from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
 from .live_queue import Delivery
 from .problems import Problem
+from .recover import Plan, apply_recovery, plan_recovery
 from .settings import IndexSettings, RabbitSettings, StoreSettings
+from .statistics import Statistics, statistics
 from .store import RabbitStore
 from .stored_message import StoredMessage
 
 __all__ = [
+    "Checked",
     "Delivery",
     "IndexSettings",
+    "Plan",
     "Problem",
     "QueueInfo",
     "RabbitSettings",
     "RabbitStore",
+    "Statistics",
     "StoreBroken",
     "StoreSettings",
     "StoredMessage",
     "UnknownDelivery",
     "UnknownQueue",
     "VhostFolder",
+    "apply_recovery",
     "find_vhosts",
     "is_vhost_folder",
+    "plan_recovery",
+    "statistics",
+    "verify",
 ]

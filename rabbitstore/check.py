@@ -27,7 +27,8 @@ _RECORD_KINDS = {"bad_term", "wrong_term_id"}
 class Checked:
     """What `verify` found.
 
-    `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to.
+    `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to;
+    `found_behind`, whole records behind damage, which a scan does not reach.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Checked:
     files: int = 0
     lost: list[tuple[QueueFolder, IndexEntry]] = field(default_factory=list)
     bad_records: dict[str, set[int]] = field(default_factory=dict)
+    found_behind: dict[str, list[Record]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -62,6 +64,8 @@ def verify(path: str, disk: Disk = REAL_DISK) -> Checked:
             _check_queue(folder, queue, found, counts)
         for store in folder.stores.values():
             _check_tables(folder, store, found, counts)
+            for number, records in store.found_behind.items():
+                found.found_behind[f"{store.name}/{number}.rdq"] = records
     finally:
         folder.close()
     found.problems = list(dict.fromkeys((*folder.problems, *found.problems)))

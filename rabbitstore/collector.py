@@ -15,8 +15,8 @@ from storageio import DiskError, File, Mode
 
 from .layout import RECORD_END_MARK
 from .records import Record, scan_records
-from .shared_store import SharedStore
-from .store_state import FileSummary
+from .shared_store_cy import SharedStore
+from .store_state_cy import FileSummary
 
 _COPY_BYTES = 4 * 1024 * 1024
 

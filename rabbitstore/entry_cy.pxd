@@ -2,6 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 
 @cython.final
+@cython.no_gc
 @cython.freelist(256)
 cdef class IndexEntry:
     cdef public I64 seq_id, expiry_us, size, offset

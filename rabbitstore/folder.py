@@ -182,12 +182,15 @@ class VhostFolder:
     def _find_stored(self, entry: IndexEntry) -> tuple[bytes, str, int] | None:
         """(term, file, offset) from the store that has it."""
         for name in store_names(entry.persistent):
-            place = self.stores[name].places.get(entry.msg_id)
-            if place is not None:
-                number, record = place
-                term = self.stores[name].term(number, record)
-                if term is not None:
-                    return term, f"{name}/{number}.rdq", record.offset
+            store = self.stores[name]
+            place = store.place(entry.msg_id)
+            term = store.term(*place) if place is not None else None
+            if place is not None and term is None:  # moved by a collector since the scan
+                store.forget()
+                place = store.place(entry.msg_id)
+                term = store.term(*place) if place is not None else None
+            if place is not None and term is not None:
+                return term, f"{name}/{place[0]}.rdq", place[1].offset
         return None
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from storageio import StoreError
 
 from .live_queue import LiveQueue
-from .rates import INFINITY
+from .rates_cy import INFINITY
+from .variable_queue_cy import VariableQueue
 
 if TYPE_CHECKING:
     from .store import RabbitStore
@@ -84,7 +85,7 @@ def balance_memory(queues: list[LiveQueue], limit_bytes: int) -> None:
                     _limit(part, share)
 
 
-def _limit(part, share) -> None:  # type: ignore[no-untyped-def]
+def _limit(part: VariableQueue, share: float) -> None:
     held = part.ram_count + len(part.ram_pending)
     duration_s = part.duration_s()
     if duration_s == INFINITY:

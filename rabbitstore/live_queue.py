@@ -14,7 +14,7 @@ from .content import Content, decode_content
 from .entry_cy import IndexEntry
 from .errors import UnknownDelivery
 from .own_files import QueueOptions
-from .variable_queue import VariableQueue
+from .variable_queue_cy import VariableQueue
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class LiveQueue:
         if not self.direct:
             return None
         part, message = self.direct.popleft()
-        assert message.term is not None
-        return self._delivery(part, message.seq_id, message.term, False, is_kept=True)
+        term = message.term if message.term is not None else part.read_term(message)  # pressure may have dropped it
+        return self._delivery(part, message.seq_id, term, False, is_kept=True)
 
     def _delivery(self, part: VariableQueue, seq_id: int, term: bytes, redelivered: bool, *, is_kept: bool) -> Delivery:
         tag = self._next_tag

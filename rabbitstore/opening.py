@@ -18,9 +18,9 @@ from .own_files import QueueOptions, delete_clean, read_options, write_options
 from .paths import read_if_there
 from .problems import Problem
 from .queue_folder import QueueFolder
-from .queue_index import QueueIndex
+from .queue_index_cy import QueueIndex
 from .settings import IndexSettings, RabbitSettings
-from .shared_store import SharedStore
+from .shared_store_cy import SharedStore
 from .store_recovery import open_store
 from .tables import RecoveryRow
 
@@ -84,7 +84,12 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     _delete_clean_files(disk, path)
     _delete_transient_store(disk, path)
     parts = _load_parts(disk, queue_folders, options, terms, index_settings)
-    persistent, lost = _open_persistent(disk, path, settings, parts)
+    try:
+        persistent, lost = _open_persistent(disk, path, settings, parts)
+    except BaseException:
+        for part in parts:
+            part.index.abandon()
+        raise
     transient, _ = open_store(disk, f"{path}/{layout.TRANSIENT_FOLDER}", settings.store, {}, is_synced=False)
     known = complete_options(options, parts)
     if known != options:
@@ -137,7 +142,8 @@ def _load_parts(
     parts = []
     for folder in folders:
         index = QueueIndex(disk, folder.path, settings)
-        if not options.get(folder.queue, QueueOptions()).durable:
+        is_half_made = not folder.is_named and not folder.has_entries()  # killed while it was declared
+        if is_half_made or not options.get(folder.queue, QueueOptions()).durable:
             index.delete()
             continue
         row = (terms or {}).get(folder.folder)

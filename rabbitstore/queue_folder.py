@@ -44,6 +44,12 @@ class QueueFolder:
         """The segments that have a file."""
         return numbers_in(self.disk, self.path, "idx" if self.version == 1 else "qi")
 
+    def has_entries(self) -> bool:
+        """Whether any index file has bytes in it."""
+        names = (*(f"{number}.idx" for number in self.segment_numbers()), layout.JOURNAL_NAME)
+        found = (self.disk.stat(f"{self.path}/{name}") for name in names)
+        return any(entry is not None and entry.size_bytes > 0 for entry in found)
+
     def entries(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         """All entries by sequence number, acknowledged ones that are still in the files included."""
         return self._entries_v1(problems) if self.version == 1 else self._entries_v2(problems)

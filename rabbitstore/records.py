@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
+from .layout import (
+    MSG_ID_SIZE,
+    RECORD_END_MARK,
+    RECORD_HEAD,
+    RECORD_MIN,
+    RECORD_OVERHEAD,
+    RECORD_SIZE_BYTES,
+)
 from .problems import Problem
+from .terms import VERSION as TERM_VERSION
 
 TERM_AT = RECORD_HEAD.size  # in a record
 RECORD_END = bytes((RECORD_END_MARK,))
@@ -20,10 +28,11 @@ class Record(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a file holds; `valid_end` is where the last framed record ends."""
+    """What a file holds; `valid_end` is where the last framed record ends, `stopped_at` where no record could be framed."""
 
     records: list[Record]
     valid_end: int
+    stopped_at: int
 
 
 def encode_record(msg_id: bytes, term: bytes) -> bytes:
@@ -53,7 +62,24 @@ def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | 
         at += total
     if at < size_bytes:
         problems.append(Problem(file, at, "torn_record", "a record", f"{size_bytes - at} bytes that are none"))
-    return Scan(found, valid_end)
+    return Scan(found, valid_end, at)
+
+
+def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
+    """A whole record of this id behind damage that a scan cannot pass; from `start` on.
+
+    Only for an id that somebody refers to: bytes that look like a record are believed for that id alone.
+    """
+    at = data.find(msg_id, start + RECORD_SIZE_BYTES)
+    while at >= 0:
+        offset = at - RECORD_SIZE_BYTES
+        size = RECORD_HEAD.unpack_from(data, offset)[0] if offset + RECORD_MIN <= len(data) else 0
+        total = size + RECORD_OVERHEAD
+        is_whole = size > MSG_ID_SIZE and total <= len(data) - offset and data[offset + total - 1] == RECORD_END_MARK
+        if is_whole and data[offset + TERM_AT] == TERM_VERSION:
+            return Record(msg_id, offset, total)
+        at = data.find(msg_id, at + 1)
+    return None
 
 
 def check_record(data: bytes, msg_id: bytes, total_size: int) -> bool:

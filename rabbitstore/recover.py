@@ -53,7 +53,7 @@ class Action(NamedTuple):
 
 @dataclass
 class Plan:
-    """What `apply` would do.  `valid_end` maps a file that is cut to the length of its good part."""
+    """What `apply_recovery` would do.  `valid_end` maps a file that is cut to the length of its good part."""
 
     path: str
     actions: list[Action] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Plan:
         return {"plan": plan, "applied": self.applied}
 
 
-def plan(path: str, disk: Disk = REAL_DISK) -> Plan:
+def plan_recovery(path: str, disk: Disk = REAL_DISK) -> Plan:
     """Look, change nothing."""
     checked = verify(path, disk)
     found = Plan(path, problems=checked.problems)
@@ -103,7 +103,7 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
     return Action(step, file, kind)
 
 
-def apply(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True) -> None:
+def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True) -> None:
     """Do it, holding the folder's lock."""
     path = found.path
     disk.make_folder(f"{path}/{layout.OWN_FOLDER}")
@@ -169,10 +169,11 @@ def _salvage(disk: Disk, path: str, file: str, _checked: Checked) -> None:
 
 
 def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None:
-    """All well-framed records but those whose message is damaged."""
+    """All whole records, those behind damage too, but those whose message is damaged."""
     data = read_all(disk, f"{path}/{file}")
     bad = checked.bad_records.get(file, set())
-    good = [record for record in scan_records(data, file).records if record.offset not in bad]
+    known = [*scan_records(data, file).records, *checked.found_behind.get(file, [])]
+    good = [record for record in sorted(known, key=lambda record: record.offset) if record.offset not in bad]
     parts = [data[record.offset : record.offset + record.total_size] for record in good]
     replace_file(disk, f"{path}/{file}", b"".join(parts))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +19,7 @@ from storageio import (
     StoreError,
     StoreReadOnly,
     UnknownStore,
+    in_forked_child,
 )
 
 from . import layout
@@ -30,10 +35,29 @@ from .opening import LoadedPart, Opened, create_folder, make_index, open_for_wri
 from .own_files import LOCK_NAME, QueueOptions, write_clean, write_options
 from .problems import Problem
 from .publisher import Publisher
-from .queue_index import QueueIndex
+from .queue_index_cy import QueueIndex
 from .settings import RabbitSettings
 from .stored_message import StoredMessage
-from .variable_queue import DEFAULT, LAZY, VariableQueue
+from .variable_queue_cy import DEFAULT, LAZY, VariableQueue
+
+_open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
+
+
+def _close_at_exit() -> None:
+    """A store that nobody closed is stopped cleanly all the same."""
+    for store in list(_open_stores):
+        with contextlib.suppress(StoreError):
+            store.close()
+
+
+def _forget_in_child() -> None:
+    """The stores are the parent's: their calls raise `StoreClosed` here, and nothing of them is touched."""
+    for store in list(_open_stores):
+        store.forget()
+
+
+atexit.register(_close_at_exit)
+in_forked_child(_forget_in_child)
 
 
 class RabbitStore:
@@ -61,7 +85,7 @@ class RabbitStore:
     @classmethod
     def open(
         cls,
-        path: str,
+        path: str | os.PathLike[str],
         mode: str = "a",
         *,
         vhost: str | None = None,
@@ -74,6 +98,7 @@ class RabbitStore:
         """
         if mode not in ("r", "r+", "a", "x"):
             raise ValueError(f"mode {mode!r} is not one of r, r+, a, x")
+        path = os.fspath(path)
         store = cls(path, disk, settings or RabbitSettings())
         if mode == "r":
             store.path = _find(path, vhost, disk)
@@ -83,6 +108,8 @@ class RabbitStore:
             raise UnknownStore(f"{path}: there is a store already")
         if mode == "r+" and not exists:
             raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
+        if not exists:
+            _check_empty(path, disk)
         store._start(vhost or "/", make=not exists)
         return store
 
@@ -99,6 +126,7 @@ class RabbitStore:
         self._revive_queues(self._opened)
         if self.settings.background:
             self._housekeeper = Housekeeper(self)
+        _open_stores.add(self)
 
     def _revive_queues(self, opened: Opened) -> None:
         by_queue: dict[str, dict[int, LoadedPart]] = {}
@@ -134,6 +162,7 @@ class RabbitStore:
             mode=options.mode,
             durable=options.durable,
             next_deliver_seq_id=next_deliver_seq_id,
+            wants_confirms=False,
         )
 
     # --- reading, in every mode
@@ -354,7 +383,7 @@ class RabbitStore:
         """Whether a sync would do anything."""
         opened = self._writable()
         parts = [part for queue in list(self._queues.values()) for part in queue.parts]
-        dirty = any(part.index.needs_sync or part.unconfirmed for part in parts)
+        dirty = any(part.index.needs_sync for part in parts)
         return dirty or opened.persistent.has_work or opened.transient.has_work
 
     def flush_journals(self) -> None:
@@ -426,6 +455,11 @@ class RabbitStore:
             self._lock.release()
         self._is_closed = True
 
+    def forget(self) -> None:
+        """In a forked child: closed without a trace, the files and the lock are the parent's."""
+        self._housekeeper = None
+        self._is_closed = True
+
     def __enter__(self) -> RabbitStore:
         """For `with`."""
         return self
@@ -445,6 +479,15 @@ def _find(path: str, vhost: str | None, disk: Disk) -> str:
         names = ", ".join(VhostFolder(folder, disk).vhost for folder in found)
         raise UnknownStore(f"{path}: several virtual hosts, name one of: {names}")
     return found[0]
+
+
+def _check_empty(path: str, disk: Disk) -> None:
+    """A new store is made in a new or an empty folder only."""
+    found = disk.stat(path)
+    names = [entry.name for entry in disk.list(path)] if found is not None else []
+    foreign = [name for name in names if name != layout.OWN_FOLDER]
+    if foreign:
+        raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host, and not empty ({foreign[0]})")
 
 
 def _check_declaration(name: str, options: QueueOptions) -> None:

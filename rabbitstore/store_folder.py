@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from storageio import Disk, File, Mode
+from storageio import Disk, DiskError, File, Mode
 
 from . import layout
 from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from .paths import numbers_in
 from .problems import Problem
-from .records import RECORD_END, TERM_AT, Record, Scan, check_record, scan_records
+from .records import RECORD_END, TERM_AT, Record, Scan, check_record, find_record, scan_records
 
 _OPEN_FILES_MAX = 32
 
@@ -25,6 +25,8 @@ class StoreFolder:
         self.path = f"{vhost_path}/{name}"
         self.problems: list[Problem] = []
         self._places: dict[bytes, tuple[int, Record]] | None = None
+        self.found_behind: dict[int, list[Record]] = {}  # by file: records behind damage, found by their ids
+        self._torn: dict[int, int] = {}  # file: where its scan stopped before the end
         self._open: OrderedDict[int, File] = OrderedDict()
 
     def file_numbers(self) -> list[int]:
@@ -37,7 +39,7 @@ class StoreFolder:
         try:
             size = file.size()
             if size == 0:
-                return Scan([], 0)
+                return Scan([], 0, 0)
             held = file.map(size, writable=False)
             try:
                 return scan_records(held.view, f"{self.name}/{number}.rdq", problems)
@@ -52,13 +54,43 @@ class StoreFolder:
         if self._places is None:
             self._places = {}
             for number in self.file_numbers():
-                for record in self.scan(number, self.problems).records:
+                scan = self.scan(number, self.problems)
+                for record in scan.records:
                     self._places[record.msg_id] = number, record
+                if scan.stopped_at < self.size_of(number):
+                    self._torn[number] = scan.stopped_at
         return self._places
 
+    def place(self, msg_id: bytes) -> tuple[int, Record] | None:
+        """Where an id lies, behind damage too; None when it is in no file."""
+        found = self.places.get(msg_id)
+        if found is not None:
+            return found
+        for number, stopped_at in self._torn.items():
+            file = self._file(number)
+            data = file.read(stopped_at, file.size() - stopped_at)
+            record = find_record(data, msg_id, 0)
+            if record is not None:
+                record = record._replace(offset=record.offset + stopped_at)
+                self.found_behind.setdefault(number, []).append(record)
+                self.places[msg_id] = number, record
+                return number, record
+        return None
+
+    def forget(self) -> None:
+        """Scan again at the next use: a writer beside us may have moved records."""
+        self._places = None
+        self._torn.clear()
+        self.close()
+
     def term(self, number: int, record: Record) -> bytes | None:
-        """The record's term; None when the bytes are no longer that record."""
-        data = self._file(number).read(record.offset, record.total_size)
+        """The record's term; None when the bytes are no longer that record, or the file is gone."""
+        try:
+            data = self._file(number).read(record.offset, record.total_size)
+        except DiskError:
+            if self.disk.stat(f"{self.path}/{number}.rdq") is not None:
+                raise
+            return None
         return data[TERM_AT:-1] if check_record(data, record.msg_id, record.total_size) else None
 
     def size_of(self, number: int) -> int:

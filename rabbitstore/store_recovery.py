@@ -5,13 +5,13 @@ Reference counts are not on the disk: the caller adds them up from the queues' i
 
 from __future__ import annotations
 
-from storageio import Disk, File, Mode
+from storageio import Disk, Mode, StoreCorrupt
 
 from .paths import numbers_in, read_all
-from .records import Record, scan_records
+from .records import Record, Scan, find_record, scan_records
 from .settings import StoreSettings
-from .shared_store import SharedStore
-from .store_state import FileSummary, Location
+from .shared_store_cy import SharedStore
+from .store_state_cy import FileSummary, Location
 
 
 def open_store(
@@ -26,8 +26,10 @@ def open_store(
     for number in numbers_in(disk, folder, "rdt"):
         salvage(disk, folder, number)
     numbers = numbers_in(disk, folder, "rdq")
+    scans = {number: _scan(store, number) for number in numbers}
+    _refuse_damage(store, scans, counts)
     for number in numbers:
-        _load_file(store, number, counts, is_last=number == numbers[-1])
+        _load_file(store, number, scans[number], counts, is_last=number == numbers[-1])
     if numbers:
         store.resume_file(numbers[-1], store.files[numbers[-1]].file_size)
     else:
@@ -35,16 +37,47 @@ def open_store(
     return store, counts.keys() - store.locations.keys()
 
 
-def _load_file(store: SharedStore, number: int, counts: dict[bytes, int], *, is_last: bool) -> None:
-    file = store.disk.open(store.path(number), Mode.WRITE)
+def _scan(store: SharedStore, number: int) -> tuple[int, Scan]:
+    """(size of the file, what is in it)."""
+    file = store.disk.open(store.path(number), Mode.READ)
     try:
         size = file.size()
-        chosen = _referenced(file, size, counts, store.locations)
-        if is_last:
-            size = _cut_behind(file, size, chosen)
+        if size == 0:
+            return 0, Scan([], 0, 0)
+        held = file.map(size, writable=False)
+        try:
+            return size, scan_records(held.view, file.path)
+        finally:
+            held.close()
     finally:
         file.close()
-    if not chosen and not is_last:
+
+
+def _refuse_damage(store: SharedStore, scans: dict[int, tuple[int, Scan]], counts: dict[bytes, int]) -> None:
+    """`StoreCorrupt` when a referenced message lies behind bytes that no scan passes: opening would lose it.
+
+    A torn tail has nothing whole behind it and is no damage.
+    """
+    torn = [(number, scan.stopped_at) for number, (size, scan) in scans.items() if scan.stopped_at < size]
+    if not torn:
+        return
+    missing = counts.keys() - {record.msg_id for _size, scan in scans.values() for record in scan.records}
+    for number, offset in torn:
+        rest = read_all(store.disk, store.path(number))[offset:]
+        behind = next((msg_id for msg_id in missing if find_record(rest, msg_id, 0)), None)
+        if behind is not None:
+            found = f"none, but message {behind.hex()} behind it: run recover"
+            file = store.path(number)
+            raise StoreCorrupt("damage before good records", file=file, offset=offset, expected="a record", found=found)
+
+
+def _load_file(store: SharedStore, number: int, scanned: tuple[int, Scan], counts: dict[bytes, int], *, is_last: bool) -> None:
+    size, scan = scanned
+    known = store.locations
+    chosen = {record.msg_id: record for record in scan.records if record.msg_id in counts and record.msg_id not in known}
+    if is_last:
+        size = _cut_behind(store, number, size, chosen)
+    elif not chosen:
         store.disk.delete(store.path(number))
         return
     for record in chosen.values():
@@ -52,23 +85,15 @@ def _load_file(store: SharedStore, number: int, counts: dict[bytes, int], *, is_
     store.files.add(number, FileSummary(size, sum(record.total_size for record in chosen.values())))
 
 
-def _referenced(file: File, size: int, counts: dict[bytes, int], known: dict[bytes, Location]) -> dict[bytes, Record]:
-    """The file's records that somebody refers to and no earlier file has; of copies the one at the highest offset."""
-    if size == 0:
-        return {}
-    held = file.map(size, writable=False)
-    try:
-        records = scan_records(held.view, file.path).records
-    finally:
-        held.close()
-    return {record.msg_id: record for record in records if record.msg_id in counts and record.msg_id not in known}
-
-
-def _cut_behind(file: File, size: int, chosen: dict[bytes, Record]) -> int:
+def _cut_behind(store: SharedStore, number: int, size: int, chosen: dict[bytes, Record]) -> int:
     end = max((record.offset + record.total_size for record in chosen.values()), default=0)
     if end < size:
-        file.truncate(end)
-        file.sync()
+        file = store.disk.open(store.path(number), Mode.WRITE)
+        try:
+            file.truncate(end)
+            file.sync()
+        finally:
+            file.close()
     return end
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
 from rabbitstore.check import verify
-from rabbitstore.recover import apply as apply_plan
-from rabbitstore.recover import plan as make_plan
+from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
@@ -179,9 +178,9 @@ def verify_folder(target: Target, as_json: bool) -> int:
 
 def recover_folder(target: Target, as_json: bool, *, apply: bool, keep_backup: bool) -> int:
     """The plan, and with `apply` its execution."""
-    plan = make_plan(_path(target))
+    plan = plan_recovery(_path(target))
     if apply and plan.actions:
-        apply_plan(plan, keep_backup=keep_backup)
+        apply_recovery(plan, keep_backup=keep_backup)
     if as_json:
         emit_json(plan.to_json())
     else:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from commitlog import CHECK_ALL
-from messagestore import MessageStore
+from messagestore import MessageStore, follower
 from messagestore.follower import LogFollower
 from storageio import StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
-from storageio.testing import CountingDisk
+from storageio.testing import CountingDisk, WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
 
 
@@ -69,17 +69,40 @@ def test_a_record_with_nothing_behind_it_is_taken_at_the_second_look(bench: Benc
     assert until(bench.polled) == [0]
 
 
-def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench) -> None:
+class Clock:
+    """Stands in for the module `time` of the follower."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking twice at once proves nothing."""
+    clock = Clock()
+    monkeypatch.setattr(follower, "time", clock)
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]])
+    assert [bench.polled() for _ in range(3)] == [[], [], []]
+    clock.now += follower.LOOK_S
+    assert bench.polled() == [0]
+
+
+def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer was still at its properties."""
+    clock = Clock()
+    monkeypatch.setattr(follower, "time", clock)
     data, starts = log_of(bench.source, 1)
     half = bytearray(data[: starts[1]])
     half[-3:] = bytes(3)
     bench.write(0, half)
     assert bench.polled() == []
     bench.write(0, data[: starts[1]])
+    clock.now += 1
     assert bench.polled() == []
-    found = until(bench.follower.poll)
-    assert [stored.keys for stored in found] == [["k0"]]
+    clock.now += 1
+    assert [stored.keys for stored in bench.follower.poll()] == [["k0"]]
 
 
 def test_a_record_with_a_header_behind_it_is_taken_at_once(bench: Bench) -> None:
@@ -390,9 +413,11 @@ told()
         assert writer.hear() == "done"
         with open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
             assert [number_of(next(follower)) for _ in range(put)] == list(range(put))
+            assert reader.max_offset("t", 0) == -(-put // 3)
             writer.kill()
             lose_tail(tmp_path, reader, kept)
             with open_store(tmp_path) as second:
+                assert reader.max_offset("t", 0) == second.max_offset("t", 0) == kept // 3
                 put_all(second, 5000, 5500)
                 second.get("t", 0, 0)
                 with pytest.raises(StoreRewound):
@@ -453,6 +478,36 @@ def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
         until(lambda: reader.message_at(0) and len(reader.engine.log.queue.files) == 2)
 
 
+class Making(WrappedDisk):
+    """The writer's next log file gets its length while the folder is looked at for the second time."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._lists = 0
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == "list" and path.endswith("commitlog"):
+            self._lists += 1
+            if self._lists == 3:
+                self._path.write_bytes(bytes(LOG_SIZE))
+
+
+def test_opening_while_a_log_file_is_being_made(tmp_path: Path) -> None:
+    """In use, the folder is looked at again; a folder that nobody writes is refused at once."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+    half = tmp_path / "commitlog" / f"{LOG_SIZE:020d}"
+    half.write_bytes(bytes(LOG_SIZE // 2))
+    with pytest.raises(StoreCorrupt):
+        open_store(tmp_path, "r")
+    (tmp_path / "abort").write_bytes(b"1")
+    with pytest.raises(StoreCorrupt):
+        open_store(tmp_path, "r")
+    with open_store(tmp_path, "r", disk=Making(half)) as reader:
+        assert len(list(reader.follow(timeout_s=0.05))) == 10
+
+
 def test_nothing_is_listed_again_while_no_folder_changes(tmp_path: Path) -> None:
     """A look costs a few stats."""
     with open_store(tmp_path) as store:
@@ -497,3 +552,12 @@ def test_reading_stays_reading(tmp_path: Path) -> None:
         follower = reader.follow()
         assert isinstance(follower, LogFollower)
         assert reader.engine.log.check(0, CHECK_ALL) > 0
+
+
+@pytest.mark.parametrize("name", ["plain", "broker-live", "propcrc"])
+def test_it_reads_what_a_real_store_left(fixture_store: Any, name: str) -> None:
+    """Every record of a folder that RocketMQ wrote, in log order."""
+    with MessageStore.open(fixture_store(name).store, "r") as reader:
+        wanted = [stored.physical_offset for stored in reader.engine.log.messages()]
+        assert [stored.physical_offset for stored in reader.follow(timeout_s=0.1)] == wanted
+        assert len(wanted) > 20

@@ -8,7 +8,7 @@ import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore
 from rabbitstore.check import verify
-from rabbitstore.recover import apply, plan
+from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
 
@@ -42,6 +42,16 @@ def torn_record(folder, _manifest):
 def zeros_in_a_file(folder, manifest):
     row = last_record(manifest, "5.rdq")
     patch(folder / STORE / "5.rdq", row["offset"], bytes(row["total_size"]))
+
+
+def wrong_size_in_the_middle(folder, manifest):
+    patch(folder / STORE / "6.rdq", live_record(manifest, 6)["offset"], b"\x7f")
+
+
+def live_record(manifest, number):
+    rows = manifest["msg_store_index"]
+    live = [row for row in rows if (row["store"], row["file"], row["ref_count"]) == (STORE, number, 1)]
+    return sorted(live, key=lambda row: row["offset"])[len(live) // 2]
 
 
 def missing_end_mark(folder, _manifest):
@@ -121,6 +131,7 @@ def missing_queue_name(folder, _manifest):
 TABLE = [
     (torn_record, {"torn_record", "message_lost", "bad_table", "bad_location"}, 1),
     (zeros_in_a_file, {"torn_record"}, None),
+    (wrong_size_in_the_middle, {"torn_record", "message_lost"}, 1),
     (missing_end_mark, {"record_without_end_mark"}, None),
     (bad_term, {"bad_term"}, None),
     (bad_term_in_the_index, {"bad_term"}, None),
@@ -163,10 +174,10 @@ def test_named_readable_mended(damaged, kinds, gone):
     else:
         assert ALL - 40 < len(before) <= ALL + 1
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
-    made = plan(str(damaged))
+    made = plan_recovery(str(damaged))
     assert image == {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
     assert made.actions and not made.applied and made.records_kept == len(before)
-    apply(made)
+    apply_recovery(made)
     after = verify(str(damaged))
     assert after.problems == []
     names = {row[0] for row in before}
@@ -236,9 +247,9 @@ def test_a_recovery_interrupted_at_every_call_is_run_again(damaged, tmp_path):
         fail_at += 5
         folder = Path(shutil.copytree(damaged, tmp_path / "again"))
         with contextlib.suppress(DiskError):
-            apply(plan(str(folder)), ChangesFail(fail_at, for_ever=True))
+            apply_recovery(plan_recovery(str(folder)), ChangesFail(fail_at, for_ever=True))
             is_done = True
-        apply(plan(str(folder)))
+        apply_recovery(plan_recovery(str(folder)))
         assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
         shutil.rmtree(folder)
 
@@ -252,8 +263,20 @@ def test_version_2_damage(fixtures, tmp_path):
     found = verify(str(folder))
     assert {problem.kind for problem in found.problems} >= {"message_lost", "bad_index_entry"}
     assert ALL - 2 <= len(readable(folder)) < ALL
-    apply(plan(str(folder)))
+    apply_recovery(plan_recovery(str(folder)))
     assert verify(str(folder)).problems == []
     patch(queue / "0.qi", 0, b"XXXX")
     assert "bad_index_head" in {problem.kind for problem in verify(str(folder)).problems}
     assert len(readable(folder)) > 500
+
+
+@pytest.mark.parametrize("damaged", [wrong_size_in_the_middle], indirect=True)
+def test_damage_before_good_records_is_not_cut_at_opening(damaged):
+    """A torn tail is; this is named, and every message but the damaged one is there after a recovery."""
+    sizes = {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
+    with pytest.raises(StoreCorrupt, match="damage before good records"):
+        RabbitStore.open(str(damaged), "r+", settings=QUIET)
+    assert sizes == {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
+    apply_recovery(plan_recovery(str(damaged)))
+    with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
+        assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3036

@@ -10,6 +10,7 @@ from rabbitstore.folder import VhostFolder
 from rabbitstore.layout import PERSISTENT_FOLDER
 from rabbitstore.names import queue_folder_name, vhost_folder_name
 from rabbitstore.records import TERM_AT, encode_record, scan_records
+from rabbitstore.statistics import statistics
 
 
 def _part(message):
@@ -177,3 +178,18 @@ def test_reference_counts_agree_with_the_queues(clean, store):
                 counts[entry.msg_id.hex()] = counts.get(entry.msg_id.hex(), 0) + 1
     rows = {row["msg_id"]: row["ref_count"] for row in clean.manifest["msg_store_index"] if row["store"] == store}
     assert counts == {msg_id: count for msg_id, count in rows.items() if count}
+
+
+def test_statistics_of_the_fixture(either):
+    """Counts add up to the manifest's."""
+    found = statistics(str(either.vhost))
+    rows = {row.queue: row for row in found.queues}
+    assert found.is_clean and sum(row.messages for row in found.queues) == 3068 == sum(found.sizes.values())
+    persistent = next(store for store in found.stores if store.store == PERSISTENT_FOLDER)
+    summary = [row for row in either.manifest["file_summary"] if row["store"] == PERSISTENT_FOLDER]
+    assert persistent.bytes == sum(row["file_size"] for row in summary)
+    assert persistent.live_bytes == sum(row["valid_total_size"] for row in summary)
+    locations = [row for row in either.manifest["msg_store_index"] if row["store"] == PERSISTENT_FOLDER]
+    assert persistent.references == sum(row["ref_count"] for row in locations)
+    assert persistent.records == sum(r["records"] for r in either.manifest["rdq_files"] if r["store"] == PERSISTENT_FOLDER)
+    assert (rows["q.gc"].stored, rows["q.deep"].embedded) == (30, 2895)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from rabbitstore.queue_folder import QueueFolder
-from rabbitstore.queue_index import QueueIndex
+from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.settings import IndexSettings
 from storageio import REAL_DISK, DiskError
 from storageio.testing import FailingDisk

@@ -1,6 +1,7 @@
 """The message store: writes, reads, removes, counts, roll, cancelled pairs, failed disks."""
 
 import contextlib
+import threading
 
 import pytest
 
@@ -316,4 +317,36 @@ def test_an_id_known_to_no_file_is_named(tmp_path):
     fresh(tmp_path).close()
     store, missing = open_store(REAL_DISK, str(tmp_path / "msg_store_persistent"), SMALL, {ident(1): 1})
     assert missing == {ident(1)}
+    store.close()
+
+
+def test_readers_and_a_writer_beside_the_collector(tmp_path):
+    """Threads that read while files are merged and deleted always get the right bytes."""
+    store = fresh(tmp_path, StoreSettings(file_size_limit=4096, file_garbage_fraction=0.1, open_files_max=3))
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(300))
+    store.sync()
+    kept = [number for number in range(300) if number % 10 >= 6]
+    errors = []
+    is_done = threading.Event()
+
+    def reader(step):
+        while not is_done.is_set():
+            for number in kept[::step]:
+                if store.read(ident(number)) != term(number):
+                    errors.append(number)
+
+    threads = [threading.Thread(target=reader, args=(step,)) for step in (1, 3)]
+    for thread in threads:
+        thread.start()
+    for tenth in range(6):
+        client.remove(ident(number) for number in range(300) if number % 10 == tenth)
+        client.write_many((ident(1000 + 50 * tenth + number), term(number)) for number in range(50))
+        store.sync()
+        collect(store)
+    is_done.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    store.check()
     store.close()

@@ -1,13 +1,18 @@
 """RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, the server's own folders."""
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue
-from storageio import InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+from rabbitstore.names import vhost_folder_name
+from storageio import DiskError, InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+from storageio.testing import FailingDisk
 
 QUIET = RabbitSettings(background=False)
 
@@ -293,3 +298,119 @@ def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
     shutil.copytree(fixtures["v2"].vhost, path)
     with pytest.raises(UnknownStore, match="version-2"):
         RabbitStore.open(path, "r+")
+
+
+@pytest.mark.parametrize("operation", ["sync", "write"])
+def test_after_a_failed_journal_the_queue_only_reads(path, operation):
+    """The publisher gets the error, nothing is confirmed by a later sync, what was confirmed is there."""
+    store = RabbitStore.open(path, settings=QUIET)
+    store.declare_queue("q")
+    store.publish("q", b"safe")
+    store.sync()
+    store.close()
+    disk = FailingDisk(1 << 40, only=operation)
+    store = RabbitStore.open(path, settings=QUIET, disk=disk)
+    store.publish("q", b"lost")
+    disk.fail_at = len(disk.calls) + 1
+    with pytest.raises(DiskError):
+        store.sync()
+    with pytest.raises(StoreReadOnly):
+        store.sync()
+    part = store.queue("q").parts[0]
+    assert part.take_confirmed() == []
+    store.abandon()
+    assert [message.body for message in RabbitStore.open(path, "r").messages()][:1] == [b"safe"]
+
+
+def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path):
+    """Named, untouched."""
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(UnknownStore, match="not empty"):
+        RabbitStore.open(str(tmp_path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["commitlog"]
+
+
+def test_a_nodes_data_folder_is_found(path, tmp_path):
+    """By the one virtual host in it, or by name."""
+    for vhost in ("/", "other"):
+        place = tmp_path / "node" / "msg_stores" / "vhosts" / vhost_folder_name(vhost)
+        with RabbitStore.open(str(place), vhost=vhost, settings=QUIET) as store:
+            store.declare_queue("q")
+            store.publish("q", vhost.encode())
+    with pytest.raises(UnknownStore, match="several"):
+        RabbitStore.open(str(tmp_path / "node"), "r")
+    found = RabbitStore.open(str(tmp_path / "node"), "r", vhost="other")
+    assert [message.body for message in found.messages()] == [b"other"] and found.vhost == "other"
+
+
+def test_a_store_that_nobody_closed_is_stopped_cleanly_at_exit(path):
+    """The process ends without a word; afterwards nothing counts as redelivered."""
+    script = f"from rabbitstore import RabbitStore\ns = RabbitStore.open({path!r})\ns.declare_queue('q')\ns.publish('q', b'x')"
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
+    with RabbitStore.open(path, settings=QUIET) as store:
+        delivery = store.get("q")
+        assert (delivery.body, delivery.redelivered) == (b"x", False)
+
+
+def test_a_forked_child_does_not_touch_the_parents_store(path):
+    """Its calls raise StoreClosed; the parent goes on."""
+    with RabbitStore.open(path) as store:
+        store.declare_queue("q")
+        child = os.fork()
+        if child == 0:
+            try:
+                store.publish("q", b"child")
+            except StoreClosed:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        store.publish("q", b"parent")
+    with RabbitStore.open(path, settings=QUIET) as store:
+        assert drained(store, "q") == [b"parent"]
+
+
+def test_many_threads_publish_and_consume(path):
+    """Publishers, consumers, the housekeeper and its collector at once: every message once, each publisher's in order."""
+    settings = RabbitSettings(
+        store=StoreSettings(file_size_limit=100_000, file_garbage_fraction=0.2), memory_limit_bytes=500_000, io_batch_size=64
+    )
+    found, errors = [], []
+    with RabbitStore.open(path, settings=settings) as store:
+        store.declare_queue("q")
+        is_over = threading.Event()
+
+        def publish(number):
+            try:
+                publisher = store.publisher(credit=50)
+                for count in range(400):
+                    publisher.publish("q", b"%d:%d:" % (number, count) + b"x" * (count % 7 * 1000))
+                publisher.wait()
+            except Exception as error:
+                errors.append(error)
+
+        def consume():
+            try:
+                with store.consumer("q", prefetch=20) as consumer:
+                    while not (is_over.is_set() and len(store.queue("q")) == 0):
+                        delivery = consumer.get(timeout_s=0.05)
+                        if delivery is not None:
+                            found.append(delivery.body)
+                            consumer.ack(delivery)
+            except Exception as error:
+                errors.append(error)
+
+        publishers = [threading.Thread(target=publish, args=(number,)) for number in range(3)]
+        consumer = threading.Thread(target=consume)
+        for thread in (*publishers, consumer):
+            thread.start()
+        for thread in publishers:
+            thread.join()
+        is_over.set()
+        consumer.join()
+        assert errors == [] and len(store.queue("q").unacked) == 0
+        store.process()
+        assert store._opened.persistent.files.valid_bytes == 0
+    assert len(found) == len(set(found)) == 1200
+    for number in range(3):
+        mine = [int(body.split(b":")[1]) for body in found if body.startswith(b"%d:" % number)]
+        assert mine == list(range(400))

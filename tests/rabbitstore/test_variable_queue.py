@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rabbitstore.queue_index import QueueIndex
+from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.settings import IndexSettings, RabbitSettings, StoreSettings
 from rabbitstore.store_recovery import open_store
-from rabbitstore.variable_queue import DEFAULT, LAZY, VariableQueue
+from rabbitstore.variable_queue_cy import DEFAULT, LAZY, VariableQueue
 from storageio import REAL_DISK
 
 SETTINGS = RabbitSettings(

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
+
 
 class Delta:
     """Messages of which only a range of sequence numbers is in memory: `count` of those in start..stop."""
@@ -25,3 +32,13 @@ class Delta:
     def clear(self) -> None:
         """Empty."""
         self.start = self.count = self.stop = 0
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

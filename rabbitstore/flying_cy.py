@@ -6,25 +6,32 @@ write and a remove have met before the owner saw either: both are skipped.  A co
 
 from __future__ import annotations
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
 from .errors import StoreBroken
+
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
 
 
 class Flying:
     """Counts by message id."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
         """Nothing flies."""
-        self._counts: dict[bytes, int] = {}
+        self.counts: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         """Ids that the owner will still meet."""
-        return len(self._counts)
+        return len(self.counts)
 
     def started(self, msg_id: bytes, difference: int) -> None:
         """The client sends a write (+1) or a remove (-1)."""
-        counts = self._counts
+        counts = self.counts
         known = counts.get(msg_id)
         if known is None:
             counts[msg_id] = difference
@@ -35,7 +42,7 @@ class Flying:
 
     def arrived(self, msg_id: bytes, difference: int) -> bool:
         """The owner meets the write (+1) or the remove (-1); whether it is to be done."""
-        counts = self._counts
+        counts = self.counts
         known = counts.get(msg_id)
         if known == difference:
             del counts[msg_id]
@@ -43,3 +50,13 @@ class Flying:
         if known == 0:
             del counts[msg_id]
         return False
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

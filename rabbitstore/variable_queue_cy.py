@@ -20,20 +20,56 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import StoreCorrupt
 
-from .delta import Delta
+from .delta_cy import Delta
 from .entry_cy import IndexEntry
-from .queue_index import QueueIndex
-from .rates import INFINITY, Rates
+from .queue_index_cy import QueueIndex
+from .rates_cy import INFINITY, Rates
 from .settings import RabbitSettings
-from .shared_store import StoreClient
+from .shared_store_cy import StoreClient
+
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
+
 
 DEFAULT, LAZY = "default", "lazy"
 
 
 class VariableQueue:
     """One queue.  Not for two threads at once."""
+
+    __slots__ = (
+        "confirmed",
+        "delta",
+        "disk_pending",
+        "disk_reads",
+        "durable",
+        "index",
+        "length",
+        "mode",
+        "next_deliver_seq_id",
+        "next_seq_id",
+        "now_ms",
+        "persistent_store",
+        "q1",
+        "q2",
+        "q3",
+        "q4",
+        "ram_bytes",
+        "ram_count",
+        "ram_pending",
+        "rates",
+        "settings",
+        "target_ram_count",
+        "transient_store",
+        "unconfirmed",
+        "wants_confirms",
+    )
 
     def __init__(
         self,
@@ -46,8 +82,12 @@ class VariableQueue:
         mode: str = DEFAULT,
         durable: bool = True,
         next_deliver_seq_id: int | None = None,
+        wants_confirms: bool = True,
     ) -> None:
-        """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered."""
+        """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered.
+
+        With `wants_confirms` somebody calls `take_confirmed` now and then.
+        """
         self.index = index
         self.persistent_store = persistent_store
         self.transient_store = transient_store
@@ -67,6 +107,7 @@ class VariableQueue:
         self.ram_bytes = 0  # of terms, pending ones included
         self.target_ram_count = INFINITY
         self.rates = Rates(now_ms())
+        self.wants_confirms = wants_confirms
         self.unconfirmed: list[int] = []
         self.confirmed: list[int] = []
         self.disk_reads = 0  # messages read from a store
@@ -127,7 +168,8 @@ class VariableQueue:
         seq_id = self.next_seq_id
         self.next_seq_id = self.index.next_seq_id = seq_id + 1
         message = IndexEntry(seq_id, msg_id, expiry_us, size, persistent and self.durable, term, embedded)
-        (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
+        if self.wants_confirms:
+            (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
 
     def take_confirmed(self) -> list[int]:
@@ -335,7 +377,7 @@ class VariableQueue:
 
     def _into_alpha(self, message: IndexEntry) -> None:
         if message.term is None:
-            message.term = self._read(message)
+            message.term = self.read_term(message)
 
     def _into_beta(self, message: IndexEntry) -> None:
         self._write(message, force=True)
@@ -434,7 +476,7 @@ class VariableQueue:
         """From q3's end, sparing its first segment, then from q2's front."""
         if self.q3:
             limit = self.index.segment_end(self.q3[0].seq_id)
-            while quota and self.q3 and self.q3[-1].seq_id >= limit:
+            while quota and self.q3 and self.q3[len(self.q3) - 1].seq_id >= limit:
                 self._into_delta(self.q3.pop())
                 quota -= 1
         while quota and self.q2:
@@ -480,7 +522,8 @@ class VariableQueue:
         self.index.publish(message.seq_id, message.msg_id, message.expiry_us, message.size, message.persistent, term)
         message.in_index = True
 
-    def _read(self, message: IndexEntry) -> bytes:
+    def read_term(self, message: IndexEntry) -> bytes:
+        """From its store; `StoreCorrupt` when it is damaged or missing."""
         self.disk_reads += 1
         term = self._client(message).read(message.msg_id)
         if term is None:
@@ -490,7 +533,7 @@ class VariableQueue:
 
     def _read_or_drop(self, message: IndexEntry) -> bytes:
         try:
-            return self._read(message)
+            return self.read_term(message)
         except StoreCorrupt:
             message.in_store = False
             self._forget((message,))
@@ -536,3 +579,13 @@ class VariableQueue:
 
 def _seq_id(message: IndexEntry) -> int:
     return message.seq_id
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

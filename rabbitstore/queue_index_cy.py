@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
-from storageio import Disk, File, Mode, replace_file
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import Disk, DiskError, File, Mode, StoreReadOnly, replace_file
 
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
@@ -33,8 +37,14 @@ from .problems import Problem
 from .segment_cy import read_segment
 from .settings import IndexSettings
 
+if not cython.compiled:
+    from storebytes._bytes_cy import I64, SOURCE_HASH
+
+
 _PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
 assert _PUBLISH.size == JOURNAL_PUBLISH_SIZE
+_pack_publish = _PUBLISH.pack
+_pack_mark = JOURNAL_HEAD.pack
 _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
 _ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
@@ -58,16 +68,37 @@ class _Segment:
 class QueueIndex:
     """Open it with `open_index`.  Not for two threads at once: the queue that owns it holds a lock."""
 
+    __slots__ = (
+        "_buffer",
+        "_entries",
+        "_entries_max",
+        "_failed",
+        "_held_bytes",
+        "_is_dirty",
+        "_journal",
+        "_journal_bytes",
+        "_per_segment",
+        "_segments",
+        "disk",
+        "folder",
+        "next_seq_id",
+        "read_count",
+        "settings",
+    )
+
     def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
         """`folder` is the queue's; it is made with the first entry."""
         self.disk = disk
         self.folder = folder
         self.settings = settings
+        self._per_segment = settings.segment_entries
+        self._entries_max = settings.journal_entries_max
         self.next_seq_id = 0
         self.read_count = 0  # segment files read
         self._segments: dict[int, _Segment] = {}
         self._buffer = bytearray()  # journal bytes not yet written
         self._journal: File | None = None
+        self._failed: DiskError | None = None
         self._journal_bytes = 0
         self._entries = 0  # since the last flush
         self._held_bytes = 0
@@ -77,37 +108,44 @@ class QueueIndex:
 
     def publish(self, seq_id: int, msg_id: bytes, expiry_us: int, size: int, persistent: bool, term: bytes | None) -> None:
         """A new message; `term` embeds it."""
-        number, relative = divmod(seq_id, self.settings.segment_entries)
-        segment = self._segments.get(number)
+        number: I64 = seq_id
+        number = number // self._per_segment
+        segment: _Segment | None = self._segments.get(number)
         if segment is None:
             segment = self._segments[number] = _Segment()
         term = term or b""
-        head = _PUBLISH.pack(seq_id if persistent else _TRANSIENT | seq_id, msg_id, expiry_us, size, len(term))
-        self._buffer += head
-        if term:
-            self._buffer += term
-        self._buffer += JOURNAL_HEAD.pack(_DELIVERED | seq_id)
-        segment.publishes[relative] = persistent, head, term
+        size_bytes: I64 = len(term)
+        head = _pack_publish(seq_id if persistent else _TRANSIENT | seq_id, msg_id, expiry_us, size, size_bytes)
+        buffer: bytearray = self._buffer
+        buffer += head
+        if size_bytes:
+            buffer += term
+        buffer += _pack_mark(_DELIVERED | seq_id)
+        segment.publishes[seq_id - number * self._per_segment] = persistent, head, term
         segment.unacked += 1
         self._entries += 2
-        self._held_bytes += len(term)
-        if self._entries > self.settings.journal_entries_max or len(self._buffer) > _WRITE_BYTES:
+        self._held_bytes += size_bytes
+        if self._entries > self._entries_max or len(buffer) > _WRITE_BYTES:
             self._spill()
 
     def acknowledge(self, seq_ids: Iterable[int]) -> None:
         """Messages that are done with; each must be unacknowledged."""
-        entries, segments, buffer, pack = self.settings.segment_entries, self._segments, self._buffer, JOURNAL_HEAD.pack
-        count = 0
+        segment: _Segment
+        number: I64
+        count: I64 = 0
+        buffer: bytearray = self._buffer
         for seq_id in seq_ids:
-            buffer += pack(_ACKNOWLEDGED | seq_id)
-            number, relative = divmod(seq_id, entries)
-            segment = segments[number]
+            buffer += _pack_mark(_ACKNOWLEDGED | seq_id)
+            number = seq_id
+            number = number // self._per_segment
+            segment = self._segments[number]
+            relative = seq_id - number * self._per_segment
             if segment.publishes.pop(relative, None) is None:
                 segment.acks.append(relative)
             segment.unacked -= 1
             count += 1
         self._entries += count
-        if len(buffer) > _WRITE_BYTES or self._entries > self.settings.journal_entries_max:
+        if self._entries > self._entries_max or len(buffer) > _WRITE_BYTES:
             self._spill()
 
     def _spill(self) -> None:
@@ -136,21 +174,43 @@ class QueueIndex:
         return self._journal
 
     def _write_journal(self) -> None:
+        self._check_usable()
         if self._buffer:
-            self._open_journal().write(self._journal_bytes, self._buffer)
+            try:
+                self._open_journal().write(self._journal_bytes, self._buffer)
+            except DiskError as error:
+                self._failed = error
+                raise
             self._journal_bytes += len(self._buffer)
             self._buffer = bytearray()
             self._is_dirty = True
+
+    def _check_usable(self) -> None:
+        """After a failed write or sync nobody knows what is on the disk: nothing is changed from there on."""
+        if self._failed is not None:
+            raise StoreReadOnly(f"{self.folder}: only readable after: {self._failed}") from self._failed
 
     def sync(self) -> None:
         """All changes so far survive a crash afterwards."""
         self._write_journal()
         if self._is_dirty:
-            self._open_journal().sync()
+            try:
+                self._open_journal().sync()
+            except DiskError as error:
+                self._failed = error
+                raise
             self._is_dirty = False
 
     def flush(self) -> None:
         """Move everything from the journal to the segments."""
+        self._check_usable()
+        try:
+            self._flush()
+        except DiskError as error:
+            self._failed = error
+            raise
+
+    def _flush(self) -> None:
         made_file = False
         for number in [number for number, segment in self._segments.items() if segment.publishes or segment.acks]:
             segment = self._segments[number]
@@ -302,7 +362,8 @@ class QueueIndex:
     def close(self) -> None:
         """Flush, then give the descriptor back."""
         try:
-            self.flush()
+            if self._failed is None:
+                self.flush()
         finally:
             self.abandon()
 
@@ -344,3 +405,13 @@ def _entry_of(seq_id: int, persistent: bool, head: bytes, term: bytes, file: str
 def _head_of(entry: IndexEntry) -> bytes:
     head = entry.seq_id if entry.persistent else _TRANSIENT | entry.seq_id
     return _PUBLISH.pack(head, entry.msg_id, entry.expiry_us, entry.size, len(entry.term or b""))
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import math
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
+
 HALF_LIFE_S = 5.0
 OPERATIONS_PER_UPDATE = 100
 INFINITY = math.inf
@@ -12,35 +19,45 @@ INFINITY = math.inf
 class Rates:
     """Messages a second: published, fetched, put into and taken out of the unacknowledged ones."""
 
-    __slots__ = ("_at_ms", "_counts", "acked", "egress", "fetched", "ingress")
+    __slots__ = ("_acked", "_at_ms", "_fetched", "_pending", "_published", "acked", "egress", "fetched", "ingress")
 
     def __init__(self, now_ms: int) -> None:
         """Nothing moves."""
         self._at_ms = now_ms
-        self._counts = [0, 0, 0, 0]
+        self._published = self._fetched = self._pending = self._acked = 0
         self.ingress = self.egress = self.fetched = self.acked = 0.0
 
     def count(self, published: int, fetched: int, pending: int, acked: int) -> bool:
         """Note what happened; whether it is time for `update`."""
-        counts = self._counts
-        counts[0] += published
-        counts[1] += fetched
-        counts[2] += pending
-        counts[3] += acked
-        return sum(counts) >= OPERATIONS_PER_UPDATE
+        self._published += published
+        self._fetched += fetched
+        self._pending += pending
+        self._acked += acked
+        return self._published + self._fetched + self._pending + self._acked >= OPERATIONS_PER_UPDATE
 
     def update(self, now_ms: int) -> None:
         """Fold the counts into the averages."""
         seconds = max(0.001, (now_ms - self._at_ms) / 1000)
         old = math.exp(seconds * math.log(0.5) / HALF_LIFE_S)
-        now = [count / seconds for count in self._counts]
+        counts = (self._published, self._fetched, self._pending, self._acked)
+        now = [count / seconds for count in counts]
         known = (self.ingress, self.egress, self.fetched, self.acked)
         averages = [old * before + (1 - old) * rate for before, rate in zip(known, now, strict=True)]
         self.ingress, self.egress, self.fetched, self.acked = averages
         self._at_ms = now_ms
-        self._counts = [0, 0, 0, 0]
+        self._published = self._fetched = self._pending = self._acked = 0
 
     @property
     def total(self) -> float:
         """Of all four."""
         return self.ingress + self.egress + self.fetched + self.acked
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -10,19 +10,29 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from storageio import Disk, DiskError, File, Mode, StoreCorrupt, StoreReadOnly
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
 from .errors import StoreBroken
-from .flying import Flying
-from .layout import MSG_ID_SIZE, RECORD_HEAD, RECORD_MIN
+from .flying_cy import Flying
+from .layout import RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from .records import RECORD_END, TERM_AT, check_record
 from .settings import StoreSettings
-from .store_state import Files, FileSummary, Location
+from .store_state_cy import Files, FileSummary, Location
+
+if not cython.compiled:
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Size, Source, is_same, source_of, source_of_bytes, take_bytes
 
 OnDisk = Callable[[list[bytes]], None]
 _READ_TRIES = 8
+_pack_head = RECORD_HEAD.pack
+_Mail = tuple[Any, Any, Any]  # client, writes or None, removes or None
 
 
 class StoreClient:
@@ -76,8 +86,11 @@ class SharedStore:
         self.current = -1
         self.deferred: list[tuple[bytes, int]] = []  # removes that wait for a locked file
         self.read_count = 0  # reads that went to a file
-        self._mailbox: deque[tuple[StoreClient, bytes, bytes | None]] = deque()
-        self._cache: dict[bytes, list] = {}  # type: ignore[type-arg]  # id: [term, writes not yet processed]
+        self._mailbox: deque[_Mail] = deque()
+        self._cache: dict[bytes, bytes] = {}  # what the current file and the mailbox hold
+        self._views: dict[int, memoryview] = {}  # of closed files
+        self._maps: dict[int, Map] = {}
+        self._new_bytes = 0  # appended, not yet in the summary
         self._buffer = bytearray()
         self._end = 0  # of the current file, buffer included
         self._open: dict[int, File] = {}
@@ -93,25 +106,39 @@ class SharedStore:
 
     def client_write(self, client: StoreClient, messages: Iterable[tuple[bytes, bytes]]) -> None:
         """Put into cache and mailbox."""
+        batch: list[tuple[bytes, bytes]] = list(messages)
+        counts: dict[bytes, int] = client.flying.counts
+        sent: Size = 0
         with self.lock:
             self._check_usable()
-            cache, mailbox, started = self._cache, self._mailbox, client.flying.started
-            for msg_id, term in messages:
-                started(msg_id, 1)
-                cached = cache.get(msg_id)
-                if cached is None:
-                    cache[msg_id] = [term, 1]
-                else:
-                    cached[1] += 1
-                mailbox.append((client, msg_id, term))
+            cache: dict[bytes, bytes] = self._cache
+            try:
+                for msg_id, term in batch:
+                    if msg_id in counts:
+                        client.flying.started(msg_id, 1)
+                    else:
+                        counts[msg_id] = 1
+                    cache[msg_id] = term
+                    sent += 1
+            finally:
+                self._mailbox.append((client, batch[:sent], None))
 
     def client_remove(self, client: StoreClient, msg_ids: Iterable[bytes]) -> None:
         """Put into the mailbox."""
+        batch: list[bytes] = list(msg_ids)
+        counts: dict[bytes, int] = client.flying.counts
+        sent: Size = 0
         with self.lock:
             self._check_usable()
-            for msg_id in msg_ids:
-                client.flying.started(msg_id, -1)
-                self._mailbox.append((client, msg_id, None))
+            try:
+                for msg_id in batch:
+                    if msg_id in counts:
+                        client.flying.started(msg_id, -1)
+                    else:
+                        counts[msg_id] = -1
+                    sent += 1
+            finally:
+                self._mailbox.append((client, None, batch[:sent]))
 
     def contains(self, msg_id: bytes) -> bool:
         """After all that was sent before."""
@@ -121,12 +148,27 @@ class SharedStore:
             return location is not None and location.ref_count > 0
 
     def read(self, msg_id: bytes) -> bytes | None:
-        """The term from the cache or its file; beside the writer, and again when the file was moved meanwhile."""
+        """The term from the cache, from a file that is closed, or from the current one.
+
+        No lock is taken for the first two: the collector never changes a file, it puts another in its place, and the map of
+        the old one stays good.  What fits no more (the place was read while it changed) is looked up again under the lock.
+        """
+        term = self._cache.get(msg_id)
+        if term is not None:
+            return term
+        location = self.locations.get(msg_id)
+        if location is not None and location.ref_count > 0:
+            view = self._views.get(location.file)
+            if view is not None:
+                term = _term_in(view, msg_id, location.offset, location.total_size)
+                if term is not None:
+                    return term
+        return self._read_slowly(msg_id)
+
+    def _read_slowly(self, msg_id: bytes) -> bytes | None:
+        """Through the owner: waits for the collector, then reads beside the writer."""
         for _ in range(_READ_TRIES):
             with self.lock:
-                cached = self._cache.get(msg_id)
-                if cached is not None:
-                    return cached[0]  # type: ignore[no-any-return]
                 found = self._hold(msg_id)
             if found is None:
                 return None
@@ -137,7 +179,7 @@ class SharedStore:
             finally:
                 self._let_go(location[0])
             if check_record(data, msg_id, location[2]):
-                return data[TERM_AT:-1]
+                return data[TERM_AT : len(data) - 1]
             with self.lock:
                 now = self.locations.get(msg_id)
                 if now is not None and (now.file, now.offset, now.total_size) == location:
@@ -159,8 +201,23 @@ class SharedStore:
             self.changed.wait()
         if location.file == self.current:
             self.flush()
+        else:
+            self._map_file(location.file, summary)
         summary.readers += 1
         return (location.file, location.offset, location.total_size), self.open_file(location.file)
+
+    def _map_file(self, number: int, summary: FileSummary) -> None:
+        """Have a closed file's bytes at hand for `read`; a bounded set."""
+        if number not in self._views and summary.file_size:
+            if len(self._views) >= self.settings.open_files_max:
+                self._drop_view(next(iter(self._views)))
+            held = self.open_file(number).map(summary.file_size, writable=False)
+            self._views[number] = held.view
+            self._maps[number] = held
+
+    def _drop_view(self, number: int) -> None:
+        if self._views.pop(number, None) is not None:
+            self._maps.pop(number).close()
 
     def _let_go(self, number: int) -> None:
         with self.lock:
@@ -183,26 +240,38 @@ class SharedStore:
             self._check_usable()
             mailbox = self._mailbox
             while mailbox:
-                client, msg_id, term = mailbox.popleft()
-                if term is not None:
-                    self._meet_write(client, msg_id, term)
-                elif client.flying.arrived(msg_id, -1):
-                    self._remove(msg_id)
+                client, messages, msg_ids = mailbox.popleft()
+                if messages is not None:
+                    self._meet_writes(client, messages)
+                else:
+                    self._meet_removes(client, msg_ids)
 
-    def _meet_write(self, client: StoreClient, msg_id: bytes, term: bytes) -> None:
-        if client.flying.arrived(msg_id, 1):
-            location = self.locations.get(msg_id)
+    def _meet_writes(self, client: StoreClient, messages: list[tuple[bytes, bytes]]) -> None:
+        counts: dict[bytes, int] = client.flying.counts
+        locations: dict[bytes, Location] = self.locations
+        waiting: list[bytes] = client.waiting
+        for msg_id, term in messages:
+            if counts.get(msg_id) == 1:
+                del counts[msg_id]
+            elif not client.flying.arrived(msg_id, 1):
+                waiting.append(msg_id)  # a remove met it, but the writer waits for a confirm
+                continue
+            location = locations.get(msg_id)
             if location is None:
                 self._append(msg_id, term)
             else:
                 self._count_one_more(location, msg_id, term)
-        cached = self._cache.get(msg_id)
-        if cached is not None:
-            cached[1] -= 1
-        client.waiting.append(msg_id)  # also when a remove met it: the writer waits for a confirm
+            waiting.append(msg_id)
+        self._settle_sizes()
         self._to_confirm.add(client)
 
+    def _meet_removes(self, client: StoreClient, msg_ids: list[bytes]) -> None:
+        for msg_id in msg_ids:
+            if client.flying.arrived(msg_id, -1):
+                self._remove(msg_id)
+
     def _count_one_more(self, location: Location, msg_id: bytes, term: bytes) -> None:
+        self._settle_sizes()
         summary = self.files[location.file]
         if location.ref_count > 0:
             location.ref_count += 1
@@ -214,22 +283,25 @@ class SharedStore:
 
     def _append(self, msg_id: bytes, term: bytes) -> None:
         """At the current file's end; rolls behind a record that reaches the limit."""
-        total = len(term) + RECORD_MIN
-        self._buffer += RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id)
-        self._buffer += term
-        self._buffer += RECORD_END
+        total: I64 = len(term) + RECORD_MIN
+        buffer: bytearray = self._buffer
+        buffer += _pack_head(total - RECORD_OVERHEAD, msg_id)
+        buffer += term
+        buffer += RECORD_END
         self.locations[msg_id] = Location(1, self.current, self._end, total)
         self._end += total
-        files = self.files
-        summary = files.by_number[self.current]
-        summary.file_size += total
-        summary.valid_total_size += total
-        files.total_bytes += total
-        files.valid_bytes += total
-        if len(self._buffer) > self.settings.write_buffer_bytes:
+        self._new_bytes += total
+        if len(buffer) > self.settings.write_buffer_bytes:
             self.flush()
         if self._end >= self.settings.file_size_limit:
             self._roll()
+
+    def _settle_sizes(self) -> None:
+        """Add what was appended to the current file's summary."""
+        if self._new_bytes:
+            summary = self.files[self.current]
+            new, self._new_bytes = self._new_bytes, 0
+            self.files.resize(self.current, summary.file_size + new, summary.valid_total_size + new)
 
     def _remove(self, msg_id: bytes) -> None:
         location = self.locations.get(msg_id)
@@ -290,7 +362,8 @@ class SharedStore:
             self._open.pop(number).close()
 
     def forget_file(self, number: int) -> None:
-        """Its descriptor is of no use any more."""
+        """Its descriptor and map are of no use any more."""
+        self._drop_view(number)
         file = self._open.pop(number, None)
         if file is not None:
             file.close()
@@ -319,13 +392,14 @@ class SharedStore:
                 self._is_dirty = True
 
     def _roll(self) -> None:
+        self._settle_sizes()
         self.flush()
         with self._fatal():
             if self.is_synced:
                 self.open_file(self.current).sync()
             before = self.current
             self.start_file(before + 1)
-        self._cache = {msg_id: cached for msg_id, cached in self._cache.items() if cached[1] > 0}
+        self._cache.clear()  # what still waits in the mailbox is found by the slow way
         self.delete_if_empty(before)
 
     def sync(self) -> None:
@@ -356,7 +430,7 @@ class SharedStore:
                     client.on_disk(ids)
 
     @contextlib.contextmanager
-    def _fatal(self):  # type: ignore[no-untyped-def]
+    def _fatal(self) -> Iterator[None]:
         """After a failed write or sync nobody knows what is on the disk: the store only reads from here on."""
         try:
             yield
@@ -383,7 +457,7 @@ class SharedStore:
     def abandon(self) -> None:
         """Give the descriptors back without a sync, as a dying process does."""
         with self.lock:
-            for number in list(self._open):
+            for number in [*self._open, *self._views]:
                 self.forget_file(number)
 
     def check(self) -> None:
@@ -397,5 +471,29 @@ class SharedStore:
             assert valid == {number: self.files[number].valid_total_size for number in self.files}
 
 
+@cython.cfunc
+def _term_in(view: memoryview, msg_id: bytes, offset: I64, total: I64) -> bytes | None:
+    """The term of the record there, None when it is another."""
+    stop: Size = offset + total
+    start: Size = offset
+    source: Source = source_of(view)
+    head: bytes = _pack_head(total - RECORD_OVERHEAD, msg_id)
+    if stop > len(view) or not is_same(source, start, TERM_AT, source_of_bytes(head), TERM_AT):
+        return None
+    if source[stop - 1] != RECORD_END_MARK:
+        return None
+    return take_bytes(source, start + TERM_AT, stop - 1 - start - TERM_AT)
+
+
 def _corrupt(path: str, offset: int, msg_id: bytes, data: bytes) -> StoreCorrupt:
     return StoreCorrupt("not the record", file=path, offset=offset, expected=msg_id.hex(), found=data[:TERM_AT].hex())
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

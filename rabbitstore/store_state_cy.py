@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH
+
 
 class Location:
     """Where a message lies.  A count of 0 stays until its file is compacted or deleted: a later write revives it."""
@@ -100,3 +107,13 @@ class Files:
         for left, right in zip([None, *numbers], [*numbers, None], strict=True):
             assert left is None or self.by_number[left].right == right
             assert right is None or self.by_number[right].left == left
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,71 @@
+"""rabbitstore beside RabbitMQ's own modules, one after the other on this machine; prints a Markdown table.
+
+    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages]
+
+Needs Debian's rabbitmq-server (tests/interop/rabbitmq/install.sh) and its erlc.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import rabbitstore_workloads as ours
+from tests.interop.rabbitmq.broker import Broker, why_not
+
+LIBRARIES = Path("/usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/plugins")
+Row = tuple[str, str, Callable[[Path], ours.Rates]]
+
+
+def rows(count: int) -> list[Row]:
+    """(name, Erlang call, our workload)."""
+    found: list[Row] = []
+    for size in (100, 1024, 8192):
+        call = f'modules:store("{{folder}}", {count}, {size})'
+        found.append((f"store {size} B", call, lambda folder, size=size: ours.store(folder, count, size)))
+    for size, embedded in ((100, True), (1024, True), (100, False)):
+        name = f"index {size} B" if embedded else "index, id only"
+        call = f"modules:index({count}, {size}, {str(embedded).lower()})"
+        work = lambda folder, size=size, embedded=embedded: ours.index(folder, count, size, embedded=embedded)  # noqa: E731
+        found.append((name, call, work))
+    for mode in ("default", "lazy"):
+        for size in (100, 1024, 8192):
+            call = f"modules:queue({count}, {size}, {mode})"
+            work = lambda folder, size=size, mode=mode: ours.variable_queue(folder, count, size, mode=mode)  # noqa: E731
+            found.append((f"queue {mode} {size} B", call, work))
+    return found
+
+
+def server_rates(broker: Broker, beams: Path, call: str, folder: Path) -> ours.Rates:
+    """What the server's modules reach."""
+    text = broker.control("eval", f'code:add_patha("{beams}"), {call.replace("{folder}", str(folder))}.')
+    return {name: float(rate) for name, rate in re.findall(r"\{(\w+),(\d+)\}", text)}
+
+
+def main() -> None:
+    """Measure and print."""
+    if why_not():
+        sys.exit(why_not())
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    with tempfile.TemporaryDirectory() as base:
+        broker = Broker(Path(base) / "broker")
+        command = ["erlc", "-o", base, str(Path(__file__).with_name("modules.erl"))]
+        subprocess.run(command, env={"ERL_LIBS": str(LIBRARIES), "PATH": "/usr/bin:/bin", "HOME": base}, check=True)
+        broker.start()
+        try:
+            print("| what | step | RabbitMQ /s | rabbitstore /s | ratio |\n|---|---|---|---|---|")
+            for name, call, work in rows(count):
+                theirs = server_rates(broker, Path(base), call, Path(base) / "peer")
+                mine = work(Path(base) / "ours")
+                for step, rate in mine.items():
+                    print(f"| {name} | {step} | {theirs[step]:,.0f} | {rate:,.0f} | {rate / theirs[step]:.1f} |", flush=True)
+        finally:
+            broker.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What is measured of rabbitstore; `test_rabbitstore.py` runs it alone, `rabbitmq/compare.py` beside the server's modules.
+
+Each workload does what the server's counterpart does: message terms are made and taken apart inside the measured time.
+Results are messages a second by step.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from rabbitstore import IndexSettings, RabbitSettings, StoreSettings
+from rabbitstore.content import Content, decode_content, encode_content
+from rabbitstore.queue_index_cy import QueueIndex
+from rabbitstore.shared_store_cy import SharedStore
+from rabbitstore.store_recovery import open_store
+from rabbitstore.variable_queue_cy import VariableQueue
+from storageio import REAL_DISK
+
+WINDOW = 1000
+BATCH = 500
+Rates = dict[str, float]
+
+
+def _messages(count: int, size: int) -> list[Content]:
+    body = b"x" * size
+    return [Content("/", "", ("q",), b"\x10\x00\x02", body, os.urandom(16), True) for _ in range(count)]
+
+
+def _rate(count: int, work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - start)
+
+
+def _index(folder: Path) -> QueueIndex:
+    index = QueueIndex(REAL_DISK, str(folder / "queue"), IndexSettings())
+    list(index.load(lambda _entry: True))
+    return index
+
+
+class Flight:
+    """At most WINDOW messages written and not yet reported safe; a second thread syncs, as the server's store process does."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self._store = store
+        self._count = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+        self.client = store.client(self._landed)
+        self._thread = threading.Thread(target=self._sync)
+        self._thread.start()
+
+    def _landed(self, ids: list[bytes]) -> None:
+        with self._changed:
+            self._count -= len(ids)
+            self._changed.notify_all()
+
+    def _sync(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._count > 0 or self._is_over)
+                if self._count == 0:
+                    return
+            self._store.sync()
+
+    def write(self, batch: list[tuple[bytes, bytes]]) -> None:
+        """Waits for room."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count + len(batch) <= WINDOW)
+            self._count += len(batch)
+            self._changed.notify_all()
+        self.client.write_many(batch)
+
+    def land(self) -> None:
+        """Return when all is safe."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+
+def store(folder: Path, count: int, size: int) -> Rates:
+    """Write with 1000 in flight, each synced; read in order and at random; remove."""
+    shutil.rmtree(folder, ignore_errors=True)
+    opened, _ = open_store(REAL_DISK, str(folder / "store"), StoreSettings(), {})
+    flight = Flight(opened)
+    client = flight.client
+    messages = _messages(count, size)
+    ids = [message.msg_id for message in messages]
+    mixed = random.Random(1).sample(ids, len(ids))
+
+    def write() -> None:
+        for start in range(0, count, BATCH):
+            flight.write([(message.msg_id, encode_content(message)) for message in messages[start : start + BATCH]])
+        flight.land()
+
+    def read(wanted: list[bytes]) -> None:
+        for msg_id in wanted:
+            decode_content(client.read(msg_id) or b"")
+
+    def remove() -> None:
+        client.remove(ids)
+        opened.process()
+
+    found = {"write": _rate(count, write), "read": _rate(count, lambda: read(ids))}
+    found |= {"read_random": _rate(count, lambda: read(mixed)), "remove": _rate(count, remove)}
+    opened.close()
+    shutil.rmtree(folder)
+    return found
+
+
+def index(folder: Path, count: int, size: int, *, embedded: bool) -> Rates:
+    """Publish (with the delivered mark), sync every 1000; read back by segment; acknowledge 100 at a time."""
+    shutil.rmtree(folder, ignore_errors=True)
+    opened = _index(folder)
+    messages = _messages(count, size)
+
+    def publish() -> None:
+        for seq_id, message in enumerate(messages):
+            opened.publish(seq_id, message.msg_id, 0, size, True, encode_content(message) if embedded else None)
+            if seq_id % WINDOW == WINDOW - 1:
+                opened.sync()
+
+    def read() -> None:
+        start = 0
+        while start < count:
+            stop = min(opened.segment_end(start), count)
+            assert len(opened.read(start, stop)) == stop - start
+            start = stop
+
+    def acknowledge() -> None:
+        for start in range(0, count, 100):
+            opened.acknowledge(range(start, min(start + 100, count)))
+        opened.flush()
+
+    found = {"publish": _rate(count, publish)}
+    opened.flush()
+    found |= {"read": _rate(count, read), "ack": _rate(count, acknowledge)}
+    opened.close()
+    shutil.rmtree(folder)
+    return found
+
+
+def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], list[int]]]) -> None:
+    future, waiting = syncs.popleft()
+    future.result()
+    queue.end_sync(waiting)
+
+
+def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
+    """Publish until every message is synced, 1000 a sync; then fetch and acknowledge one by one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    persistent, _ = open_store(REAL_DISK, str(folder / "persistent"), StoreSettings(), {})
+    transient, _ = open_store(REAL_DISK, str(folder / "transient"), StoreSettings(), {}, is_synced=False)
+    settings = RabbitSettings()
+    queue = VariableQueue(_index(folder), persistent.client(), transient.client(), settings, REAL_DISK.now_ms, mode=mode)
+    messages = _messages(count, size)
+
+    def publish() -> None:
+        syncs: deque[tuple[Future[None], list[int]]] = deque()
+        with ThreadPoolExecutor(1) as pool:
+            for number, message in enumerate(messages):
+                embedded = size < settings.index.embed_below
+                queue.publish(message.msg_id, encode_content(message), size, persistent=True, embedded=embedded)
+                if number % WINDOW == WINDOW - 1 or number == count - 1:
+                    waiting = queue.begin_sync()
+                    syncs.append((pool.submit(persistent.sync), waiting))
+                    while len(syncs) > 2 or (syncs and syncs[0][0].done()):
+                        _confirm(queue, syncs)
+            while syncs:
+                _confirm(queue, syncs)
+        assert len(queue.take_confirmed()) == count
+
+    def fetch() -> None:
+        for _ in range(count):
+            taken = queue.fetch()
+            assert taken is not None
+            decode_content(taken[1])
+            queue.acknowledge((taken[0].seq_id,))
+
+    found = {"publish": _rate(count, publish), "fetch_ack": _rate(count, fetch)}
+    queue.index.close()
+    persistent.close()
+    transient.close()
+    shutil.rmtree(folder)
+    return found

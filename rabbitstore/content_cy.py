@@ -1,0 +1,203 @@
+"""The message term in bulk: written from a cached prefix, taken apart without a decode of every part.
+
+The term is docs/formats/rabbitmq-terms.md's; one of another shape (another tag for an atom, say) is left to `terms.decode`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from .layout import MSG_ID_SIZE
+from .terms import FALSE, NONE, TRUE, Atom, Term, encode
+
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
+
+FRAGMENT_SIZE = 131064  # frame_max - 8 as RabbitMQ ships
+CLASS_ID = 60
+NAME = Atom("basic_message")
+_RESOURCE, _EXCHANGE, _CONTENT = Atom("resource"), Atom("exchange"), Atom("content")
+_PROTOCOL = Atom("rabbit_framing_amqp_0_9_1")
+LIST: Size = 108
+NIL: Size = 106
+BINARY: Size = 109
+HEAD_SIZE: Size = 5  # tag and 32-bit length of a list or a binary
+
+
+def _bare(term: Term) -> bytes:
+    """A term without the version byte."""
+    return encode(term)[1:]
+
+
+START: bytes = b"\x83h\x06" + _bare(NAME) + b"h\x04" + _bare(_RESOURCE)
+EXCHANGE: bytes = _bare(_EXCHANGE)
+CONTENT_START: bytes = b"h\x06" + _bare(_CONTENT) + _bare(CLASS_ID) + _bare(NONE)
+PROTOCOL: bytes = _bare(_PROTOCOL)
+TRUE_TERM: bytes = _bare(TRUE)
+FALSE_TERM: bytes = _bare(FALSE)
+_BINARY = Struct(">cI")  # tag, size
+_pack_binary = _BINARY.pack
+ID_HEAD: bytes = _pack_binary(b"m", MSG_ID_SIZE)
+_LIST_OF_ONE: bytes = b"l" + (1).to_bytes(4, "big")
+
+
+@lru_cache(maxsize=4096)
+def _prefix(vhost: str, exchange: str, routing_keys: tuple[str, ...]) -> bytes:
+    """All before the property block: the same for every message on one route."""
+    keys: list[Term] = [key.encode("utf-8", "surrogateescape") for key in routing_keys]
+    route = _bare(vhost.encode()), EXCHANGE, _bare(exchange.encode()), _bare(keys)
+    return b"".join((START, *route, CONTENT_START))
+
+
+def _fragments(body: bytes) -> bytes:
+    """The body cut into AMQP frames, last first; an empty list for an empty body."""
+    starts = range(0, len(body), FRAGMENT_SIZE)
+    return _bare([body[start : start + FRAGMENT_SIZE] for start in reversed(starts)])
+
+
+def encode_parts(
+    vhost: str,
+    exchange: str,
+    routing_keys: tuple[str, ...],
+    properties_bin: bytes,
+    body: bytes,
+    msg_id: bytes,
+    persistent: bool,
+) -> bytes:
+    """The term of a message (the fields of `content.Content`, in order)."""
+    size: Size = len(body)
+    prefix = _prefix(vhost, exchange, routing_keys)
+    block_head = _pack_binary(b"m", len(properties_bin))
+    end = TRUE_TERM if persistent else FALSE_TERM
+    if 0 < size <= FRAGMENT_SIZE:
+        body_head = _pack_binary(b"m", size)
+        return b"".join(
+            (prefix, block_head, properties_bin, PROTOCOL, _LIST_OF_ONE, body_head, body, b"j", ID_HEAD, msg_id, end)
+        )
+    return b"".join((prefix, block_head, properties_bin, PROTOCOL, _fragments(body), ID_HEAD, msg_id, end))
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _binary_size(source: Source, at: Size, stop: Size) -> Size:
+    """Bytes of the binary whose tag is at `at`, or -1."""
+    if stop - at < HEAD_SIZE or source[at] != BINARY:
+        return -1
+    size: Size = get_i32(source, at + 1)
+    return size if 0 <= size <= stop - at - HEAD_SIZE else -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _has(source: Source, at: Size, stop: Size, wanted: bytes) -> Size:
+    """Where `wanted` ends if it stands at `at`, or -1."""
+    size: Size = len(wanted)
+    if stop - at < size or not is_same(source, at, size, source_of_bytes(wanted), size):
+        return -1
+    return at + size
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _take_list(source: Source, at: Size, stop: Size, found: list[bytes]) -> Size:
+    """Collect a list of binaries; where it ends, or -1."""
+    if at < stop and source[at] == NIL:
+        return at + 1
+    if stop - at < HEAD_SIZE or source[at] != LIST:
+        return -1
+    count: Size = get_i32(source, at + 1)
+    size: Size
+    at += HEAD_SIZE
+    while count > 0:
+        size = _binary_size(source, at, stop)
+        if size < 0:
+            return -1
+        found.append(take_bytes(source, at + HEAD_SIZE, size))
+        at += HEAD_SIZE + size
+        count -= 1
+    return at + 1 if count == 0 and at < stop and source[at] == NIL else -1
+
+
+def split_term(term: bytes) -> tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool] | None:
+    """The fields of `content.Content`; None for a term of another shape."""
+    source: Source = source_of_bytes(term)
+    stop: Size = len(term)
+    vhost_size: Size
+    vhost_at: Size
+    exchange_size: Size
+    exchange_at: Size
+    block_size: Size
+    block_at: Size
+    keys: list[bytes] = []
+    fragments: list[bytes] = []
+    at: Size = _has(source, 0, stop, START)
+    if at < 0:
+        return None
+    vhost_size = _binary_size(source, at, stop)
+    vhost_at = at + HEAD_SIZE
+    if vhost_size < 0:
+        return None
+    at = _has(source, vhost_at + vhost_size, stop, EXCHANGE)
+    if at < 0:
+        return None
+    exchange_size = _binary_size(source, at, stop)
+    exchange_at = at + HEAD_SIZE
+    if exchange_size < 0:
+        return None
+    at = _take_list(source, exchange_at + exchange_size, stop, keys)
+    if at < 0:
+        return None
+    at = _has(source, at, stop, CONTENT_START)
+    if at < 0:
+        return None
+    block_size = _binary_size(source, at, stop)
+    block_at = at + HEAD_SIZE
+    if block_size < 0:
+        return None
+    at = _has(source, block_at + block_size, stop, PROTOCOL)
+    if at < 0:
+        return None
+    at = _take_list(source, at, stop, fragments)
+    if at < 0:
+        return None
+    at = _has(source, at, stop, ID_HEAD)
+    if at < 0 or stop - at < MSG_ID_SIZE:
+        return None
+    is_true = _has(source, at + MSG_ID_SIZE, stop, TRUE_TERM) == stop
+    if not is_true and _has(source, at + MSG_ID_SIZE, stop, FALSE_TERM) != stop:
+        return None
+    if len(fragments) == 1:
+        body = fragments[0]
+    else:
+        fragments.reverse()
+        body = b"".join(fragments)
+    return (
+        take_bytes(source, vhost_at, vhost_size).decode("utf-8", "replace"),
+        take_bytes(source, exchange_at, exchange_size).decode("utf-8", "replace"),
+        _texts(keys),
+        take_bytes(source, block_at, block_size),
+        body,
+        take_bytes(source, at, MSG_ID_SIZE),
+        bool(is_true),
+    )
+
+
+def _texts(keys: list[bytes]) -> tuple[str, ...]:
+    if len(keys) == 1:
+        return (keys[0].decode("utf-8", "surrogateescape"),)
+    return tuple([key.decode("utf-8", "surrogateescape") for key in keys])
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,4 @@
+from storebytes._bytes_cy cimport *
+
+cdef class Delta:
+    cdef public I64 start, count, stop

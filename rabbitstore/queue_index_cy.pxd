@@ -1,0 +1,21 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+from .entry_cy cimport IndexEntry
+
+cdef I64 _TRANSIENT
+cdef I64 _WRITE_BYTES
+
+@cython.final
+cdef class _Segment:
+    cdef public I64 unacked, size_bytes
+    cdef public dict publishes
+    cdef public list acks
+    cdef public bint has_file, must_replace
+
+cdef class QueueIndex:
+    cdef public object disk, settings, _journal, _failed
+    cdef public str folder
+    cdef public I64 next_seq_id, read_count, _journal_bytes, _entries, _held_bytes, _per_segment, _entries_max
+    cdef public dict _segments
+    cdef public bytearray _buffer
+    cdef public bint _is_dirty

@@ -1,0 +1,17 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+cdef class Location:
+    cdef public I64 offset, total_size
+    cdef public I64 file
+    cdef public I64 ref_count
+
+@cython.final
+cdef class FileSummary:
+    cdef public I64 file_size, valid_total_size, readers
+    cdef public object left, right
+    cdef public bint locked
+    cdef public list dead

@@ -1,0 +1,17 @@
+from storebytes._bytes_cy cimport *
+from .delta_cy cimport Delta
+from .entry_cy cimport IndexEntry
+from .queue_index_cy cimport QueueIndex
+from .rates_cy cimport Rates
+
+cdef class VariableQueue:
+    cdef public QueueIndex index
+    cdef public object persistent_store, transient_store, settings, now_ms, q1, q2, q3, q4
+    cdef public str mode
+    cdef public bint durable, wants_confirms
+    cdef public Delta delta
+    cdef public dict ram_pending, disk_pending
+    cdef public I64 length, ram_count, ram_bytes, disk_reads, next_seq_id, next_deliver_seq_id
+    cdef public double target_ram_count
+    cdef public Rates rates
+    cdef public list unconfirmed, confirmed

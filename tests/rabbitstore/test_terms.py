@@ -1,0 +1,154 @@
+"""External terms, property blocks and message terms: round trips, the format page's bytes, and every truncation."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rabbitstore import properties
+from rabbitstore.content import Content, decode_content, encode_content
+from rabbitstore.content_cy import split_term
+from rabbitstore.properties import Typed
+from rabbitstore.terms import Atom, CharList, decode, encode
+from storageio import InvalidMessage, StoreCorrupt
+
+LEAVES = st.one_of(
+    st.integers(-(1 << 70), 1 << 70),
+    st.binary(max_size=300),
+    st.text(alphabet="abc_xyz", max_size=20).map(Atom),
+    st.floats(allow_nan=False),
+    st.binary(min_size=1, max_size=9).map(CharList),
+)
+TERMS = st.recursive(LEAVES, lambda inner: st.one_of(st.lists(inner, max_size=4), st.tuples(inner, inner)), max_leaves=12)
+CONTENTS = st.builds(
+    Content,
+    st.just("/"),
+    st.sampled_from(["", "ex.fan", "ä"]),
+    st.lists(st.sampled_from(["q", "schlüssel", "x" * 300]), max_size=3).map(tuple),
+    st.binary(min_size=2, max_size=40),
+    st.one_of(st.binary(max_size=50), st.sampled_from([b"x" * 131_064, b"y" * 131_065, b"z" * 300_000])),
+    st.binary(min_size=16, max_size=16),
+    st.booleans(),
+)
+
+
+@given(TERMS)
+def test_what_is_encoded_is_decoded(term):
+    """Every kind of term, nested."""
+    assert decode(encode(term)) == term
+
+
+@pytest.mark.parametrize(
+    ("term", "data"),
+    [
+        (Atom("none"), "8364 0004 6e6f6e65"),
+        (60, "8361 3c"),
+        (256, "8362 00000100"),
+        (1 << 40, "836e 06 00 000000000001"),
+        (b"ab", "836d 00000002 6162"),
+        ([], "836a"),
+        ([1], "836c 00000001 6101 6a"),
+        ((1, Atom("x")), "8368 02 6101 64000178"),
+    ],
+)
+def test_the_bytes_are_otp_25s(term, data):
+    """Tag by tag."""
+    assert encode(term) == bytes.fromhex(data.replace(" ", ""))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x82a\x01", "not an external term"),
+        (b"\x83m\xff\xff\xff\xff", "past its end"),
+        (b"\x83l\x7f\xff\xff\xff", "past its end"),
+        (b"\x83l\x00\x00\x00\x01a\x01a", "without an end"),
+        (b"\x83\x01", "unknown tag"),
+        (b"\x83h\x01" + b"h\x01" * 100 + b"a\x01", "too deep"),
+        (b"\x83a\x01\x00", "behind the term"),
+    ],
+)
+def test_bad_terms_are_named(data, reason):
+    """With file and byte."""
+    with pytest.raises(StoreCorrupt, match=reason) as caught:
+        decode(data, file="x.rdq", base=100)
+    assert (caught.value.file, caught.value.offset >= 100) == ("x.rdq", True)
+
+
+@given(CONTENTS)
+def test_the_bulk_path_agrees_with_the_terms(content):
+    """The kernel writes what `terms.encode` writes, and takes apart what `terms.decode` decodes."""
+    term = encode_content(content)
+    assert encode(decode(term)) == term
+    assert split_term(term) == tuple(content) == tuple(decode_content(term))
+
+
+def test_atoms_of_newer_erlang_are_read():
+    """OTP 26 writes them with tag 119; the slow path takes over."""
+    content = Content("/", "", ("q",), b"\x10\x00\x02", b"body", b"i" * 16, True)
+    newer = encode_content(content).replace(b"d\x00\x04true", b"w\x04true")
+    assert split_term(newer) is None and decode_content(newer) == content
+
+
+def test_every_truncation_of_a_message_is_named():
+    """No prefix is taken for a message, by either path."""
+    term = encode_content(Content("/", "e", ("k", "l"), b"\x00\x00", b"b" * 20, b"i" * 16, False))
+    for size in range(len(term)):
+        with pytest.raises(StoreCorrupt):
+            decode_content(term[:size], file="f")
+    for at in range(len(term)):
+        damaged = term[:at] + bytes((term[at] ^ 0x80,)) + term[at + 1 :]
+        try:
+            decode_content(damaged, file="f")
+        except StoreCorrupt as error:
+            assert error.file == "f"
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.floats(allow_nan=False),
+        st.text(max_size=20),
+        st.sampled_from([Typed("b", -3), Typed("u", 65535), Typed("T", 1 << 40), Typed("D", (2, 314)), Typed("x", b"\xff")]),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "content_type": st.text(max_size=20),
+            "headers": st.dictionaries(st.text(max_size=9), VALUES, max_size=4),
+            "delivery_mode": st.integers(0, 255),
+            "timestamp": st.integers(0, (1 << 64) - 1),
+            "cluster_id": st.text(max_size=9),
+        },
+    )
+)
+def test_properties_come_back(found):
+    """Whatever a header may hold."""
+    assert properties.decode(properties.encode(found)) == found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"colour": "red"}, {"content_type": "x" * 256}, {"priority": 256}, {"headers": {"k": object()}}, {"timestamp": -1}],
+)
+def test_properties_that_no_block_holds(wrong):
+    """A named error before anything is written."""
+    with pytest.raises(InvalidMessage):
+        properties.encode(wrong)
+
+
+def test_every_truncation_of_a_property_block_is_named():
+    """And bytes behind it."""
+    block = properties.encode({"headers": {"a": [1, {"b": "c"}], "d": Typed("D", (1, 15))}, "message_id": "m", "timestamp": 5})
+    for size in range(len(block)):
+        with pytest.raises(StoreCorrupt):
+            properties.decode(block[:size])
+    with pytest.raises(StoreCorrupt):
+        properties.decode(block + b"x")
