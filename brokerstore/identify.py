@@ -14,7 +14,7 @@ class FolderKind(Enum):
 
     ROCKETMQ = "rocketmq"
     LOG = "rocketmq-commitlog"  # the log's own folder, without the store around it
-    RABBITMQ = "rabbitmq"
+    RABBITMQ = "rabbitmq"  # a virtual host's folder, or a node's data folder
     ROCKSDB = "rocketmq-rocksdb"
     DLEDGER = "rocketmq-dledger"
 
@@ -28,6 +28,7 @@ class StoreFolder(NamedTuple):
 
 
 _LOG = "commitlog"
+_VHOSTS = os.path.join("msg_stores", "vhosts")  # in a RabbitMQ node's data folder
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second where the broker keeps both kinds in one place
 _MAGICS = tuple(bytes.fromhex(magic) for magic in ("daa320a7", "daa320ab", "cbd43194"))
 _LOOKED_FOR = (
@@ -63,7 +64,7 @@ def _kind(disk: Disk, folder: str, names: set[str]) -> FolderKind | None:
         return FolderKind.DLEDGER
     if _LOG in names and is_folder(disk, os.path.join(folder, _LOG)):
         return FolderKind.ROCKETMQ
-    if ".vhost" in names or "msg_store_persistent" in names:
+    if ".vhost" in names or "msg_store_persistent" in names or is_folder(disk, os.path.join(folder, _VHOSTS)):
         return FolderKind.RABBITMQ
     return FolderKind.LOG if _is_log(disk, folder) else None
 
@@ -82,7 +83,7 @@ def _is_log(disk: Disk, folder: str) -> bool:
 
 def _hint(disk: Disk, folder: str, names: set[str]) -> str:
     """Where the store may be, when the folder is one above or below it."""
-    for inner in ("store", os.path.join("msg_stores", "vhosts"), "vhosts"):
+    for inner in ("store", "vhosts"):
         if is_folder(disk, os.path.join(folder, inner)):
             return f"; perhaps you mean {os.path.join(folder, inner)}"
     if names & {"consumequeue", "index", "checkpoint"}:

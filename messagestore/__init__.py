@@ -26,12 +26,33 @@ One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any 
 flusher, housekeeper; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
-from .config import FlushMode, Role, StoreConfig
-from .consumer import Consumer
-from .follower import Follower
-from .message_store import MessageStore, PutFuture
-from .reads import GetStatus, Page
+if TYPE_CHECKING:
+    from .config import FlushMode, Role, StoreConfig
+    from .consumer import Consumer
+    from .follower import Follower
+    from .message_store import MessageStore, PutFuture
+    from .reads import GetStatus, Page
 
+_ROOMS = {
+    **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
+    **dict.fromkeys(("MessageStore", "PutFuture"), ".message_store"),
+    **dict.fromkeys(("GetStatus", "Page"), ".reads"),
+    "Consumer": ".consumer",
+    "Follower": ".follower",
+}
 __all__ = ["Consumer", "FlushMode", "Follower", "GetStatus", "MessageStore", "Page", "PutFuture", "Role", "StoreConfig"]
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, each from its module on first use: whoever only looks at a checkpoint waits for no engine."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'messagestore' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_ROOMS[name], __name__), name)
+    return found

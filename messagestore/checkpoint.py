@@ -32,6 +32,7 @@ assert VALUES.size == REST_AT == 40
 CHECKPOINT_SIZE = 4096
 REST_SIZE = CHECKPOINT_SIZE - REST_AT
 FILE_NAME = "checkpoint"
+TIMES = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")  # in the file's order
 SLACK_MS = 3000
 TIMESTAMP_MAX_MS = 253_402_300_799_999  # the year 9999: what lies beyond is no time
 OFFSET_MIN = -1  # what the real store holds before it knows one
@@ -87,6 +88,15 @@ def read_checkpoint(disk: Disk, path: str) -> Found:
         return decode(file.read(0, CHECKPOINT_SIZE))
     finally:
         file.close()
+
+
+def checkpoint_ahead(disk: Disk, folder: str, last_ms: int) -> dict[str, int]:
+    """Times that lie behind that of the log's last record, by name: the file claims what the log does not hold.
+
+    None for a `last_ms` of 0, which stands for a log without records.
+    """
+    values = read_checkpoint(disk, os.path.join(folder, FILE_NAME)).values
+    return {name: time_ms for name in TIMES if (time_ms := getattr(values, name)) > last_ms > 0}
 
 
 def decode(data: bytes) -> Found:

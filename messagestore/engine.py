@@ -28,6 +28,7 @@ from .dispatcher import DispatchService
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
 from .index_note import drop_note, read_note
+from .left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
 from .queue_list import missing_queues, write_queue_list
@@ -43,7 +44,6 @@ LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
 OPEN_TRIES = 4
 OPEN_PAUSE_S = 0.02
-REPLACED_QUEUES = "replaced-consumequeue"
 
 
 class Places:
@@ -58,20 +58,6 @@ class Places:
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
         self.own = os.path.join(root, OWN_FOLDER)
-
-
-def deleted_topics(topics: Topics, places: Places, disk: Disk) -> Callable[[str], bool]:
-    """Whose records get no queue units: topics that topics.json does not name and that have no queue folder either.
-
-    A broker that deletes a topic takes both away; a store without a broker writes queues and no table.  A rebuild that was
-    killed while it put the new queues in place has left the old ones in its own folder.
-    """
-    folders = (places.queues, os.path.join(places.root, OWN_FOLDER, REPLACED_QUEUES))
-
-    def is_ignored(topic: str) -> bool:
-        return is_deleted(topics, topic) and all(disk.stat(os.path.join(folder, topic)) is None for folder in folders)
-
-    return is_ignored
 
 
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
@@ -233,7 +219,7 @@ class Engine:
             start,
             end.last_offset,
         )
-        self.dispatcher.is_ignored = deleted_topics(self.topics, self.places, self.disk)
+        self.dispatcher.is_ignored = left_alone(self.disk, self.places.root, self.topics)
         self.housekeeper = Housekeeper(
             self.log,
             self.queues,

@@ -18,6 +18,7 @@ from storageio import Disk, Kind
 from .config import StoreConfig, delay_times_ms
 from .dispatcher import DispatchService
 from .engine import Places
+from .light_queues import add_light_units
 from .recovery import OWN_FOLDER
 from .running_flags import RunningFlags
 
@@ -57,6 +58,8 @@ def rebuild(
         if progress is not None:
             progress(service.position - before)
         before = service.position
+    if QUEUES in what:
+        add_light_units(log, end_offset, queues)
     queues.flush(0)
     if index is not None:
         index.sync()

@@ -23,15 +23,15 @@ from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replac
 
 from .abort_file import AbortFile
 from .agreement import Agreement
-from .checkpoint import Checkpoint
+from .checkpoint import TIMES, Checkpoint, checkpoint_ahead
 from .config import StoreConfig, delay_times_ms
 from .damage import Hole, Survey, survey
-from .engine import Engine, Places, deleted_topics, found_sizes
+from .engine import Engine, Places, found_sizes
 from .fillers import fill
+from .left_alone import left_alone
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
 from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
-from .topics import Topics
 
 FOR_EVER_MS = (1 << 63) - 1
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
@@ -83,6 +83,7 @@ class Recovery:
         self.disk = disk
         self.keep_backup = keep_backup
         self.progress = progress
+        self.report_path: str | None = None  # of what `apply` did
         self.config = found_sizes(config or StoreConfig(), Places(root), disk)
         self.places = Places(root, self.config.store_path_commit_log)
         self.was_clean = not AbortFile(disk, root).is_present
@@ -98,6 +99,11 @@ class Recovery:
         plan_files(self._files(), plan.actions)
         self._plan_log(found, plan)
         self._plan_derived(plan)
+        last_ms = (
+            found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
+        )
+        if checkpoint_ahead(self.disk, self.root, last_ms):
+            plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
         if not self.was_clean:
             plan.actions.append("take the abort file away")
         return plan
@@ -137,7 +143,7 @@ class Recovery:
         cut = self._cut_at(found)
         plan.valid_end = found.end if cut is None else cut
         plan.records_kept = found.records
-        if found.holes and cut is not None:
+        if found.holes and cut == found.holes[0].start:
             plan.records_kept = found.records_after[0]
             plan.records_dropped = found.records - plan.records_kept
             plan.actions.append(f"cut the log at {cut}, dropping {plan.records_dropped} records behind it")
@@ -178,7 +184,7 @@ class Recovery:
             index = self._index()
             comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
             comparison.is_ignored = self.is_ignored()
-            comparison.compare(files)
+            comparison.compare(files, self.progress)
         except DiskError:
             raise
         except StoreError as error:
@@ -209,23 +215,26 @@ class Recovery:
         return index
 
     def is_ignored(self) -> Callable[[str], bool]:
-        """Topics that were deleted: topics.json, where there is one, does not name them (format page, section 9)."""
-        topics = Topics(self.disk, self.places.config)
-        return deleted_topics(topics, self.places, self.disk)
+        """Topics that get no ordinary queue (`left_alone`)."""
+        return left_alone(self.disk, self.root)
 
     # Mending
 
     def apply(self) -> Plan:
-        """Do what `plan` says.  Raises `StoreLocked` while somebody writes; changes nothing while a choice is missing."""
+        """Do what `plan` says.  Raises `StoreLocked` while somebody writes.
+
+        Changes nothing while a choice is missing, and where there is nothing to do.
+        """
         lock = self.disk.lock(self.places.lock)
         try:
             plan = self.plan()
-            if plan.needs_choice:
+            if plan.needs_choice or not plan.actions:
                 return plan
             AbortFile(self.disk, self.root).create(process_id())
             mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             self._mend_log(self._survey())
             self._rebuild_wrong()
+            self._set_checkpoint_back()
         finally:
             lock.release()
         self._open_once(plan)
@@ -276,6 +285,20 @@ class Recovery:
         finally:
             log.close()
 
+    def _set_checkpoint_back(self) -> None:
+        """It must not claim more than the log holds now."""
+        last = self._files().end().last
+        last_ms = last.store_timestamp_ms if last is not None else 0
+        if not checkpoint_ahead(self.disk, self.root, last_ms):
+            return
+        checkpoint = Checkpoint(self.disk, self.root, writable=True)
+        try:
+            for name in TIMES:
+                setattr(checkpoint, name, min(getattr(checkpoint, name), last_ms))
+            checkpoint.flush()
+        finally:
+            checkpoint.close()
+
     def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
         engine = Engine(self.root, self.config, self.disk, None, writable=True)
@@ -286,5 +309,5 @@ class Recovery:
         """What was done, as JSON beside the store."""
         folder = os.path.join(self.root, OWN_FOLDER)
         self.disk.make_folder(folder)
-        path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")
-        replace_file(self.disk, path, json.dumps(plan.as_dict(), indent=1).encode())
+        self.report_path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")
+        replace_file(self.disk, self.report_path, json.dumps(plan.as_dict(), indent=1).encode())

@@ -47,7 +47,9 @@ def _import_all() -> dict[str, ModuleType]:
     from storebytes.builds import kernel_modules
 
     for name in [*PACKAGES, *kernel_modules(Path(__file__).parent.parent)]:
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", ()):
+            getattr(module, public)  # some are imported on first use, and that must be now
     return {name: module for name, module in sys.modules.items() if _is_ours(name)}
 
 

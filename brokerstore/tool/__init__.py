@@ -1,13 +1,14 @@
 """The command-line tool `brokerstore`.
 
-    brokerstore info|ls|dump|get|verify|decode-id|doctor ...
+    brokerstore info|ls|dump|get|query|tail|put|stats|verify|recover|rebuild|offsets|export|import|decode-id|doctor ...
 
-Data goes to stdout, talk to stderr; `--json` gives one object, or one line a message.  Every command reads and changes
-nothing.  Exit codes are fixed (`codes`): 0 clean; 1 a problem was found and reported; 2 wrong use; 3 not a store, or of an
-unknown version; 4 in use; 5 input or output failed; 6 and 7 repaired; 130 interrupted.  A Python traceback is never shown
-unless BROKERSTORE_DEBUG=1 asks for it.
+Data goes to stdout, talk to stderr; `--json` gives one object, or one line a message.  Every command but put, recover --apply,
+rebuild, offsets reset and import reads and changes nothing.  Exit codes are fixed (`codes`): 0 clean; 1 a problem was found and
+reported; 2 wrong use; 3 not a store, or of an unknown version; 4 in use; 5 input or output failed; 6 repaired, data dropped;
+7 repaired, nothing dropped; 130 interrupted.  A Python traceback is never shown unless BROKERSTORE_DEBUG=1 asks for it.
 
-`cli` has the commands' names and options, `log_commands` and `doctor` what they do, `output` how it is shown.
+`cli` and `cli_write` have the commands' names, `options` the options that they share, `target` the folder that one works on;
+every other module what one or some of them do, imported when it runs.  `output` is how it is shown.
 """
 
 from __future__ import annotations

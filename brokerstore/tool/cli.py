@@ -1,37 +1,22 @@
-"""The commands' names and options.  What they do is imported when one runs."""
+"""The commands that read: names and options.  What they do is imported when one runs."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-from storageio import StoreError
-
-from .codes import exit_code
-from .output import ReaderWentError, say
-
-DIR = click.argument("folder", metavar="DIR", type=click.Path())
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, or one line a message, on stdout.")
-QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-
-
-def _named_errors(command: Callable[..., int]) -> Callable[..., int]:
-    """Errors of the library become a line on stderr and an exit code."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> int:
-        try:
-            return command(*arguments, **options)
-        except StoreError as error:
-            say(f"brokerstore: {type(error).__name__}: {error}")
-            return exit_code(error)
-        except BrokenPipeError as error:
-            raise ReaderWentError from error  # click would make a problem of it
-
-    return run
+from .options import (
+    JSON,
+    LIMIT,
+    MOMENT,
+    QUEUE,
+    QUIET,
+    TOPIC,
+    named_errors,
+    queue_number,
+    refuse_for_rabbit,
+    with_target,
+)
+from .target import Target
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -47,75 +32,183 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 def brokerstore() -> None:
     """Read, check and repair the message stores of RocketMQ and RabbitMQ, with no broker running.
 
-    Nothing here changes a store.  Exit codes: 0 clean, 1 a problem was found, 2 wrong use, 3 not a store, 4 in use,
-    5 input or output failed, 130 interrupted.
+    Only put, recover --apply, rebuild, offsets reset and import change a folder.  Exit codes: 0 clean, 1 a problem was found,
+    2 wrong use, 3 not a store, 4 in use, 5 input or output failed, 6 repaired with data dropped, 7 repaired, 130 interrupted.
     """
 
 
 @brokerstore.command()
-@DIR
+@with_target()
 @JSON
-@_named_errors
-def info(folder: str, as_json: bool) -> int:
-    """What a folder holds: kind, files, first and last message."""
-    from .log_commands import show_info
+def info(target: Target, as_json: bool) -> int:
+    """What a folder holds: kind, files, sizes, first and last message, index, checkpoint."""
+    if target.is_rabbit:
+        from .rabbit_commands import show_info as show_rabbit
 
-    return show_info(folder, as_json)
+        return show_rabbit(target, as_json)
+    from .info import show_info
+
+    return show_info(target, as_json)
 
 
 @brokerstore.command()
-@DIR
+@with_target(sizes=True)
 @JSON
-@_named_errors
-def ls(folder: str, as_json: bool) -> int:
+def ls(target: Target, as_json: bool) -> int:
     """Topics and queues, with their offsets and how many messages each holds."""
-    from .log_commands import list_queues
+    if target.is_rabbit:
+        from .rabbit_commands import list_queues as list_rabbit
 
-    return list_queues(folder, as_json)
+        return list_rabbit(target, as_json)
+    from .queue_list import list_queues
+
+    return list_queues(target, as_json)
 
 
 @brokerstore.command()
-@DIR
+@with_target()
 @JSON
-@click.option("--topic", help="Only messages of this topic.")
-@click.option("--queue", "queue_id", type=int, help="Only messages of this queue id.")
-@click.option("--limit", type=click.IntRange(min=0), help="At most so many messages.")
-@_named_errors
-def dump(folder: str, as_json: bool, topic: str | None, queue_id: int | None, limit: int | None) -> int:
-    """Every message in the order of the log, going on past damage."""
+@TOPIC
+@QUEUE
+@LIMIT
+def dump(target: Target, as_json: bool, topic: str | None, queue: str | None, limit: int | None) -> int:
+    """Every message, in the order of the log or of the queues, going on past damage."""
+    if target.is_rabbit:
+        from .rabbit_commands import dump_messages as dump_rabbit
+
+        return dump_rabbit(target, as_json, queue, limit)
     from .log_commands import Wanted, dump_messages
 
-    return dump_messages(folder, as_json, Wanted(topic, queue_id), limit)
+    return dump_messages(target, as_json, Wanted(topic, queue_number(queue)), limit)
 
 
 @brokerstore.command()
-@DIR
+@with_target(sizes=True)
 @JSON
-@click.option("--at", "offset", type=click.IntRange(min=0), required=True, help="The message's physical offset.")
-@_named_errors
-def get(folder: str, as_json: bool, offset: int) -> int:
-    """One message."""
-    from .log_commands import get_message
+@click.option("--at", type=click.IntRange(min=0), help="The message at this physical offset.")
+@click.option("--id", "message_id", help="The message of this id.")
+@TOPIC
+@QUEUE
+@click.option("--offset", type=click.IntRange(min=0), help="The first queue offset (RabbitMQ: sequence number).")
+@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="So many from there on.")
+def get(
+    target: Target, as_json: bool, at: int | None, message_id: str | None, topic: str | None, queue: str | None,
+    offset: int | None, count: int,
+) -> int:  # fmt: skip
+    """One message, or some of one queue."""
+    by_queue = topic is not None or queue is not None or offset is not None
+    if (at is not None) + (message_id is not None) + by_queue != 1:
+        raise click.UsageError("one of --at, --id, or a queue with --offset")
+    if target.is_rabbit:
+        from .rabbit_commands import get_messages as get_rabbit
 
-    return get_message(folder, as_json, offset)
+        if at is not None or (by_queue and (queue is None or offset is None)):
+            raise click.UsageError("in a RabbitMQ folder --id, or --queue with --offset")
+        return get_rabbit(target, as_json, message_id, queue, offset, count)
+    from . import log_commands, queue_commands
+
+    if at is not None:
+        return log_commands.get_message(target, as_json, at)
+    if message_id is not None:
+        return log_commands.get_by_id(target, as_json, message_id)
+    number = queue_number(queue)
+    if topic is None or number is None or offset is None:
+        raise click.UsageError("--topic, --queue and --offset go together")
+    return queue_commands.get_messages(target, as_json, topic, number, offset, count)
 
 
 @brokerstore.command()
-@DIR
+@with_target(sizes=True)
+@click.argument("topic")
+@click.argument("key")
+@JSON
+@click.option("--begin", type=MOMENT, metavar="TIME", help="Stored then or later: milliseconds or ISO 8601.")
+@click.option("--end", type=MOMENT, metavar="TIME", help="Stored then or before.")
+@click.option("--max", "max_count", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many.")
+def query(
+    target: Target, topic: str, key: str, as_json: bool, begin: int | None, end: int | None, max_count: int
+) -> int:  # fmt: skip
+    """Messages of a topic with a key, by the index."""
+    refuse_for_rabbit(target, "query")
+    from .queue_commands import query_messages
+
+    return query_messages(target, as_json, topic, key, (begin, end), max_count)
+
+
+@brokerstore.command()
+@with_target(sizes=True)
+@JSON
+@TOPIC
+@QUEUE
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="The last so many.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as messages come, until interrupted.")
+def tail(target: Target, as_json: bool, topic: str | None, queue: str | None, lines: int, follow: bool) -> int:
+    """The last messages of the log, and what comes then."""
+    refuse_for_rabbit(target, "tail")
+    from .log_commands import Wanted
+    from .tail import show_tail
+
+    return show_tail(target, as_json, Wanted(topic, queue_number(queue)), lines, follow)
+
+
+@brokerstore.command()
+@with_target()
+@JSON
+@click.option("--by", type=click.Choice(["queue", "hour"]), default="queue", show_default=True, help="What a row is.")
+def stats(target: Target, as_json: bool, by: str) -> int:
+    """Messages, bytes, first and last time of every queue, or of every topic by the hour."""
+    if target.is_rabbit:
+        from .rabbit_commands import show_stats as stats_rabbit
+
+        return stats_rabbit(target, as_json)
+    from .stats import show_stats
+
+    return show_stats(target, as_json, by)
+
+
+@brokerstore.command()
+@with_target(sizes=True)
 @JSON
 @QUIET
-@_named_errors
-def verify(folder: str, as_json: bool, quiet: bool) -> int:
-    """Check every file and every record; name each problem."""
-    from .log_commands import verify_store
+@click.option("--log-only", is_flag=True, help="The log alone, without queues, index, checkpoint and config.")
+def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
+    """Check every file and every record, and whether queues and index agree with them; name each problem."""
+    if target.is_rabbit:
+        from .rabbit_commands import verify_folder
 
-    return verify_store(folder, as_json, quiet)
+        return verify_folder(target, as_json)
+    from .verify import verify_target
+
+    return verify_target(target, as_json, quiet, log_only)
+
+
+@brokerstore.command()
+@with_target()
+@click.option("--to", "form", type=click.Choice(["jsonl", "parquet", "arrow", "csv"]), default="jsonl", show_default=True)
+@click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Instead of stdout; parquet and arrow need one.")
+@TOPIC
+@QUEUE
+@QUIET
+def export(target: Target, form: str, out: str | None, topic: str | None, queue: str | None, quiet: bool) -> int:
+    """Every message as JSON Lines, Parquet, Arrow or CSV; constant memory."""
+    if out is None and form in ("parquet", "arrow"):
+        raise click.UsageError(f"{form} needs --out FILE")
+    if target.is_rabbit:
+        from .rabbit_commands import export_messages as export_rabbit
+
+        if form != "jsonl":
+            raise click.UsageError("a RabbitMQ folder is exported as jsonl")
+        return export_rabbit(target, out, queue)
+    from .export import export_messages
+    from .log_commands import Wanted
+
+    return export_messages(target, form, out, Wanted(topic, queue_number(queue)), quiet)
 
 
 @brokerstore.command("decode-id")
 @click.argument("message_id", metavar="ID")
 @JSON
-@_named_errors
+@named_errors
 def decode_id(message_id: str, as_json: bool) -> int:
     """The broker address and physical offset that a message id holds."""
     from .log_commands import show_id
@@ -125,9 +218,19 @@ def decode_id(message_id: str, as_json: bool) -> int:
 
 @brokerstore.command()
 @JSON
-@_named_errors
+@named_errors
 def doctor(as_json: bool) -> int:
     """Which build of the kernels runs, versions, platform."""
     from .doctor import examine
 
     return examine(as_json)
+
+
+def _add_writing_commands() -> None:
+    from . import cli_write
+
+    for command in cli_write.COMMANDS:
+        brokerstore.add_command(command)
+
+
+_add_writing_commands()

@@ -23,7 +23,12 @@ class ReaderWentError(Exception):
 
 def emit_json(value: Any) -> None:
     """One line on stdout."""
-    sys.stdout.write(_encode(value) + "\n")
+    sys.stdout.write(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """In ASCII, with its line end."""
+    return _encode(value) + "\n"
 
 
 def emit(text: str) -> None:
@@ -53,6 +58,19 @@ def time_text(timestamp_ms: int) -> str:
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
         return str(timestamp_ms)
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds from digits or from an ISO 8601 time, which is UTC unless it says otherwise; `ValueError` for others.
+
+    >>> time_ms("1970-01-01T00:00:01Z")
+    1000
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    found = datetime.fromisoformat(text)
+    moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def size_text(size_bytes: int) -> str:
@@ -111,17 +129,39 @@ def fields(pairs: dict[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """A function to call with what was done since the last call; a bar on stderr if that is a terminal."""
-    if wanted and sys.stderr.isatty():
-        try:
-            from rich.console import Console
-            from rich.progress import Progress
-        except ModuleNotFoundError:
-            pass
-        else:
-            with Progress(console=Console(stderr=True), transient=True) as bar:
-                task = bar.add_task(title, total=total)
-                yield lambda done: bar.advance(task, done)
-            return
-    yield lambda _done: None
+def progress(
+    title: str, total: int, wanted: bool = True, is_bytes: bool = True
+) -> Iterator[Callable[[int], None]]:  # fmt: skip
+    """A function to call with the bytes, or things, done since the last call; a total of 0 is unknown.
+
+    On a terminal a bar with rate and time left on stderr; elsewhere nothing is shown.
+    """
+    bar = _bar(is_bytes) if wanted and sys.stderr.isatty() else None
+    if bar is None:
+        yield lambda _done: None
+        return
+    with bar:
+        task = bar.add_task(title, total=total or None)
+        yield lambda done: bar.advance(task, done)
+        if total:
+            bar.update(task, completed=total)
+
+
+def _bar(is_bytes: bool) -> Any:
+    """None without rich."""
+    try:
+        from rich.console import Console  # 80 ms, only on a terminal
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+    except ModuleNotFoundError:
+        return None
+    amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from brokerstore.tool import log_commands
+from brokerstore.tool import options
 from commitlog import CommitLog, LogPaths, Message
-from storageio import REAL_DISK, StoreLocked
+from storageio import REAL_DISK
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
 
@@ -68,8 +68,18 @@ def test_1_no_message_at_an_offset(tmp_path: Path, offset: int) -> None:
         ["dump"],
         ["dump", "--no-such-option", "."],
         ["dump", "--limit", "-1", "."],
-        ["dump", "--queue", "x", "."],
-        ["get", "."],
+        ["tail", "-n", "x", "."],
+        ["query", ".", "topic"],
+        ["query", ".", "topic", "key", "--begin", "yesterday"],
+        ["get", "--at", "1", "--id", "2", "."],
+        ["recover", "--skip-bad", "--truncate", "."],
+        ["rebuild", ".", "everything"],
+        ["rebuild", ".", "--index-slots", "0"],
+        ["stats", "--by", "week", "."],
+        ["export", "--to", "parquet", "."],
+        ["import", "."],
+        ["offsets", "reset", ".", "--group", "g", "--topic", "t"],
+        ["put", ".", "t", "body", "--body-file", "f"],
         ["get", "--at", "-1", "."],
         ["decode-id", "xyz"],
         ["decode-id", "Z" * 32],
@@ -99,23 +109,43 @@ def test_3_no_store(tmp_path: Path) -> None:
     assert run("info", empty).code == 3
 
 
-def test_3_a_rabbitmq_folder_is_named(fixture_store: Any) -> None:
-    """Not called corrupt."""
-    folder = fixture_store("rabbitmq-clean").folder.parent
-    vhost = next(path.parent for path in sorted(folder.rglob(".vhost")))
-    ran = run("verify", vhost)
-    assert ran.code == 3
-    assert "rabbitmq" in ran.talk
+def test_3_a_command_for_the_other_kind(fixture_store: Any, tmp_path: Path) -> None:
+    """Named, not called corrupt; wrong use where only one kind has the command."""
+    vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    for command in (["query", vhost, "t", "k"], ["tail", vhost], ["put", vhost, "t", "b"], ["rebuild", vhost]):
+        ran = run(*command)
+        assert (ran.code, ran.out) == (2, "")
+        assert "RabbitMQ" in ran.talk
+    assert run("import", fixture_store("plain").store, "--to", tmp_path / "x").code == 3
+    assert run("import", vhost, "--to-rabbit", tmp_path / "x").code == 3
+    assert not (tmp_path / "x").exists()
+    assert run("query", fixture_store("plain").store / "commitlog", "t", "k").code == 3
 
 
-def test_4_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens for writing meets the other one's lock."""
+def test_4_in_use(fixture_store: Any) -> None:
+    """Whoever would write meets the other one's lock, and changes nothing; whoever reads does not care."""
+    fixture = fixture_store("broker-live", own=True)
+    lock = REAL_DISK.lock(str(fixture.store / "lock"))
+    try:
+        before = contents(fixture.store)
+        for command in (
+            ["put", fixture.store, "LiveTopic", "body"],
+            ["rebuild", fixture.store],
+            ["recover", fixture.store, "--apply"],
+            ["offsets", "reset", fixture.store, "--group", "G_tag", "--topic", "LiveTag", "--to", "latest"],
+        ):
+            ran = run(*command)
+            assert (ran.code, ran.out) == (4, ""), command
+            assert "StoreLocked" in ran.talk
+        assert contents(fixture.store) == before
+        for command in (["info"], ["ls"], ["dump"], ["verify"], ["recover"], ["tail"], ["offsets", "show"]):
+            assert run(*command, fixture.store).code == 0
+    finally:
+        lock.release()
 
-    def refuse(_folder: str) -> Any:
-        raise StoreLocked("store/lock: another process has the store open for writing")
 
-    monkeypatch.setattr(log_commands, "log_folders", refuse)
-    assert run("verify", tmp_path).code == 4
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_5_the_system_refuses() -> None:
@@ -196,10 +226,10 @@ def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
 def test_an_error_of_our_own_shows_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, unless BROKERSTORE_DEBUG=1 asks for more."""
 
-    def fail(_folder: str) -> Any:
+    def fail(_folder: str, _options: Any) -> Any:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(log_commands, "log_folders", fail)
+    monkeypatch.setattr(options, "find_target", fail)
     ran = run("verify", tmp_path)
     assert (ran.code, ran.talk) == (1, "brokerstore: internal error, please report it: ZeroDivisionError: oops\n")
     monkeypatch.setenv("BROKERSTORE_DEBUG", "1")

@@ -88,7 +88,7 @@ def test_an_empty_log_folder_is_an_empty_store(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     assert run("verify", tmp_path).code == 0
     assert run("info", "--json", tmp_path).json["files"] == 0
-    assert run("ls", "--json", tmp_path).json == {"queues": []}
+    assert run("ls", "--json", tmp_path).json == {"queues": [], "topics": []}
     assert run("dump", "--json", tmp_path).out == ""
     assert run("get", "--at", 0, tmp_path).code == 1
 
@@ -136,7 +136,7 @@ def test_info_loads_neither_arrays_nor_drawing(fixture_store: Any) -> None:
     store = str(fixture_store("plain").store)
     loaded = imported(f"from brokerstore.tool import main; main(['info', '--json', {store!r}])")
     assert "commitlog" in loaded
-    assert not loaded & {"numpy", "pyarrow", "rich", "messagestore", "importlib.metadata", "asyncio"}
+    assert not loaded & {"numpy", "pyarrow", "rich", "messagestore.engine", "importlib.metadata", "asyncio"}
 
 
 def imported(code: str) -> set[str]:

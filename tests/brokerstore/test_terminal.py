@@ -47,6 +47,28 @@ def test_verify_draws_and_answers(tmp_path: Path) -> None:
     assert "Traceback" not in shown
 
 
+SAME = ["info --json", "ls --json", "stats --json", "verify --json -q", "verify -q", "info", "recover -q"]
+
+
+@pytest.mark.parametrize("line", SAME)
+def test_the_same_answer_on_a_terminal(fixture_store: Any, line: str) -> None:
+    """For programs and for people."""
+    command = line.split()
+    store = fixture_store("propcrc").store
+    code, shown = on_terminal("brokerstore", *command, store)
+    ran = run(*command, store)
+    assert (code, shown.replace("\r\n", "\n")) == (ran.code, ran.out)
+
+
+@pytest.mark.parametrize("command", [["rebuild"], ["recover"], ["recover", "--apply"], ["export", "--to", "csv"]])
+def test_bars_are_drawn_and_gone(fixture_store: Any, command: list[str]) -> None:
+    """The answer stands below."""
+    store = fixture_store("propcrc", own=True).store
+    code, shown = on_terminal("brokerstore", *command, store)
+    assert code == 0
+    assert "Traceback" not in shown
+
+
 def test_a_table_shows_names_as_they_are(tmp_path: Path) -> None:
     """What looks like markup is a name like any other."""
     folder = tmp_path / "store" / "commitlog"

@@ -25,8 +25,8 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
 
 
 def test_every_command_shown_exists_and_every_command_is_shown() -> None:
-    """In the five-minute start."""
-    shown = set(re.findall(r"^    brokerstore ([\w-]+)", README, re.MULTILINE))
+    """In the table of the commands."""
+    shown = set(re.findall(r"^\| `brokerstore ([\w-]+)", README, re.MULTILINE))
     assert shown == set(tool.commands)
 
 

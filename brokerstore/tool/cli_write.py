@@ -1,0 +1,141 @@
+"""The commands that change a folder: names and options.  What they do is imported when one runs."""
+
+from __future__ import annotations
+
+import click
+
+from .options import JSON, MOMENT, QUIET, named_errors, refuse_for_rabbit, with_target
+from .target import Target
+
+
+@click.command()
+@with_target(sizes=True)
+@click.argument("topic")
+@click.argument("body", required=False)
+@JSON
+@click.option("--body-file", metavar="FILE", type=click.Path(), help="The body, '-' for stdin; stdin too without any body.")
+@click.option("--key", "keys", multiple=True, help="A key; as often as wanted.")
+@click.option("--tag", help="The tag.")
+@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="As often as wanted.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="The queue id; else by key, or in turn.")
+def put(
+    target: Target, topic: str, body: str | None, as_json: bool, body_file: str | None, keys: tuple[str, ...],
+    tag: str | None, properties: tuple[str, ...], queue_id: int | None,
+) -> int:  # fmt: skip
+    """Put one message; it is on the disk when the command ends."""
+    refuse_for_rabbit(target, "put")
+    if body is not None and body_file is not None:
+        raise click.UsageError("a body or --body-file, not both")
+    from .put import Outgoing, put_message
+
+    return put_message(target, as_json, Outgoing(topic, body, body_file, keys, tag, properties, queue_id))
+
+
+@click.command()
+@with_target(sizes=True)
+@JSON
+@QUIET
+@click.option("--apply", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--skip-bad", is_flag=True, help="Close holes with filler records and keep what lies behind them.")
+@click.option("--truncate", is_flag=True, help="End the log at the first hole, as RocketMQ does.")
+@click.option("--no-backup", is_flag=True, help="Do not keep what is cut beside the store.")
+def recover(
+    target: Target, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool
+) -> int:  # fmt: skip
+    """Say what would make the folder whole, and with --apply do it."""
+    if skip_bad and truncate:
+        raise click.UsageError("--skip-bad or --truncate, not both")
+    if target.is_rabbit:
+        from .rabbit_commands import recover_folder
+
+        return recover_folder(target, as_json, apply=apply, keep_backup=not no_backup)
+    from .recover import recover_store
+
+    choice = "skip-bad" if skip_bad else "truncate" if truncate else "refuse"
+    return recover_store(target, as_json, quiet, choice, apply=apply, keep_backup=not no_backup)
+
+
+@click.command()
+@with_target(sizes=True)
+@click.argument("what", type=click.Choice(["consumequeue", "index", "all"]), default="all")
+@JSON
+@QUIET
+def rebuild(target: Target, what: str, as_json: bool, quiet: bool) -> int:
+    """Make queues, index or both anew from the log."""
+    refuse_for_rabbit(target, "rebuild")
+    from .rebuild import rebuild_target
+
+    return rebuild_target(target, what, as_json, quiet)
+
+
+@click.group()
+def offsets() -> None:
+    """How far consumer groups have read, and setting it."""
+
+
+@offsets.command("show")
+@with_target(sizes=True)
+@JSON
+@click.option("--group", help="Only this group.")
+@click.option("--topic", help="Only this topic.")
+def show_offsets(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
+    """Offset and lag of every group and queue."""
+    refuse_for_rabbit(target, "offsets")
+    from .offsets import show
+
+    return show(target, as_json, group, topic)
+
+
+@offsets.command("reset")
+@with_target(sizes=True)
+@JSON
+@click.option("--group", required=True, help="The group.")
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
+@click.option("--to", "where", help="earliest, latest, or a queue offset.")
+@click.option(
+    "--to-time",
+    "time_ms",
+    type=MOMENT,
+    metavar="TIME",
+    help="The first message stored then or later: milliseconds or ISO 8601.",
+)
+def reset_offsets(
+    target: Target, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None
+) -> int:  # fmt: skip
+    """Set the next offset to read; no broker may run."""
+    refuse_for_rabbit(target, "offsets")
+    is_place = where in ("earliest", "latest") or (where is not None and where.isascii() and where.isdigit())
+    if (where is None) == (time_ms is None) or (where is not None and not is_place):
+        raise click.UsageError("one of --to earliest|latest|OFFSET and --to-time TIME")
+    from .offsets import reset
+
+    return reset(target, as_json, (group, topic, queue_id), where, time_ms)
+
+
+@click.command("import")
+@click.argument("source", metavar="DIR", type=click.Path())
+@click.option("--to", "store", metavar="STORE_DIR", type=click.Path(), help="From a RabbitMQ folder into this RocketMQ store.")
+@click.option("--to-rabbit", "rabbit", metavar="RABBIT_DIR", type=click.Path(), help="From a RocketMQ store into this folder.")
+@click.option(
+    "--vhost", metavar="NAME", help="Of a RabbitMQ node with several virtual hosts; the new folder's with --to-rabbit."
+)
+@click.option("--small", is_flag=True, help="A new store gets 64 MiB log files.")
+@JSON
+@QUIET
+@named_errors
+def import_(
+    source: str, store: str | None, rabbit: str | None, vhost: str | None, small: bool, as_json: bool, quiet: bool
+) -> int:  # fmt: skip
+    """Move messages between a RabbitMQ folder and a RocketMQ store; the source is only read.  May be run again."""
+    if (store is None) == (rabbit is None):
+        raise click.UsageError("one of --to STORE_DIR and --to-rabbit RABBIT_DIR")
+    from .imports import import_from_rabbit, import_to_rabbit
+
+    if store is not None:
+        return import_from_rabbit(source, store, vhost, as_json, quiet, small=small)
+    assert rabbit is not None
+    return import_to_rabbit(source, rabbit, vhost, as_json, quiet)
+
+
+COMMANDS: tuple[click.Command, ...] = (put, recover, rebuild, offsets, import_)

@@ -1,0 +1,92 @@
+"""`offsets`: how far consumer groups have read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from consumequeue import Boundary
+from messagestore import MessageStore
+from messagestore.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from storageio import REAL_DISK, InvalidMessage
+
+from .codes import CLEAN
+from .output import emit_json, table
+from .queue_commands import open_store
+from .target import Target
+
+KEYS = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag")
+Row = dict[str, Any]
+
+
+def _tables(target: Target) -> list[ConsumerOffsets]:
+    """The light queues' file takes the ordinary one's place where it is there."""
+    folder = os.path.join(target.path, "config")
+    light = REAL_DISK.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
+    return [LmqConsumerOffsets(REAL_DISK, folder)] if light else [ConsumerOffsets(REAL_DISK, folder)]
+
+
+def show(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
+    """One row a group, topic and queue."""
+    with open_store(target) as store:
+        rows = [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)]
+    _emit(rows, as_json)
+    return CLEAN
+
+
+def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
+    for one_group in offsets.groups():
+        for one_topic in offsets.topics(one_group):
+            if group in (None, one_group) and topic in (None, one_topic):
+                for queue_id, offset in sorted(offsets.offsets_of(one_topic, one_group).items()):
+                    yield _row(store, one_group, one_topic, queue_id, offset)
+
+
+def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int) -> Row:
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    lag = max(0, high - max(low, offset))
+    return dict(zip(KEYS, (group, topic, queue_id, offset, low, high, lag), strict=True))
+
+
+def reset(
+    target: Target, as_json: bool, what: tuple[str, str, int | None], where: str | None, time_ms: int | None
+) -> int:  # fmt: skip
+    """Set the offsets of a group for every queue of a topic, or one; holding the store's lock."""
+    group, topic, only = what
+    target.need_store()
+    lock = REAL_DISK.lock(os.path.join(target.path, "lock"))
+    try:
+        with open_store(target) as store:
+            queue_ids = store.queue_ids(topic) if only is None else [only]
+            if not queue_ids or not set(queue_ids) <= set(store.queue_ids(topic)):
+                raise InvalidMessage(f"topic {topic!r} has the queues {store.queue_ids(topic)}")
+            offsets = _tables(target)[0]
+            for queue_id in queue_ids:
+                offsets.commit(topic, group, queue_id, _place(store, topic, queue_id, where, time_ms))
+            offsets.persist()
+            rows = [row for row in _rows(store, offsets, group, topic) if row["queue_id"] in queue_ids]
+    finally:
+        lock.release()
+    _emit(rows, as_json)
+    return CLEAN
+
+
+def _place(store: MessageStore, topic: str, queue_id: int, where: str | None, time_ms: int | None) -> int:
+    """Inside of what the queue has."""
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    if time_ms is not None:
+        return store.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
+    if where in ("earliest", "latest"):
+        return low if where == "earliest" else high
+    offset = int(where or 0)
+    if not low <= offset <= high:
+        raise InvalidMessage(f"queue {queue_id} of {topic} has offsets {low} to {high}, not {offset}")
+    return offset
+
+
+def _emit(rows: list[Row], as_json: bool) -> None:
+    if as_json:
+        emit_json({"offsets": rows})
+    else:
+        table(KEYS, [list(row.values()) for row in rows])

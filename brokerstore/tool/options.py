@@ -1,0 +1,96 @@
+"""Options that several commands share, and what turns a library's errors into exit codes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from storageio import StoreError
+
+from .codes import exit_code
+from .output import ReaderWentError, say, time_ms
+from .target import Target, find_target
+
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, or one line a message, on stdout.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+TOPIC = click.option("--topic", help="Only messages of this topic.")
+QUEUE = click.option("--queue", help="Only messages of this queue id (RocketMQ) or queue name (RabbitMQ).")
+LIMIT = click.option("--limit", type=click.IntRange(min=0), help="At most so many messages.")
+POSITIVE = click.IntRange(min=1)
+
+_STORE = (
+    click.argument("folder", metavar="DIR", type=click.Path()),
+    click.option("--config", metavar="FILE", type=click.Path(), help="A broker's properties (broker.conf)."),
+    click.option("--commitlog", metavar="DIRS", help="Where the log lies if not in DIR; several with commas."),
+    click.option("--vhost", metavar="NAME", help="Of a RabbitMQ node with several virtual hosts."),
+)
+_SIZES = (
+    click.option("--index-slots", "max_hash_slot_num", type=POSITIVE, help="Slots of an index file."),
+    click.option("--index-num", "max_index_num", type=POSITIVE, help="Items of an index file."),
+    click.option("--commitlog-size", "mapped_file_size_commit_log", type=POSITIVE, help="Bytes of a log file."),
+    click.option("--cq-size", "mapped_file_size_consume_queue", type=POSITIVE, help="Bytes of a queue file."),
+)
+_TARGET_OPTIONS = (
+    "config",
+    "commitlog",
+    "vhost",
+    "max_hash_slot_num",
+    "max_index_num",
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+)
+Command = Callable[..., int]
+
+
+MOMENT = time_ms  # an option's type: milliseconds since 1970, or an ISO 8601 time
+
+
+def named_errors(command: Command) -> Command:
+    """Errors of the library become a line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> int:
+        try:
+            return command(*arguments, **options)
+        except StoreError as error:
+            say(f"brokerstore: {type(error).__name__}: {error}")
+            return exit_code(error)
+        except BrokenPipeError as error:
+            raise ReaderWentError from error  # click would make a problem of it
+
+    return run
+
+
+def with_target(*, sizes: bool = False) -> Callable[[Command], Command]:
+    """The argument DIR and the options that say more of it; the command gets a `Target` as its first argument."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(folder: str, **options: Any) -> int:
+            about = {name: options.pop(name, None) for name in _TARGET_OPTIONS}
+            return command(find_target(folder, about), **options)
+
+        wrapped: Command = named_errors(run)
+        for option in reversed((*_STORE, *(_SIZES if sizes else ()))):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def queue_number(queue: str | None) -> int | None:
+    """A queue id of RocketMQ; wrong use for anything else."""
+    if queue is None:
+        return None
+    if not (queue.isascii() and queue.isdigit()) or int(queue) >= 1 << 31:
+        raise click.BadParameter(f"{queue!r} is no queue id", param_hint="--queue")
+    return int(queue)
+
+
+def refuse_for_rabbit(target: Target, command: str) -> None:
+    """Wrong use of a command that only a RocketMQ store knows."""
+    if target.is_rabbit:
+        raise click.UsageError(f"{command} works on a RocketMQ store; {target.path} is a RabbitMQ folder")

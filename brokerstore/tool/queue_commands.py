@@ -1,0 +1,56 @@
+"""`get` by queue and `query`: through the store opened for reading."""
+
+from __future__ import annotations
+
+from messagestore import GetStatus, MessageStore
+
+from .codes import CLEAN, PROBLEM
+from .log_commands import show_header, show_row, show_whole
+from .output import say
+from .target import Target
+
+
+def open_store(target: Target) -> MessageStore:
+    """For reading; changes nothing and needs no lock."""
+    target.need_store()
+    target.need_shape()
+    return MessageStore.open(target.path, "r", target.config())
+
+
+def get_messages(target: Target, as_json: bool, topic: str, queue_id: int, offset: int, count: int) -> int:
+    """Messages of one queue from an offset on; a status other than FOUND is said, and is a problem."""
+    with open_store(target) as store:
+        shown = 0
+        while shown < count:
+            page = store.get(topic, queue_id, offset, count - shown)
+            if page.status is GetStatus.NO_MATCHED_MESSAGE and page.next_offset > offset:
+                offset = page.next_offset
+                continue
+            if page.status is not GetStatus.FOUND:
+                break
+            for message in page.messages:
+                if count == 1:
+                    show_whole(message, as_json)
+                else:
+                    show_row(message, as_json)
+            shown += len(page.messages)
+            offset = page.next_offset
+        if shown == 0:
+            where = f"queue {queue_id} of {topic} has offsets {page.min_offset} to {page.max_offset}"
+            say(f"brokerstore: {page.status.value}: {where}; go on at {page.next_offset}")
+    return CLEAN if shown else PROBLEM
+
+
+def query_messages(
+    target: Target, as_json: bool, topic: str, key: str, times: tuple[int | None, int | None], max_count: int
+) -> int:  # fmt: skip
+    """Oldest first; none found is an answer too."""
+    with open_store(target) as store:
+        found = store.query(topic, key, *times, max_count)
+    if not target.has("index"):
+        say("brokerstore: there is no index folder; `brokerstore rebuild DIR index` makes one")
+    if found:
+        show_header(as_json)
+    for message in found:
+        show_row(message, as_json)
+    return CLEAN

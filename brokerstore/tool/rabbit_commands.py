@@ -1,0 +1,229 @@
+"""The commands on a RabbitMQ folder, through `rabbitstore`.  Only `recover_folder` with `apply` changes anything."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
+from rabbitstore.check import verify
+from rabbitstore.recover import apply_recovery, plan_recovery
+from storageio import StoreCorrupt
+
+from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from .export import text_file
+from .output import body_text, emit, emit_json, fields, json_line, say, size_text, table, time_text
+from .target import Target
+
+BODY_SHOWN = 60
+BODY_SHOWN_ALONE = 1024
+KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
+
+
+@contextlib.contextmanager
+def _folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
+    """The virtual host's folder; in the end what was wrong is said."""
+    with RabbitStore.open(target.path, "r", vhost=target.vhost) as store:
+        folder = store.folder()
+        try:
+            yield folder
+        finally:
+            folder.close()
+            told += dict.fromkeys(folder.problems)
+            for problem in told:
+                say(f"brokerstore: {_problem_text(problem)}")
+
+
+def _path(target: Target) -> str:
+    """Of the virtual host."""
+    return RabbitStore.open(target.path, "r", vhost=target.vhost).path
+
+
+def _problem_text(problem: Problem) -> str:
+    what = problem.kind.replace("_", " ")
+    return f"{problem.file} at byte {problem.offset}: {what}: expected {problem.expected}, found {problem.found}"
+
+
+def show_info(target: Target, as_json: bool) -> int:
+    """From names, sizes and indexes."""
+    told: list[Problem] = []
+    with _folder(target, told) as folder:
+        queues = folder.queues()
+        facts: dict[str, Any] = {
+            "kind": target.kind.value,
+            "path": folder.path,
+            "vhost": folder.vhost,
+            "clean_stop": folder.is_clean,
+            "segment_entries": folder.segment_entries,
+            "index_versions": sorted({queue.version for queue in queues}),
+            "queues": len(queues),
+            "messages": sum(queue.messages for queue in queues),
+            "persistent": sum(queue.persistent for queue in queues),
+            "stores": _store_rows(folder),
+        }
+    facts["problems"] = [problem._asdict() for problem in told]
+    if as_json:
+        emit_json(facts)
+    else:
+        stores = [f"{row['store']}: {row['files']} files, {size_text(row['size_bytes'])}" for row in facts.pop("stores")]
+        fields({**facts, "stores": "; ".join(stores), "problems": len(told)})
+    return PROBLEM if told else CLEAN
+
+
+def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
+    """Files and bytes of the message stores."""
+    rows = []
+    for name, store in folder.stores.items():
+        sizes = [store.size_of(number) or 0 for number in store.file_numbers()]
+        rows.append({"store": name, "files": len(sizes), "size_bytes": sum(sizes)})
+    return rows
+
+
+def list_queues(target: Target, as_json: bool) -> int:
+    """One row a queue."""
+    told: list[Problem] = []
+    with _folder(target, told) as folder:
+        rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
+    if as_json:
+        emit_json({"queues": rows})
+    else:
+        table(KEYS, [["unknown" if cell is None else cell for cell in row.values()] for row in rows])
+    return PROBLEM if told else CLEAN
+
+
+def dump_messages(target: Target, as_json: bool, queue: str | None, limit: int | None) -> int:
+    """One line a message, in the order a broker would deliver them."""
+    told: list[Problem] = []
+    with _folder(target, told) as folder:
+        left = -1 if limit is None else limit
+        for message in folder.messages(queue) if left else ():
+            _show_row(message, as_json, told)
+            left -= 1
+            if left == 0:
+                break
+    return PROBLEM if told else CLEAN
+
+
+def _show_row(message: StoredMessage, as_json: bool, told: list[Problem]) -> None:
+    if as_json:
+        made = _json(message, told)
+        if made is not None:
+            emit_json(made)
+        return
+    flags = "".join(
+        letter for letter, is_set in (("P", message.persistent), ("R", message.redelivered), ("E", message.embedded)) if is_set
+    )
+    route = f"{message.exchange}/{','.join(message.routing_keys)}"
+    emit(f"{message.queue:<24}  {message.seq_id:>8}  {flags:<3}  {route}  {body_text(message.body, BODY_SHOWN)}")
+
+
+def _json(message: StoredMessage, told: list[Problem]) -> dict[str, Any] | None:
+    """None, with the problem told, for one whose property block is damaged."""
+    try:
+        return message.to_json()
+    except StoreCorrupt as error:
+        told.append(
+            Problem(message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found))
+        )
+        return None
+
+
+def get_messages(
+    target: Target, as_json: bool, message_id: str | None, queue: str | None, seq_id: int | None, count: int
+) -> int:  # fmt: skip
+    """By message id (32 hex digits, in every queue that has it), or of one queue from a sequence number on."""
+    told: list[Problem] = []
+    shown = 0
+    with _folder(target, told) as folder:
+        for message in folder.messages(queue):
+            is_wanted = message.seq_id >= seq_id if seq_id is not None else message.msg_id.hex() == str(message_id).lower()
+            if is_wanted:
+                _show_row(message, True, told) if as_json else _show_whole(message, told)
+                shown += 1
+                if seq_id is not None and shown == count:
+                    break
+    if not shown:
+        say(f"brokerstore: no such message in {target.path}")
+    return CLEAN if shown and not told else PROBLEM
+
+
+def _show_whole(message: StoredMessage, told: list[Problem]) -> None:
+    """Every field, one a line."""
+    shown = _json(message, told)
+    if shown is None:
+        return
+    del shown["body_base64"]
+    if message.expiry_us:
+        shown["expiry_us"] = f"{message.expiry_us} ({time_text(message.expiry_us // 1000)})"
+    shown["routing_keys"] = " ".join(shown["routing_keys"])
+    shown["body"] = f"{len(message.body)} bytes: {body_text(message.body, BODY_SHOWN_ALONE)}"
+    fields(shown)
+
+
+def verify_folder(target: Target, as_json: bool) -> int:
+    """Every file and entry; each problem named."""
+    found = verify(_path(target))
+    counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
+    if as_json:
+        problems = [problem._asdict() for problem in found.problems]
+        emit_json({"ok": found.ok, "problems": problems, "notes": [], "counts": counts})
+        return CLEAN if found.ok else PROBLEM
+    for problem in found.problems:
+        emit(f"problem: {_problem_text(problem)}")
+    verdict = "OK" if found.ok else f"{len(found.problems)} problems"
+    emit(f"{verdict}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    return CLEAN if found.ok else PROBLEM
+
+
+def recover_folder(target: Target, as_json: bool, *, apply: bool, keep_backup: bool) -> int:
+    """The plan, and with `apply` its execution."""
+    plan = plan_recovery(_path(target))
+    if apply and plan.actions:
+        apply_recovery(plan, keep_backup=keep_backup)
+    if as_json:
+        emit_json(plan.to_json())
+    else:
+        emit(f"{plan.records_kept} messages kept, {plan.records_dropped} dropped")
+        for problem in plan.problems:
+            emit(f"problem: {_problem_text(problem)}")
+        if plan.actions:
+            table(["step", "file", "because of"], [list(action) for action in plan.actions])
+        emit("Done" if plan.applied else "Nothing was changed; --apply does it" if plan.actions else "Nothing to do")
+    if plan.applied:
+        return REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
+    return PROBLEM if plan.actions else CLEAN
+
+
+def show_stats(target: Target, as_json: bool) -> int:
+    """Of every queue: messages, bytes of bodies, how many are persistent, embedded, redelivered, with an expiry."""
+    told: list[Problem] = []
+    names = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
+    rows: dict[str, list[int]] = {}
+    with _folder(target, told) as folder:
+        for queue in folder.queues():
+            rows[queue.queue] = [0] * (len(names) - 1)
+        for message in folder.messages():
+            row = rows[message.queue]
+            flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)
+            for place, amount in enumerate((1, message.size, *flags)):
+                row[place] += amount
+        stores = _store_rows(folder)
+    found = [dict(zip(names, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
+    total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
+    if as_json:
+        emit_json({"queues": found, "total": total, "stores": stores})
+    else:
+        table(names, [list(row.values()) for row in found])
+    return PROBLEM if told else CLEAN
+
+
+def export_messages(target: Target, out: str | None, queue: str | None) -> int:
+    """JSON Lines."""
+    told: list[Problem] = []
+    with _folder(target, told) as folder, text_file(out) as write:
+        for message in folder.messages(queue):
+            made = _json(message, told)
+            if made is not None:
+                write(json_line(made))
+    return PROBLEM if told else CLEAN

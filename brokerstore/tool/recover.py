@@ -1,0 +1,53 @@
+"""`recover` on a RocketMQ store: the plan, and with --apply its execution."""
+
+from __future__ import annotations
+
+from messagestore.recover import Choice, Plan, Recovery
+
+from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from .output import emit, emit_json, progress, say, table
+from .target import Target
+
+PLAN_PASSES, APPLY_PASSES = 1, 3  # over the log, as far as progress is told
+
+
+def recover_store(
+    target: Target, as_json: bool, quiet: bool, choice: str, *, apply: bool, keep_backup: bool
+) -> int:  # fmt: skip
+    """Exit code 1: something is to be done, or a choice is missing.  6 and 7: it was done."""
+    target.need_store()
+    target.need_shape()
+    total = sum(file.size_bytes for file in target.files().files) * (APPLY_PASSES if apply else PLAN_PASSES)
+    with progress("recover", total, wanted=not quiet) as advance:
+        recovery = Recovery(target.path, Choice(choice), target.config(), keep_backup=keep_backup, progress=advance)
+        plan = recovery.apply() if apply else recovery.plan()
+    applied = recovery.report_path is not None
+    if as_json:
+        emit_json({"plan": plan.as_dict(), "applied": applied, "report": recovery.report_path})
+    else:
+        _show(plan, applied, recovery.report_path)
+    if plan.needs_choice:
+        say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what lies behind) or --truncate")
+    return _code(plan, applied)
+
+
+def _code(plan: Plan, applied: bool) -> int:
+    if not applied:
+        return PROBLEM if plan.actions or plan.needs_choice else CLEAN
+    return REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
+
+
+def _show(plan: Plan, applied: bool, report_path: str | None) -> None:
+    """For people: figures, problems, steps."""
+    emit(f"Log ends at {plan.valid_end}: {plan.records_kept} messages kept, {plan.records_dropped} dropped")
+    if plan.problems:
+        table(["problem", "file", "offset", "expected", "found"], [_row(problem) for problem in plan.problems])
+    if not plan.actions:
+        emit("Nothing to do")
+        return
+    table(["", "done" if applied else "to be done"], list(enumerate(plan.actions, 1)))
+    emit(f"Report: {report_path}" if applied else "Nothing was changed; --apply does it")
+
+
+def _row(problem: dict[str, object]) -> list[object]:
+    return [problem[name] for name in ("kind", "file", "offset", "expected", "found")]

@@ -1,0 +1,111 @@
+"""The folder that a command was given, with what its options and a broker's own properties say about it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerstore.identify import FolderKind, StoreFolder, identify, is_folder
+from brokerstore.opening import refuse_unread
+from commitlog.walk import LogFiles
+from storageio import REAL_DISK, InvalidMessage, UnknownStore
+
+if TYPE_CHECKING:
+    from messagestore import StoreConfig
+
+ROCKETMQ_KINDS = (FolderKind.ROCKETMQ, FolderKind.LOG, FolderKind.ROCKSDB, FolderKind.DLEDGER)
+_ENUMS = {"flush_disk_type": "FlushMode", "broker_role": "Role"}
+
+
+class Target(NamedTuple):
+    """`settings` are fields of `StoreConfig`; `vhost` names one of several virtual hosts of a RabbitMQ node."""
+
+    path: str
+    kind: FolderKind
+    log_folders: list[str]
+    settings: dict[str, Any]
+    vhost: str | None = None
+
+    @property
+    def is_rabbit(self) -> bool:
+        """Whether a RabbitMQ virtual host, or a node with some, lies there."""
+        return self.kind is FolderKind.RABBITMQ
+
+    def files(self) -> LogFiles:
+        """The log's files.  Raises `UnknownStore` where there is no log."""
+        if not self.log_folders or self.kind is FolderKind.DLEDGER:
+            refuse_unread(StoreFolder(self.path, self.kind, self.log_folders))
+            raise UnknownStore(f"{self.path}: a {self.kind.value} folder; it has no commit log to read")
+        return LogFiles(REAL_DISK, self.log_folders, self.settings.get("mapped_file_size_commit_log"))
+
+    def config(self) -> StoreConfig:
+        """For the engine."""
+        import messagestore
+        from messagestore import StoreConfig
+
+        settings = dict(self.settings)
+        for name, enum in _ENUMS.items():
+            if name in settings:
+                settings[name] = getattr(messagestore, enum)(settings[name])
+        return StoreConfig(**settings)
+
+    def need_store(self) -> None:
+        """Raise `UnknownStore` for anything but a RocketMQ store with queues in files."""
+        refuse_unread(StoreFolder(self.path, self.kind, self.log_folders))
+        if self.kind is not FolderKind.ROCKETMQ:
+            raise UnknownStore(f"{self.path}: a {self.kind.value} folder; this command needs a RocketMQ store's folder")
+
+    def need_shape(self) -> None:
+        """Raise `InvalidMessage` where index files are there and do not say how many slots they have."""
+        from indexfile import find_shape, index_paths
+
+        folder = os.path.join(self.path, "index")
+        paths = index_paths(REAL_DISK, folder)[0] if REAL_DISK.stat(folder) is not None else []
+        is_unsaid = "max_hash_slot_num" not in self.settings or "max_index_num" not in self.settings
+        if paths and is_unsaid and find_shape(REAL_DISK, paths) is None:
+            raise InvalidMessage(f"{folder}: the files do not say how many slots they have; give --index-slots and --index-num")
+
+    def has(self, name: str) -> bool:
+        """Whether something of this name lies in the folder."""
+        return REAL_DISK.stat(os.path.join(self.path, name)) is not None
+
+
+def find_target(folder: str, options: dict[str, Any]) -> Target:
+    """From the options of the command line, which count before those of the broker's file.
+
+    Raises `UnknownStore` where no store is.
+    """
+    settings = _broker_settings(options.get("config")) | {
+        name: value for name, value in options.items() if name in _SIZES and value is not None
+    }
+    if options.get("commitlog"):
+        settings["store_path_commit_log"] = options["commitlog"]
+    elsewhere = settings.get("store_path_commit_log")
+    if elsewhere and is_folder(REAL_DISK, folder):
+        return Target(folder, FolderKind.ROCKETMQ, _log_folders(elsewhere), settings)
+    found = identify(folder)
+    return Target(found.path, found.kind, found.log_folders, settings, options.get("vhost"))
+
+
+_SIZES = ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+
+
+def _log_folders(text: str) -> list[str]:
+    folders = [part.strip() for part in text.split(",") if part.strip()]
+    for folder in folders:
+        if not is_folder(REAL_DISK, folder):
+            raise UnknownStore(f"{folder}: no such folder of a commit log")
+    return folders
+
+
+def _broker_settings(path: str | None) -> dict[str, Any]:
+    """What a broker.conf says that a store's opening needs."""
+    if path is None:
+        return {}
+    from dataclasses import fields
+
+    from messagestore import StoreConfig
+    from messagestore.broker_properties import read_broker_properties
+
+    known = {field.name for field in fields(StoreConfig)}
+    return {name: value for name, value in read_broker_properties(REAL_DISK, path).items() if name in known}

@@ -1,0 +1,59 @@
+"""`verify` on a RocketMQ folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerstore.identify import FolderKind
+from commitlog.verify import LogReport, verify_log
+
+from .codes import CLEAN, PROBLEM
+from .log_commands import finding_text
+from .output import emit, emit_json, progress, size_text
+from .target import Target
+
+if TYPE_CHECKING:
+    from messagestore.verification import StoreReport
+
+BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
+
+
+def verify_target(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
+    """The whole store; the log alone where that is asked for, or where nothing that belongs to a store lies beside it."""
+    files = target.files()
+    total = sum(file.size_bytes for file in files.files)
+    is_store = target.kind is FolderKind.ROCKETMQ and any(target.has(name) for name in BESIDE_THE_LOG)
+    report: LogReport | StoreReport
+    if log_only or not is_store:
+        with progress("verify", total, wanted=not quiet) as advance:
+            size = target.settings.get("mapped_file_size_commit_log")
+            report = verify_log(target.log_folders, file_size_bytes=size, progress=advance)
+    else:
+        from messagestore.verification import PASSES, verify_store
+
+        target.need_shape()
+        with progress("verify", PASSES * total, wanted=not quiet) as advance:
+            report = verify_store(target.path, target.config(), progress=advance)
+    _show(report, as_json)
+    return CLEAN if report.is_ok else PROBLEM
+
+
+def _show(report: LogReport | StoreReport, as_json: bool) -> None:
+    counts = report.counts()
+    if as_json:
+        findings = {"problems": report.problems, "notes": report.notes}
+        lists = {name: [finding.as_dict() for finding in found] for name, found in findings.items()}
+        emit_json({"ok": report.is_ok, **lists, "counts": counts})
+        return
+    for problem in report.problems:
+        emit(f"problem: {finding_text(problem)}")
+    for found in report.notes:
+        emit(f"note: {finding_text(found)}")
+    beside = "the log alone"
+    if "queues" in counts:
+        beside = f"{counts['queues']} queues, {counts['units']} units and {counts['items']} index items looked for"
+    emit(
+        f"{'OK' if report.is_ok else f'{len(report.problems)} problems'}: {counts['records']} messages "
+        f"({counts['protected_records']} with a checksum over the whole record), {counts['files']} files, "
+        f"{size_text(counts['size_bytes'])}; {beside}"
+    )

@@ -1,0 +1,39 @@
+"""Topics whose records get no ordinary queue when queues are made or checked against the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from storageio import Disk, Kind
+
+from .recovery import OWN_FOLDER
+from .topics import Topics, is_deleted
+
+BATCH_FOLDER = "batchconsumequeue"  # queues of another form (format page, section 2.6)
+QUEUE_FOLDER = "consumequeue"
+REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # where a rebuild that was killed left the old ones
+
+
+def left_alone(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
+    """Whether a topic was deleted, or has batch queues.
+
+    Deleted is one that topics.json, where there is one, does not name and that has no queue folder either: a broker takes both
+    away, while a store without a broker writes queues and no table.
+    `topics` are those of an open store, which get more as it works; else the file is read.
+    """
+    known = topics or Topics(disk, os.path.join(root, "config"))
+    folder = os.path.join(root, BATCH_FOLDER)
+    has_any = disk.stat(folder) is not None
+    batch = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
+
+    def has_folder(topic: str) -> bool:
+        return any(disk.stat(os.path.join(root, place, topic)) is not None for place in (QUEUE_FOLDER, REPLACED_QUEUES))
+
+    def is_left_alone(topic: str) -> bool:
+        config = known.get(topic)
+        return (
+            topic in batch or (config is not None and config.is_batch) or (is_deleted(known, topic) and not has_folder(topic))
+        )
+
+    return is_left_alone

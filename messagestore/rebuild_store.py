@@ -1,0 +1,56 @@
+"""`rebuild_store`: queues, index or both of a folder that nobody has open, made anew from its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commitlog import CommitLog, LogPaths
+from commitlog.walk import LogFiles
+from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
+
+from .config import StoreConfig
+from .damage import survey
+from .engine import Places, found_sizes
+from .left_alone import left_alone
+from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
+
+FOR_EVER_MS = (1 << 63) - 1
+ALL = frozenset({QUEUES, INDEX})
+
+
+def rebuild_store(
+    root: str, what: frozenset[str] = ALL, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
+    progress: Callable[[int], None] | None = None,
+) -> Rebuilt:  # fmt: skip
+    """Rebuild `what` of {"consumequeue", "index"}; sizes that `config` leaves open are those of the files that are there.
+
+    `progress` is called with the bytes of the log that were dispatched since it was called last.  Raises `StoreLocked` while
+    somebody writes, and `StoreCorrupt`, with nothing changed, for a log with damage before its end: `recover` comes first.
+    """
+    if not what or not what <= ALL:
+        raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
+    places = Places(root, config.store_path_commit_log if config else None)
+    folders = LogPaths.parse(disk, places.commit_log).folders
+    if not all(disk.stat(folder) for folder in folders):
+        raise UnknownStore(f"{root}: no commitlog folder in it")
+    lock = disk.lock(places.lock)
+    try:
+        sizes = found_sizes(config or StoreConfig(), places, disk)
+        end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
+        log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)
+        try:
+            return rebuild(log, end_offset, places, sizes, disk, set(what), left_alone(disk, root), progress)
+        finally:
+            log.close()
+    finally:
+        lock.release()
+
+
+def _sound_end(files: LogFiles) -> int:
+    """Where the records end; a crash tail behind them does not matter."""
+    found = survey(files, FOR_EVER_MS, None)
+    problems = [*found.findings, *(hole.finding for hole in found.holes)]
+    if problems:
+        first = problems[0]
+        raise StoreCorrupt(first.kind, file=first.file, offset=first.offset, expected=first.expected, found=first.found)
+    return found.end

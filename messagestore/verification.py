@@ -1,0 +1,182 @@
+"""Every check of a store's folder: the log, queues and index against it, the checkpoint, the config files.  Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from commitlog import LogPaths
+from commitlog.findings import Finding, note
+from commitlog.verify import LogReport, verify_log
+from commitlog.walk import LogFiles
+from consumequeue import ConsumeQueues
+from indexfile import IndexFiles
+from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
+
+from .abort_file import AbortFile
+from .agreement import Agreement
+from .checkpoint import FILE_NAME as CHECKPOINT_NAME
+from .checkpoint import TIMES, checkpoint_ahead, read_checkpoint
+from .config import StoreConfig, delay_times_ms
+from .config_table import ConfigTable
+from .consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from .delay_offsets import DelayOffsets
+from .engine import Places, found_sizes
+from .left_alone import left_alone
+from .subscription_groups import SubscriptionGroups
+from .topics import Topics
+
+Progress = Callable[[int], None]
+PASSES = 2  # over the log: once alone, once with queues and index
+_TABLES: tuple[type[ConfigTable], ...] = (Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups)
+
+
+@dataclass
+class StoreReport:
+    """What was found; `units` and `items` are those of the log that were looked for in queues and index."""
+
+    log: LogReport
+    units: int = 0
+    items: int = 0
+    queues: int = 0
+    index_files: int = 0
+    more_problems: list[Finding] = field(default_factory=list)
+    more_notes: list[Finding] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[Finding]:
+        """Damage and disagreements, those of the log first."""
+        return [*self.log.problems, *self.more_problems]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What is worth knowing and no damage."""
+        return [*self.log.notes, *self.more_notes]
+
+    @property
+    def is_ok(self) -> bool:
+        """No problem at all."""
+        return not self.problems
+
+    def counts(self) -> dict[str, int]:
+        """All figures, by name."""
+        return {name: getattr(self, name) for name in ("queues", "units", "index_files", "items")} | self.log.counts()
+
+
+def verify_store(
+    root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
+) -> StoreReport:
+    """Check everything.  `progress` is called with bytes; in all they are `PASSES` times the log's."""
+    check = _Check(root, config or StoreConfig(), disk)
+    report = check.report = StoreReport(verify_log(check.folders, disk, check.config.mapped_file_size_commit_log, progress))
+    check.derived(progress)
+    check.checkpoint()
+    check.config_files()
+    return report
+
+
+class _Check:
+    """One verification."""
+
+    report: StoreReport
+
+    def __init__(self, root: str, config: StoreConfig, disk: Disk) -> None:
+        self.disk = disk
+        self.places = Places(root, config.store_path_commit_log)
+        self.folders = LogPaths.parse(disk, self.places.commit_log).folders
+        self._asked = config
+        self.config = config
+        self.ends: dict[tuple[str, int], int] | None = None  # of every queue, where queues could be read
+
+    def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
+        self.report.more_problems.append(Finding(file, offset, kind, expected, found))
+
+    def derived(self, progress: Progress | None) -> None:
+        """Queues and index; one that cannot be read at all is a problem."""
+        try:
+            self.config = found_sizes(self._asked, self.places, self.disk)
+            self._compare(progress)
+        except DiskError:
+            raise
+        except StoreCorrupt as error:
+            self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        except StoreError as error:
+            self.problem(self.places.root, 0, "unreadable", "queues and an index", str(error))
+
+    def _compare(self, progress: Progress | None) -> None:
+        config, files = self.config, LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
+        assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+        low = files.files[0].start_offset if files.files else 0
+        queues = ConsumeQueues(
+            self.disk, self.places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue
+        )
+        index = IndexFiles(
+            self.disk, self.places.index, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
+        ) if config.message_index_enable else None  # fmt: skip
+        try:
+            if index is not None:
+                index.load()
+                self.report.index_files = len(index.files)
+            queues.load()
+            self.report.queues = len(queues)
+            self._agree(Agreement(queues, index, delay_times_ms(config.message_delay_level), low), files, progress)
+            self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
+
+    def _agree(self, agreement: Agreement, files: LogFiles, progress: Progress | None) -> None:
+        agreement.is_ignored = left_alone(self.disk, self.places.root)
+        agreement.compare(files, progress)
+        self.report.units, self.report.items = agreement.units, agreement.items
+        self.report.more_problems += agreement.problems
+
+    def checkpoint(self) -> None:
+        """Whether it can be true: it claims no more than the log holds."""
+        path = os.path.join(self.places.root, CHECKPOINT_NAME)
+        found = read_checkpoint(self.disk, path)
+        if found.is_damaged:
+            self.problem(path, 0, "damaged_checkpoint", "4096 bytes with times and offsets", "others")
+        last = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log).end().last
+        last_ms = last.store_timestamp_ms if last else 0
+        for name, time_ms in checkpoint_ahead(self.disk, self.places.root, last_ms).items():
+            expected = f"{name} at most {last_ms}, the last record's"
+            self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
+        if AbortFile(self.disk, self.places.root).is_present:
+            self.report.more_notes.append(
+                note(
+                    os.path.join(self.places.root, "abort"),
+                    0,
+                    "abort_file",
+                    "none after a clean stop",
+                    "a writer runs, or crashed",
+                )
+            )
+
+    def config_files(self) -> None:
+        """Whether each can be read, and numbers of consumers lie inside of their queues."""
+        for kind in _TABLES:
+            path = os.path.join(self.places.config, kind.file_name)
+            try:
+                table = kind(self.disk, self.places.config)
+            except StoreCorrupt as error:
+                self.problem(error.file, error.offset, "damaged_config", str(error.expected), f"{error.reason}: {error.found}")
+                continue
+            if table.damage is not None:
+                expected = f"{table.damage.expected}; the {table.source.value} is read instead"
+                self.problem(path, table.damage.offset, "damaged_config", expected, str(table.damage.found))
+            for file, kind_name, expected, found in self._ahead(table):
+                self.problem(file, 0, kind_name, expected, found)
+
+    def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
+        """Numbers beyond the end of a queue: a consumer would pass over the next messages in silence."""
+        ends = self.ends
+        if ends is None or not isinstance(table, ConsumerOffsets):
+            return
+        known = ends
+        for change in table.set_back(lambda topic, queue_id: known.get((topic, queue_id), 0)):  # in memory alone
+            where = f"{change.key} queue {change.queue_id}"
+            yield table.path, "offset_ahead", f"{where}: at most {change.after}", str(change.before)

@@ -1,0 +1,173 @@
+"""Messages from a RabbitMQ folder into a RocketMQ store and back: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerstore.migrate import export_to_rabbit, import_rabbit, topic_of
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.message_store import topic_problem
+from rabbitstore import RabbitStore, StoredMessage
+from tests.brokerstore.tool import run
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=4 << 20, mapped_file_size_consume_queue=60_000, max_hash_slot_num=5000, max_index_num=20_000
+)
+
+
+@pytest.fixture
+def vhost(fixture_store: Any) -> str:
+    """Of the real server's fixture."""
+    above = fixture_store("rabbitmq-clean").folder.parent
+    return str(next(path.parent for path in sorted(above.rglob(".vhost"))))
+
+
+def all_messages(folder: str) -> list[StoredMessage]:
+    with RabbitStore.open(folder, "r") as store:
+        return list(store.messages())
+
+
+def what_matters(message: StoredMessage) -> tuple[Any, ...]:
+    content = message.content
+    return message.queue, message.msg_id, content.exchange, content.routing_keys, content.properties_bin, content.body
+
+
+def test_every_message_goes_over_in_order(vhost: str, tmp_path: Path) -> None:
+    """With exchange, routing keys, properties and expiry."""
+    moved = import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
+    truth = all_messages(vhost)
+    assert (moved.messages, moved.skipped, moved.failed) == (len(truth), 0, [])
+    with MessageStore.open(tmp_path / "store", "r") as store:
+        for queue in {message.queue for message in truth}:
+            mine = [message for message in truth if message.queue == queue]
+            found = list(store.read(topic_of(queue), 0))
+            assert [one.body for one in found] == [one.body for one in mine]
+            for one, wanted in zip(found, mine, strict=True):
+                properties = one.properties
+                assert json.loads(properties["AMQP_QUEUE"]) == queue
+                assert json.loads(properties["AMQP_EXCHANGE"]) == wanted.exchange
+                assert tuple(json.loads(properties["AMQP_ROUTING_KEYS"])) == wanted.routing_keys
+                assert b64decode(properties["AMQP_BLOCK"]) == wanted.content.properties_bin
+                assert int(properties.get("AMQP_EXPIRY_US", 0)) == wanted.expiry_us
+                assert one.keys == [wanted.msg_id.hex()]
+    assert run("verify", tmp_path / "store").code == 0
+
+
+def test_a_second_run_moves_nothing_and_a_broken_one_is_finished(vhost: str, tmp_path: Path) -> None:
+    """By the index key and the number in the queue."""
+    store = str(tmp_path / "store")
+
+    class StoppedError(Exception):
+        pass
+
+    seen = 0
+
+    def stop(_count: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 1000:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        import_rabbit(vhost, store, config=SMALL, progress=stop)
+    truth = all_messages(vhost)
+    moved = import_rabbit(vhost, store)
+    assert moved.skipped > 0
+    assert moved.messages + moved.skipped == len(truth)
+    again = import_rabbit(vhost, store)
+    assert (again.messages, again.skipped) == (0, len(truth))
+    assert len(run("dump", "--json", store).lines) == len(truth)
+
+
+def test_there_and_back_again(vhost: str, tmp_path: Path) -> None:
+    """The same messages in the same queues, byte for byte; a second time nothing."""
+    import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
+    back = str(tmp_path / "back")
+    moved = export_to_rabbit(str(tmp_path / "store"), back)
+    truth = all_messages(vhost)
+    assert (moved.messages, moved.failed) == (len(truth), [])
+    found = all_messages(back)
+    assert Counter(map(what_matters, found)) == Counter(map(what_matters, truth))
+    for queue in {message.queue for message in truth}:
+        assert [one.msg_id for one in found if one.queue == queue] == [one.msg_id for one in truth if one.queue == queue]
+    again = export_to_rabbit(str(tmp_path / "store"), back)
+    assert (again.messages, again.skipped) == (0, len(truth))
+    assert run("verify", back).code == 0
+
+
+def test_messages_that_came_from_no_queue(tmp_path: Path) -> None:
+    """A topic becomes a queue, properties become headers; all queues of it, and no topic of the broker's own."""
+    with MessageStore.open(tmp_path / "store", "a", SMALL) as store:
+        for number in range(6):
+            store.put(
+                Message("orders", str(number).encode(), keys=[f"k{number}"], properties={"n": str(number)}, queue_id=number % 3)
+            )
+        store.put(Message("SCHEDULE_TOPIC_XXXX", b"no", queue_id=0))
+    moved = export_to_rabbit(str(tmp_path / "store"), str(tmp_path / "back"))
+    assert (moved.messages, moved.queues) == (6, 1)
+    found = all_messages(str(tmp_path / "back"))
+    assert {one.body for one in found} == {str(number).encode() for number in range(6)}
+    assert {one.queue for one in found} == {"orders"}
+    assert {one.properties["headers"]["n"] for one in found} == {str(number) for number in range(6)}
+
+
+NAMES = ["plain", "with space", "a/b", "a%2Fb", ".", "..", "Ünïcode", "日本" * 40, "x" * 255, "TBW102", "SCHEDULE_TOPIC_XXXX",
+         "%RETRY%x", "rmq_sys_x", "\x01\x02", "a.b"]  # fmt: skip
+
+
+def test_queue_names_become_different_topics() -> None:
+    """Each one that a broker takes, and none twice."""
+    topics = [topic_of(name) for name in NAMES]
+    assert len(set(topics)) == len(NAMES)
+    assert [topic_problem(topic) for topic in topics] == [None] * len(NAMES)
+    assert topic_of("plain-Name_1") == "plain-Name_1"
+
+
+def test_odd_names_and_properties_survive_both_ways(tmp_path: Path) -> None:
+    """Control characters, long names, several routing keys, headers of every kind."""
+    source, back = str(tmp_path / "source"), str(tmp_path / "back")
+    with RabbitStore.open(source, "a") as store:
+        for number, name in enumerate(NAMES):
+            store.declare_queue(name)
+            headers = {"n": number, "bytes": b"\xff\x00", "nested": {"list": [1, None, True, "\x01"]}}
+            store.publish(name, bytes(number), exchange="ex\x01", routing_keys=("r1", "\x02"), properties={"headers": headers})
+        store.sync()
+    truth = Counter(map(what_matters, all_messages(source)))
+    assert len(truth) == len(NAMES)
+    assert import_rabbit(source, str(tmp_path / "store"), config=SMALL).failed == []
+    assert export_to_rabbit(str(tmp_path / "store"), back).failed == []
+    assert Counter(map(what_matters, all_messages(back))) == truth
+
+
+def test_headers_that_no_record_can_hold_are_named(tmp_path: Path) -> None:
+    """The others go over."""
+    source = str(tmp_path / "source")
+    with RabbitStore.open(source, "a") as store:
+        store.declare_queue("q")
+        for size in (10, 60_000, 20):
+            store.publish("q", str(size).encode(), properties={"headers": {"long": "x" * size}})
+        store.sync()
+    moved = import_rabbit(source, str(tmp_path / "store"), config=SMALL)
+    assert moved.messages == 2
+    assert len(moved.failed) == 1
+    assert moved.failed[0].startswith('"q" 1')
+    with MessageStore.open(tmp_path / "store", "r") as reader:
+        assert [one.body for one in reader.read("q", 0)] == [b"10", b"20"]
+
+
+def test_the_command_both_ways(vhost: str, tmp_path: Path) -> None:
+    """Counts as JSON; the source is not changed."""
+    before = {path: path.read_bytes() for path in Path(vhost).rglob("*") if path.is_file()}
+    ran = run("import", vhost, "--to", tmp_path / "store", "--small", "--json")
+    assert (ran.code, ran.json["messages"], ran.json["failed"]) == (0, len(all_messages(vhost)), [])
+    assert {path: path.read_bytes() for path in Path(vhost).rglob("*") if path.is_file()} == before
+    ran = run("import", tmp_path / "store", "--to-rabbit", tmp_path / "back")
+    assert ran.code == 0
+    assert "0 left out" in ran.out

@@ -1,0 +1,218 @@
+"""`verify` of the whole store, `recover` and `rebuild`: damage, what is said of it, and that it is mended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore.consumer_offsets import ConsumerOffsets
+from storageio import REAL_DISK
+from tests.brokerstore.test_golden import expected
+from tests.brokerstore.tool import run
+
+SIZES = ("--index-slots", 500, "--index-num", 2000, "--cq-size", 2000, "--commitlog-size", 65536)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["plain", "propcrc", "lmq", "broker-live"])
+def test_rebuild_gives_the_same_bytes(fixture_store: Any, name: str) -> None:
+    """Queues from nothing; the index under its old names; nothing else of the folder is touched."""
+    fixture = fixture_store(name, own=True)
+    before = tree(fixture.store)
+    shutil.rmtree(fixture.store / "consumequeue")
+    ran = run("rebuild", "--json", fixture.store, *SIZES)
+    assert (ran.code, ran.talk) == (0, "")
+    assert ran.json["rebuilt"] == ["consumequeue", "index"]
+    assert ran.json["queues"] == len(fixture.truth()["queues"])
+    assert tree(fixture.store) == before
+
+
+def test_rebuild_of_an_index_that_is_gone_answers_the_same(fixture_store: Any) -> None:
+    """All queries of the manifest; under new names."""
+    fixture = fixture_store("plain", own=True)
+    answers = [_query(fixture.store, truth) for truth in fixture.truth()["queries"]]
+    shutil.rmtree(fixture.store / "index")
+    assert "rebuild" in run("query", fixture.store, "HotTopic", "hot-1").talk
+    assert run("rebuild", fixture.store, "index", *SIZES).code == 0
+    assert [_query(fixture.store, truth) for truth in fixture.truth()["queries"]] == answers
+    assert run("verify", fixture.store).code == 0
+
+
+def _query(store: Path, truth: dict[str, Any]) -> list[Any]:
+    return run("query", "--json", "--max", truth["maxNum"], store, "--", truth["topic"], truth["key"]).lines
+
+
+def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
+    """Even where that one is damaged."""
+    fixture = fixture_store("plain", own=True)
+    unit = fixture.store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}"
+    unit.write_bytes(bytes(2000))
+    before = tree(fixture.store / "consumequeue")
+    assert run("rebuild", fixture.store, "index").code == 0
+    assert tree(fixture.store / "consumequeue") == before
+    assert run("rebuild", fixture.store, "consumequeue").code == 0
+    assert run("verify", fixture.store).code == 0
+
+
+def test_rebuild_refuses_a_damaged_log(fixture_store: Any) -> None:
+    """Recover comes first; nothing is changed."""
+    fixture = fixture_store("plain", own=True)
+    _flip(fixture.store / "commitlog" / f"{65536:020d}", 5)
+    before = tree(fixture.store)
+    ran = run("rebuild", fixture.store)
+    assert (ran.code, ran.out) == (1, "")
+    assert f"{65536:020d}" in ran.talk
+    assert {name: data for name, data in tree(fixture.store).items() if name != "lock"} == {
+        name: data for name, data in before.items() if name != "lock"
+    }
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_an_index_that_does_not_say_its_slots_is_asked_for(fixture_store: Any) -> None:
+    """Wrong use until they are given."""
+    fixture = fixture_store("plain", own=True)
+    for path in (fixture.store / "index").iterdir():
+        path.write_bytes(path.read_bytes()[:40] + bytes(path.stat().st_size - 40))
+    for command in (["rebuild"], ["verify"], ["recover"]):
+        ran = run(*command, fixture.store)
+        assert ran.code == 2
+        assert "--index-slots" in ran.talk
+    assert run("rebuild", fixture.store, *SIZES).code == 0
+    assert run("verify", fixture.store).code == 0
+
+
+Damage = Callable[[Path], object]
+DERIVED: list[tuple[str, Damage, set[str]]] = [
+    ("a_queue_gone", lambda store: shutil.rmtree(store / "consumequeue" / "EdgeTopic"), {"missing_queue"}),
+    ("all_queues_gone", lambda store: shutil.rmtree(store / "consumequeue"), {"missing_queue"}),
+    ("index_gone", lambda store: shutil.rmtree(store / "index"), {"missing_item"}),
+    ("a_unit_flipped", lambda store: _flip(store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}", 45), {"wrong_unit"}),
+    ("units_of_zeros", lambda store: (store / "consumequeue/SpreadTopic/1" / f"{0:020d}").write_bytes(bytes(2000)),
+     {"missing_unit"}),
+    ("a_queue_of_nobody", lambda store: shutil.copytree(store / "consumequeue/EdgeTopic", store / "consumequeue/Nobody"),
+     {"dangling_queue"}),
+    ("an_item_flipped", lambda store: _flip(next((store / "index").iterdir()), 40 + 4 * 500 + 20 * 9 + 3),
+     {"missing_item", "dangling_item", "damaged_index"}),
+    ("a_stray_in_a_queue", lambda store: (store / "consumequeue/EdgeTopic/0/x").touch(), {"unreadable"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "kinds"), [case[1:] for case in DERIVED], ids=[case[0] for case in DERIVED])
+def test_verify_names_what_disagrees_and_recover_mends_it(fixture_store: Any, damage: Damage, kinds: set[str]) -> None:
+    """Nothing is dropped: exit code 7, and the messages are all there."""
+    fixture = fixture_store("plain", own=True)
+    damage(fixture.store)
+    before = tree(fixture.store)
+    ran = run("verify", "--json", *SIZES, fixture.store)
+    assert ran.code == 1
+    found = {problem["kind"] for problem in ran.json["problems"]}
+    assert found
+    assert found <= kinds
+    ran = run("recover", "--json", *SIZES, fixture.store)
+    assert (ran.code, ran.json["applied"], ran.json["report"]) == (1, False, None)
+    assert tree(fixture.store) == before
+    ran = run("recover", "--json", "--apply", *SIZES, fixture.store)
+    assert (ran.code, ran.json["applied"], ran.json["plan"]["records_dropped"]) == (7, True, 0)
+    assert json.loads(Path(ran.json["report"]).read_text())["actions"] == ran.json["plan"]["actions"]
+    assert run("verify", *SIZES, fixture.store).code == 0
+    assert run("dump", "--json", fixture.store).lines == [expected(truth) for truth in fixture.truth()["messages"]]
+    assert run("recover", *SIZES, fixture.store).code == 0
+
+
+def test_verify_names_the_checkpoint_and_config_files(fixture_store: Any) -> None:
+    """A checkpoint that claims too much; a config file beyond use; a consumer ahead of its queue."""
+    fixture = fixture_store("broker-live", own=True)
+    checkpoint = fixture.store / "checkpoint"
+    checkpoint.write_bytes((10**14 // 8).to_bytes(8, "big") + checkpoint.read_bytes()[8:])
+    config = fixture.store / "config"
+    (config / "topics.json").write_text("{")
+    offsets = ConsumerOffsets(REAL_DISK, str(config))
+    offsets.commit("LiveFilter", "G_tag", 0, 99)
+    offsets.persist()
+    problems = run("verify", "--json", fixture.store).json["problems"]
+    assert [(Path(problem["file"]).name, problem["kind"]) for problem in problems] == [
+        ("checkpoint", "checkpoint_ahead"),
+        ("topics.json", "damaged_config"),
+        ("consumerOffset.json", "offset_ahead"),
+    ]
+    assert run("verify", "--log-only", fixture.store).code == 0
+
+
+@pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
+def test_recover_gives_what_the_real_store_recovered(fixture_store: Any, name: str) -> None:
+    """And every queue unit and index item, which that one lost."""
+    fixture = fixture_store(name, own=True)
+    assert run("recover", *SIZES, fixture.store).code == 1
+    ran = run("recover", "--apply", "--json", *SIZES, fixture.store)
+    assert ran.code == 7
+    truth = fixture.truth("recovered.json")
+    assert run("dump", "--json", fixture.store).lines == [expected(message) for message in truth["messages"]]
+    assert run("verify", fixture.store).code == 0
+    assert not (fixture.store / "abort").exists()
+    rows = run("ls", "--json", fixture.store).json["queues"]
+    before = fixture.truth("before.json")["queues"]
+    assert {(row["topic"], row["queue_id"]) for row in rows} == {(queue["topic"], queue["queueId"]) for queue in before}
+
+
+def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
+    """Damage to safe data: nothing without a choice; then skipped, or cut as RocketMQ does, and what was cut is kept."""
+    fixture = fixture_store("plain", own=True)
+    truth = fixture.truth()["messages"]
+    victim = truth[300]
+    _flip(
+        fixture.store / "commitlog" / f"{victim['physicalOffset'] // 65536 * 65536:020d}", victim["physicalOffset"] % 65536 + 5
+    )
+    before = tree(fixture.store)
+    for options in ([], ["--apply"]):
+        ran = run("recover", "--json", *options, fixture.store)
+        assert (ran.code, ran.json["applied"], ran.json["plan"]["needs_choice"]) == (1, False, True)
+        assert "--skip-bad" in ran.talk
+    assert {name: data for name, data in tree(fixture.store).items() if name in before} == before
+    copy = fixture.folder / "copy"
+    shutil.copytree(fixture.store, copy)
+    ran = run("recover", "--apply", "--skip-bad", "--json", fixture.store)
+    assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, 1)
+    left = {line["physical_offset"] for line in run("dump", "--json", fixture.store).lines}
+    assert {message["physicalOffset"] for message in truth if message is not victim} <= left
+    assert run("verify", fixture.store).code == 0
+    ran = run("recover", "--apply", "--truncate", "--no-backup", "--json", copy)
+    assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, len(truth) - 301)
+    assert len(run("dump", "--json", copy).lines) == 300
+    assert run("verify", copy).code == 0
+
+
+def test_the_plan_for_people(fixture_store: Any) -> None:
+    """Steps as a table, and how to do it."""
+    fixture = fixture_store("crash-torn")
+    shown = run("recover", fixture.store).out
+    assert "cut the crash tail at 237596" in shown
+    assert "--apply does it" in shown
+
+
+@pytest.mark.parametrize("name", ["lmq", "batchcq", "cqext", "broker-ext"])
+def test_queues_of_other_kinds_survive(fixture_store: Any, name: str) -> None:
+    """Light queues, batch queues, extended units: an unclean stop recovered, then queues rebuilt."""
+    fixture = fixture_store(name, own=True)
+    folders = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+    before = {folder: tree(fixture.store / folder) for folder in folders}
+    (fixture.store / "abort").touch()
+    assert run("recover", "--apply", fixture.store).code == 7
+    assert run("verify", fixture.store).code == 0
+    assert {folder: tree(fixture.store / folder) for folder in folders} == before
+    assert run("rebuild", fixture.store).code == 0
+    assert run("verify", fixture.store).code == 0
+    for folder in folders:
+        assert tree(fixture.store / folder).keys() == before[folder].keys()

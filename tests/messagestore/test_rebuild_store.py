@@ -1,0 +1,92 @@
+"""Queues and index made anew by the library: what it refuses, and that it can be killed at any point."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import MessageStore, StoreConfig
+from messagestore.rebuild_store import rebuild_store
+from messagestore.verification import verify_store
+from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreLocked, UnknownStore
+from storageio.testing import FailingDisk
+
+SIZES = StoreConfig(mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_wanted_must_be_said_right(fixture_store: Any, tmp_path: Path) -> None:
+    """And there must be a log."""
+    store = str(fixture_store("plain").store)
+    for what in (frozenset(), frozenset({"everything"})):
+        with pytest.raises(ValueError, match="wanted"):
+            rebuild_store(store, what)
+    with pytest.raises(UnknownStore):
+        rebuild_store(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_keeps_it_out(fixture_store: Any) -> None:
+    """By the store's lock."""
+    store = fixture_store("plain", own=True).store
+    with MessageStore.open(store), pytest.raises(StoreLocked):
+        rebuild_store(str(store))
+
+
+def test_progress_adds_up_to_the_log(fixture_store: Any) -> None:
+    """In bytes."""
+    fixture = fixture_store("plain", own=True)
+    seen: list[int] = []
+    made = rebuild_store(str(fixture.store), progress=seen.append)
+    assert sum(seen) == made.log_bytes == fixture.truth()["maxPhyOffset"]
+    assert made.units == sum(len(queue["cq"]) for queue in fixture.truth()["queues"])
+
+
+def test_a_crash_tail_is_no_damage(fixture_store: Any) -> None:
+    """What lies before it is dispatched."""
+    fixture = fixture_store("crash-torn", own=True)
+    rebuild_store(str(fixture.store))
+    problems = {problem.kind for problem in verify_store(str(fixture.store)).problems}
+    assert problems == {"bad_properties_size", "checkpoint_ahead"}
+
+
+def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
+    """A missing log file."""
+    fixture = fixture_store("plain", own=True)
+    (fixture.store / "commitlog" / f"{131072:020d}").unlink()
+    before = tree(fixture.store)
+    with pytest.raises(StoreCorrupt, match="missing_file"):
+        rebuild_store(str(fixture.store))
+    assert tree(fixture.store) == before
+
+
+@pytest.mark.parametrize("operation", ["rename", "delete", "write"])
+def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> None:
+    """The second run reaches the bytes of a run that nobody disturbed."""
+    fixture = fixture_store("propcrc", own=True)
+    whole = tree(fixture.store)
+    number = failed = 0
+    while failed == number:
+        number += 1
+        try:
+            rebuild_store(str(fixture.store), config=SIZES, disk=FailingDisk(number, only=operation, for_ever=True))
+        except DiskError:
+            failed += 1
+            if number % 3 == 1:
+                shutil.copytree(fixture.store, fixture.folder / f"killed-{number}")
+    for killed in fixture.folder.glob("killed-*"):
+        (killed / "brokerstore").mkdir(exist_ok=True)
+        rebuild_store(str(killed), config=SIZES, disk=REAL_DISK)
+        found = tree(killed)
+        names = {name for name in whole if name.startswith("consumequeue/")}
+        assert {name: found[name] for name in found if name.startswith("consumequeue/")} == {
+            name: whole[name] for name in names
+        }
+        assert verify_store(str(killed)).is_ok
+        shutil.rmtree(killed)
