@@ -259,6 +259,28 @@ class IndexFiles:
         file.sync()
         return file.name, next_item
 
+    def keep_sound(self, index_timestamp_ms: int, log_end: int) -> None:
+        """After an unclean stop, without a note: keep files that the checkpoint vouches for or whose chains are all sound.
+
+        From the first other file on all are deleted.  A page that the disk never got breaks the chains through its items, so
+        a sound file is whole up to its last item.  (The real store deletes each file the checkpoint does not vouch for.)
+        """
+        self._must_write()
+        size = file_size(self.slots, self.items)
+        for place, file in enumerate(self.files):
+            if self._size(file) == size and file.header.end_timestamp_ms <= index_timestamp_ms:
+                continue
+            if not self._is_sound(file) or file.buffer.keep_items(file.header.next_item, log_end) == FIRST_ITEM:
+                self._delete(self.files[place:])
+                return
+
+    def _is_sound(self, file: IndexFile) -> bool:
+        try:
+            file.check()
+        except StoreError:
+            return False
+        return self._size(file) == file_size(self.slots, self.items)
+
     def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
         """After an unclean stop, instead of `delete_unsafe`: keep what `sync_active` vouched for, delete later files.
 

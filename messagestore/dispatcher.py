@@ -23,6 +23,10 @@ RETRY_S = 0.2  # a full disk is tried again so often
 STRETCH_SIZE = 8 << 20  # bytes of one stretch at most: a reader waits for no more
 
 
+class QueueGap(StoreError):
+    """A queue ends before the units that are dispatched to it begin."""
+
+
 class DispatchService:
     """Dispatches from `position` up to what `limit()` allows, in stretches of megabytes with the GIL released.
 
@@ -56,6 +60,7 @@ class DispatchService:
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.on_progress: list[Callable[[], None]] = []
         self.failure: StoreError | None = None
+        self.refuses_gaps = False  # in recovery: a queue that lacks units before the stretch is to be met from its begin
         self._round = threading.Lock()
         self._progress = threading.Condition()
         self._wake = threading.Event()
@@ -105,6 +110,12 @@ class DispatchService:
         """Ask again which topics enter no queue: one of them was made anew."""
         with self._round:
             self._kernel.forget_ignored()
+
+    def begin_again(self, position: int) -> None:
+        """From an earlier place of the log, and with whatever gaps there are: what is there already is passed over."""
+        self.position = position
+        self.refuses_gaps = False
+        self._keys_done = 0
 
     def catch_up(self) -> None:
         """On the caller's thread, up to the limit; for recovery and for a clean stop."""
@@ -190,7 +201,10 @@ class DispatchService:
             self._log.queue.view(file), start, stop, file.start_offset, CHECK_PLACE, buffer, self._keys_done, self.is_ignored
         )
         for topic, queue_id, first, units in self._kernel.runs():
-            self._queues.get_or_add(topic, queue_id).append_run(first, units)
+            queue = self._queues.get_or_add(topic, queue_id)
+            if self.refuses_gaps and first > queue.max_offset:
+                raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
+            queue.append_run(first, units)
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
         return at, why

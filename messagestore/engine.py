@@ -24,10 +24,10 @@ from .abort_file import AbortFile
 from .checkpoint import Checkpoint
 from .config import Role, StoreConfig, delay_times_ms
 from .consumer_offsets import ConsumerOffsets
-from .dispatcher import DispatchService
+from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import drop_note, read_note
+from .index_note import IndexNote, read_note, write_note
 from .left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -166,11 +166,23 @@ class Engine:
         start = self._agree(end) if not self.was_clean or self._lacks_derived(end) else end.offset
         self._make_services(start, end)
         if start < end.offset:
-            self.dispatcher.catch_up()
+            self._dispatch_from(start)
         if not self.was_clean:
             self.set_back()
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
+
+    def _dispatch_from(self, start: int) -> None:
+        """Up to the log's end; from its begin where a queue turns out to lack units of before `start`."""
+        low = max(self.log.min_offset, 0)
+        self.dispatcher.refuses_gaps = start > low
+        try:
+            self.dispatcher.catch_up()
+        except QueueGap as gap:
+            LOG.warning("queues are filled from the whole log: %s", gap)
+            self.dispatcher.begin_again(low)
+            self.dispatcher.catch_up()
+        self.dispatcher.refuses_gaps = False
 
     def set_back(self) -> list[str]:
         """Numbers of consumers and delays that lie beyond their queues; what was done."""
@@ -201,8 +213,8 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
-        if self.was_clean or note is None or not self.index.keep_until(*note, end.offset):
-            self.index.delete_unsafe(self.checkpoint.min_index_timestamp_ms)
+        if note is None or not self.index.keep_until(*note, end.offset):
+            self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -328,7 +340,9 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
-        drop_note(self.disk, self.places.own)
+        synced = self.index.sync_active() if self.index is not None else None
+        if synced is not None:
+            write_note(self.disk, self.places.own, IndexNote(*synced))
         write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)

@@ -1,7 +1,8 @@
 """Up to where the key index was on the disk: what lets recovery keep it instead of building it anew.
 
 RocketMQ drops every index file that the checkpoint does not vouch for, and that is always the active one.  This note names
-the active file and the item before which all was synced; slots and links are made again from those items.
+the active file and the item before which all was synced; slots and links are made again from those items.  A real broker that
+writes in between only adds items behind, or deletes the file: then there is none of the name, and the note says nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 from typing import NamedTuple
 
-from storageio import Disk, Mode, StoreError, replace_file
+from storageio import Disk, Mode, replace_file
 
 NAME = "index.json"
 SIZE_MAX = 4096
@@ -43,14 +44,3 @@ def read_note(disk: Disk, folder: str) -> IndexNote | None:
         return None
     finally:
         file.close()
-
-
-def drop_note(disk: Disk, folder: str) -> None:
-    """Before a clean stop is said: whoever writes next, a real broker too, may replace the index."""
-    path = os.path.join(folder, NAME)
-    try:
-        if disk.stat(path) is not None:
-            disk.delete(path)
-            disk.sync_folder(folder)
-    except StoreError:
-        return
