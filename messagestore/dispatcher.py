@@ -13,6 +13,7 @@ from indexfile import IndexFiles
 from storageio import DiskError, StoreCorrupt, StoreError
 
 from ._dispatch_cy import Dispatcher
+from .progress import Progress, Wakeup
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
@@ -62,8 +63,8 @@ class DispatchService:
         self.failure: StoreError | None = None
         self.refuses_gaps = False  # in recovery: a queue that lacks units before the stretch is to be met from its begin
         self._round = threading.Lock()
-        self._progress = threading.Condition()
-        self._wake = threading.Event()
+        self._progress = Progress()
+        self._wake = Wakeup()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
@@ -98,10 +99,8 @@ class DispatchService:
         if self.position >= offset:
             return True
         self._wake.set()
-        with self._progress:
-            return self._progress.wait_for(lambda: self.position >= offset or self._is_stuck(), timeout_s) and (
-                self.position >= offset
-            )
+        is_done = self._progress.wait_until(lambda: self.position >= offset or self._is_stuck(), timeout_s)
+        return is_done and self.position >= offset
 
     def _is_stuck(self) -> bool:
         return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
@@ -137,7 +136,6 @@ class DispatchService:
             if pause:
                 self.is_idle = pause == IDLE_S
                 self._wake.wait(pause)
-                self._wake.clear()
                 self.is_idle = False
 
     def _pause_for(self, error: DiskError) -> None:
@@ -145,8 +143,7 @@ class DispatchService:
         if not self._flags.has(Flag.LOGIC_DISK_FULL):
             LOG.error("dispatch waits: %s", error)
         self._flags.set(Flag.LOGIC_DISK_FULL, str(error))
-        with self._progress:
-            self._progress.notify_all()
+        self._progress.notify()
 
     def _fail(self, error: StoreError) -> None:
         """Damage in the log: nothing behind it can be dispatched."""
@@ -154,8 +151,7 @@ class DispatchService:
             LOG.error("dispatch stopped at %d: %s", self.position, error)
             self.failure = error
             self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
-            with self._progress:
-                self._progress.notify_all()
+            self._progress.notify()
 
     def run_once(self) -> bool:
         """One stretch; whether anything was dispatched."""
@@ -166,8 +162,7 @@ class DispatchService:
             self._stretch(limit)
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)
-            with self._progress:
-                self._progress.notify_all()
+            self._progress.notify()
         for call in self.on_progress:
             call()
         return True

@@ -20,6 +20,7 @@ from commitlog import CommitLog, PutResult
 from storageio import DiskError, FlushTimeout
 
 from .config import StoreConfig
+from .progress import Wakeup
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class FlushService:
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
         self._is_abandoned = False
-        self._wake = threading.Event()
+        self._wake = Wakeup()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
@@ -199,7 +200,6 @@ class FlushService:
         last_thorough = last_commit = time.monotonic()
         while not self._is_stopping:
             self._wake.wait(interval_s)
-            self._wake.clear()
             has_waiting = bool(self._waiting)
             is_due = time.monotonic() - last_thorough >= self._config.flush_commit_log_thorough_interval_ms / 1000
             try:
