@@ -267,12 +267,17 @@ class IndexFiles:
         """
         self._must_write()
         size = file_size(self.slots, self.items)
-        for place, file in enumerate(self.files):
-            if self._size(file) == size and file.header.end_timestamp_ms <= index_timestamp_ms:
+        files = self.files
+        for place, file in enumerate(files):
+            is_vouched = self._size(file) == size and file.header.end_timestamp_ms <= index_timestamp_ms
+            is_whole = is_vouched or self._is_sound(file)
+            is_last = place + 1 == len(files) or (is_whole and file.header.end_physical_offset >= log_end)
+            if is_whole and not is_last:
                 continue
-            if not self._is_sound(file) or file.buffer.keep_items(file.header.next_item, log_end) == FIRST_ITEM:
-                self._delete(self.files[place:])
-                return
+            self._delete(files[place + is_whole :])
+            if is_whole and file.buffer.keep_items(file.header.next_item, log_end) == FIRST_ITEM:
+                self._delete([file])
+            return
 
     def _is_sound(self, file: IndexFile) -> bool:
         try:
