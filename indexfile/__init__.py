@@ -8,7 +8,8 @@ The bytes: `docs/formats/indexfile.md`.  The rules: format page section 3.
 
 Order of calls
 - A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the files that
-  exist: `find_shape` finds them.  After an unclean stop it first calls `delete_unsafe(checkpoint's index time)`.
+  exist: `find_shape` finds them.  After an unclean stop it first calls `keep_until` with
+  what `sync_active` gave, or `keep_sound` without; `delete_unsafe` is what RocketMQ does.
 - `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
   does the same from C on what `active()` gives: `is_before_end` and `put_item` for a record whose keys fit (`room_of`);
   one whose keys do not fit goes to `build`, which makes the next file on the way.

@@ -209,7 +209,7 @@ class Engine:
         return min(start, self._rebuild_index(end, low))
 
     def _rebuild_index(self, end: LogEnd, low: int) -> int:
-        """Drop index files that the checkpoint does not vouch for, and say where their keys begin in the log."""
+        """Keep of the index what the note vouches for, or what is sound, and say where the log's other keys begin."""
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
