@@ -27,7 +27,7 @@ from typing import Any
 from commitlog import Message
 from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
-from messagestore.topics import is_system_topic
+from messagestore.broker_config.topics import is_system_topic
 from rabbitstore import RabbitStore, StoredMessage
 from rabbitstore import properties as blocks
 from rabbitstore.content import Content

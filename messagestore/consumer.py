@@ -19,7 +19,7 @@ from commitlog import StoredMessage
 from consumequeue import Boundary, offset_by_time
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 
-from .consumer_offsets import check_key
+from .broker_config.consumer_offsets import check_key
 from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
 from .reads import GetStatus, QueueReader
 

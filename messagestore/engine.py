@@ -21,14 +21,15 @@ from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
 from .abort_file import AbortFile
+from .broker_config.consumer_offsets import ConsumerOffsets
+from .broker_config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
 from .config import Role, StoreConfig, delay_times_ms
-from .consumer_offsets import ConsumerOffsets
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
 from .index_note import IndexNote, read_note, write_note
-from .left_alone import left_alone
+from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
 from .queue_list import missing_queues, write_queue_list
@@ -38,7 +39,6 @@ from .retention import Retention
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
 from .sharing import QueueSharing
-from .topics import Topics, is_deleted
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0

@@ -13,7 +13,7 @@ from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT
 from storebytes.java_hash import java_hash_code
 
-from .topics import LIGHT_PREFIX
+from .broker_config.topics import LIGHT_PREFIX
 
 DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 _SEARCHED = 1 << 20

@@ -12,8 +12,8 @@ from typing import Any
 from consumequeue import ConsumeQueues
 from storageio import Disk, StoreError
 
-from .consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
-from .delay_offsets import DelayOffsets
+from .broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
+from .broker_config.delay_offsets import DelayOffsets
 
 LOG = logging.getLogger(__name__)
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

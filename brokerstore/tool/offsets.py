@@ -8,7 +8,7 @@ from typing import Any
 
 from consumequeue import Boundary
 from messagestore import MessageStore
-from messagestore.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from messagestore.broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from storageio import REAL_DISK, InvalidMessage
 
 from .codes import CLEAN

@@ -99,7 +99,7 @@ def _places(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
 def _deleted(target: Target) -> Any:
     if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
         return lambda _topic: False
-    from messagestore.topics import Topics, is_deleted
+    from messagestore.broker_config.topics import Topics, is_deleted
 
     topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
     return lambda topic: is_deleted(topics, topic)
@@ -109,7 +109,7 @@ def _topics(target: Target) -> list[Row]:
     """What topics.json says."""
     if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
         return []
-    from messagestore.topics import Topics
+    from messagestore.broker_config.topics import Topics
 
     topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
     found = [config for name in topics.names() if (config := topics.get(name)) is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from messagestore.rebuild_store import ALL, rebuild_store
+from messagestore.mending.rebuild_store import ALL, rebuild_store
 
 from .codes import CLEAN
 from .output import emit, emit_json, progress

@@ -105,7 +105,7 @@ def _broker_settings(path: str | None) -> dict[str, Any]:
     from dataclasses import fields
 
     from messagestore import StoreConfig
-    from messagestore.broker_properties import read_broker_properties
+    from messagestore.broker_config.broker_properties import read_broker_properties
 
     known = {field.name for field in fields(StoreConfig)}
     return {name: value for name, value in read_broker_properties(REAL_DISK, path).items() if name in known}

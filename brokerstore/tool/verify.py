@@ -13,7 +13,7 @@ from .output import emit, emit_json, progress, size_text
 from .target import Target
 
 if TYPE_CHECKING:
-    from messagestore.verification import StoreReport
+    from messagestore.mending.verification import StoreReport
 
 BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
 
@@ -29,7 +29,7 @@ def verify_target(target: Target, as_json: bool, quiet: bool, log_only: bool) ->
             size = target.settings.get("mapped_file_size_commit_log")
             report = verify_log(target.log_folders, file_size_bytes=size, progress=advance)
     else:
-        from messagestore.verification import PASSES, verify_store
+        from messagestore.mending.verification import PASSES, verify_store
 
         target.need_shape()
         with progress("verify", PASSES * total, wanted=not quiet) as advance:

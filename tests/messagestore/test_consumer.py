@@ -11,7 +11,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.consumer_offsets import ConsumerOffsets
+from messagestore.broker_config.consumer_offsets import ConsumerOffsets
 from messagestore.sharing import block
 from storageio import InvalidMessage, StoreClosed, StoreError, StoreReadOnly, StoreRewound
 from tests.messagestore.writers import Writer, message, number_of, open_store, put_all, until

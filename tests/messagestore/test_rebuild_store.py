@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from messagestore import MessageStore, StoreConfig
-from messagestore.rebuild_store import rebuild_store
-from messagestore.verification import verify_store
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.verification import verify_store
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreLocked, UnknownStore
 from storageio.testing import FailingDisk
 

@@ -14,7 +14,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
-from messagestore.recover import Choice, Recovery
+from messagestore.mending.recover import Choice, Recovery
 from tests.messagestore import test_recover as damage
 
 from .answers import assert_agree, for_java, our_messages

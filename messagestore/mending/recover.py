@@ -21,17 +21,17 @@ from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
 
-from .abort_file import AbortFile
+from ..abort_file import AbortFile
+from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead
+from ..config import StoreConfig, delay_times_ms
+from ..engine import Engine, Places, found_sizes
+from ..recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
 from .agreement import Agreement
-from .checkpoint import TIMES, Checkpoint, checkpoint_ahead
-from .config import StoreConfig, delay_times_ms
 from .damage import Hole, Survey, survey
-from .engine import Engine, Places, found_sizes
 from .fillers import fill
 from .left_alone import left_alone
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
-from .recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
 
 FOR_EVER_MS = (1 << 63) - 1
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none

@@ -14,7 +14,7 @@ from commitlog.offset_files import OffsetFile, file_name
 from commitlog.walk import LogFiles
 from storageio import Disk, Mode
 
-from .recovery import OWN_FOLDER, keep
+from ..recovery import OWN_FOLDER, keep
 
 
 def missing_starts(files: LogFiles) -> Iterator[int]:

@@ -19,8 +19,8 @@ from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import StoreError
 
-from ._dispatch_cy import Dispatcher
-from .topics import LIGHT_PREFIX
+from .._dispatch_cy import Dispatcher
+from ..broker_config.topics import LIGHT_PREFIX
 
 if TYPE_CHECKING:
     import numpy as np

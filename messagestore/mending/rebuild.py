@@ -15,12 +15,12 @@ from consumequeue import ConsumeQueues
 from indexfile import IndexFiles, index_paths
 from storageio import Disk, Kind
 
-from .config import StoreConfig, delay_times_ms
-from .dispatcher import DispatchService
-from .engine import Places
-from .light_queues import add_light_units
-from .recovery import OWN_FOLDER
-from .running_flags import RunningFlags
+from ..config import StoreConfig, delay_times_ms
+from ..dispatcher import DispatchService
+from ..engine import Places
+from ..light_queues import add_light_units
+from ..recovery import OWN_FOLDER
+from ..running_flags import RunningFlags
 
 QUEUES, INDEX = "consumequeue", "index"
 Progress = Callable[[int], None]

@@ -8,9 +8,9 @@ from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
-from .config import StoreConfig
+from ..config import StoreConfig
+from ..engine import Places, found_sizes
 from .damage import survey
-from .engine import Places, found_sizes
 from .left_alone import left_alone
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from storageio import Disk, Kind
 
-from .recovery import OWN_FOLDER
-from .topics import Topics, is_deleted
+from ..broker_config.topics import Topics, is_deleted
+from ..recovery import OWN_FOLDER
 
 BATCH_FOLDER = "batchconsumequeue"  # queues of another form (format page, section 2.6)
 QUEUE_FOLDER = "consumequeue"

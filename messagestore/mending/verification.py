@@ -15,18 +15,18 @@ from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 
-from .abort_file import AbortFile
+from ..abort_file import AbortFile
+from ..broker_config.config_table import ConfigTable
+from ..broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from ..broker_config.delay_offsets import DelayOffsets
+from ..broker_config.subscription_groups import SubscriptionGroups
+from ..broker_config.topics import Topics
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import TIMES, checkpoint_ahead, read_checkpoint
+from ..config import StoreConfig, delay_times_ms
+from ..engine import Places, found_sizes
 from .agreement import Agreement
-from .checkpoint import FILE_NAME as CHECKPOINT_NAME
-from .checkpoint import TIMES, checkpoint_ahead, read_checkpoint
-from .config import StoreConfig, delay_times_ms
-from .config_table import ConfigTable
-from .consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
-from .delay_offsets import DelayOffsets
-from .engine import Places, found_sizes
 from .left_alone import left_alone
-from .subscription_groups import SubscriptionGroups
-from .topics import Topics
 
 Progress = Callable[[int], None]
 PASSES = 2  # over the log: once alone, once with queues and index
