@@ -20,6 +20,7 @@ from indexfile import IndexFiles, find_shape, index_paths
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
+from . import index_note
 from .abort_file import AbortFile
 from .broker_config.consumer_offsets import ConsumerOffsets
 from .broker_config.topics import Topics, is_deleted
@@ -28,7 +29,7 @@ from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import IndexNote, read_note, write_note
+from .index_note import note_of, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -213,8 +214,13 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
-        if note is None or not self.index.keep_until(*note, end.offset):
-            self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
+        if note is not None and index_note.still_holds(self.log, note):
+            start = min(note.end_offset, end.offset)
+            if self.index.keep_until(note.name, note.next_item, start):
+                return max(low, start)
+        if not index_note.is_of_log(self.log, self.index, end.offset):
+            self.index.destroy()
+        self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -340,9 +346,9 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
-        synced = self.index.sync_active() if self.index is not None else None
-        if synced is not None:
-            write_note(self.disk, self.places.own, IndexNote(*synced))
+        note_for_index = note_of(self.log, self.index, self.dispatcher.last_record_offset) if self.index is not None else None
+        if note_for_index is not None:
+            write_note(self.disk, self.places.own, note_for_index)
         write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)

@@ -18,6 +18,7 @@ from storageio import Disk, Kind
 from ..config import StoreConfig, delay_times_ms
 from ..dispatcher import DispatchService
 from ..engine import Places
+from ..index_note import drop_note
 from ..light_queues import add_light_units
 from ..recovery import OWN_FOLDER
 from ..running_flags import RunningFlags
@@ -72,6 +73,8 @@ def rebuild(
     queues.close()
     if index is not None:
         index.close()
+    if INDEX in what:
+        drop_note(disk, places.own)
     for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
         if name in what:
             _take_place(disk, os.path.join(work, name), target, places.root)
