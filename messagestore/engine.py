@@ -61,11 +61,20 @@ class Places:
         self.own = os.path.join(root, OWN_FOLDER)
 
 
+def replaced_folder(root: str, name: str) -> str:
+    """Where a folder lies while another takes its place; killed in between, a store has only this one."""
+    return os.path.join(root, OWN_FOLDER, f"replaced-{name}")
+
+
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
     """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
-    has_index = disk.stat(places.index) is not None
-    shape = find_shape(disk, index_paths(disk, places.index)[0]) if has_index else None
-    queue_size = find_file_size(disk, places.queues) if disk.stat(places.queues) is not None else None
+    shape = queue_size = None
+    for folder in (places.index, replaced_folder(places.root, "index")):
+        if shape is None and disk.stat(folder) is not None:
+            shape = find_shape(disk, index_paths(disk, folder)[0])
+    for folder in (places.queues, replaced_folder(places.root, "consumequeue")):
+        if queue_size is None and disk.stat(folder) is not None:
+            queue_size = find_file_size(disk, folder)
     return config.but(
         mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
         max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
@@ -87,6 +96,7 @@ class Engine:
         self.view: ReaderView | None = None
         self._consumer_offsets: ConsumerOffsets | None = None
         self._offsets_guard = threading.Lock()
+        self.numbers_set_back: list[str] = []  # of consumers and delay levels, when the opening came after a crash
         self.is_closed = False
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -169,7 +179,7 @@ class Engine:
         if start < end.offset:
             self._dispatch_from(start)
         if not self.was_clean:
-            self.set_back()
+            self.numbers_set_back = set_back_numbers(self.disk, self.places.config, self.queues)
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
 
@@ -184,10 +194,6 @@ class Engine:
             self.dispatcher.begin_again(low)
             self.dispatcher.catch_up()
         self.dispatcher.refuses_gaps = False
-
-    def set_back(self) -> list[str]:
-        """Numbers of consumers and delays that lie beyond their queues; what was done."""
-        return set_back_numbers(self.disk, self.places.config, self.queues)
 
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
