@@ -17,10 +17,11 @@ from commitlog.walk import LogFiles, Piece
 from storageio import MissingExtra
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import Wanted, good_messages, tell
+from .log_commands import good_messages, tell
 from .message_json import message_json
 from .output import json_line, progress
 from .target import Target
+from .wanted import Wanted
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
@@ -41,7 +42,7 @@ def export_messages(target: Target, form: str, out: str | None, wanted: Wanted, 
     try:
         with progress("export", total, wanted=not quiet) as advance, _WRITERS[form](out) as write:
             for batch in _batches(files, told, advance):
-                write(_wanted_rows(batch, wanted))
+                write(wanted.rows(batch))
     except ModuleNotFoundError as error:
         raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
     return PROBLEM if told else CLEAN
@@ -112,15 +113,6 @@ def _stretches(piece: Piece) -> Iterator[Any]:
         part = slice(done, done + count)
         yield Batch(piece.view, piece.base, positions[part], sizes[part].astype(np.int32))
         done += count
-
-
-def _wanted_rows(batch: Any, wanted: Wanted) -> Any:
-    import pyarrow.compute as pc
-
-    for name, value in (("topic", wanted.topic), ("queue_id", wanted.queue_id)):
-        if value is not None:
-            batch = batch.filter(pc.equal(batch.column(name), value))
-    return batch
 
 
 @contextlib.contextmanager

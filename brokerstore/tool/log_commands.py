@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from commitlog import StoredMessage, decode_message_id
 from commitlog.findings import Finding
@@ -14,21 +13,10 @@ from .codes import CLEAN, PROBLEM
 from .message_json import message_json
 from .output import body_text, emit, emit_json, fields, say, time_text
 from .target import Target
+from .wanted import Wanted
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
-
-
-class Wanted(NamedTuple):
-    """Which messages to show."""
-
-    topic: str | None = None
-    queue_id: int | None = None
-
-    def takes(self, message: StoredMessage) -> bool:
-        """Whether the message is one of them."""
-        is_topic = self.topic is None or message.topic == self.topic
-        return is_topic and (self.queue_id is None or message.queue_id == self.queue_id)
 
 
 def good_messages(files: LogFiles, told: list[Finding]) -> Iterator[StoredMessage]:
