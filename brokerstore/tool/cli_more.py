@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from .options import JSON, QUIET, named_errors
-from .target import find_target
+from .options import JSON, QUIET, named_errors, with_target
+from .target import Target, find_target
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -53,4 +53,15 @@ def completion(context: click.Context, shell: str) -> int:
     return 0
 
 
-COMMANDS: tuple[click.Command, ...] = (diff, bench, completion)
+@click.command()
+@with_target(sizes=True)
+@click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Instead of stdout.")
+@QUIET
+def report(target: Target, out: str | None, quiet: bool) -> int:
+    """A page in HTML with everything about a folder: files, time, queues, sizes, keys, lag, problems."""
+    from .report import write_report
+
+    return write_report(target, out, quiet)
+
+
+COMMANDS: tuple[click.Command, ...] = (diff, report, bench, completion)

@@ -23,8 +23,6 @@ from .output import json_line, progress
 from .target import Target
 from .wanted import Wanted
 
-BATCH_ROWS = 8192
-BATCH_BYTES = 16 << 20
 Write = Callable[[Any], object]
 
 
@@ -75,6 +73,7 @@ def _batches(files: LogFiles, told: list[Finding], advance: Callable[[int], None
     import pyarrow as pa
 
     from commitlog.arrow_columns import record_batch, schema
+    from commitlog.columns import stretches
 
     for finding in files.check():
         tell(finding, told)
@@ -84,7 +83,7 @@ def _batches(files: LogFiles, told: list[Finding], advance: Callable[[int], None
         if isinstance(step, Finding):
             tell(step, told)
         elif isinstance(step, Piece):
-            for rows in _stretches(step):
+            for rows in stretches(step.view, step.base, step.positions, step.stop):
                 batch = record_batch(rows)
                 columns = [column.cast(_plain(column.type)) for column in batch.columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=plain)
@@ -96,23 +95,6 @@ def _plain(kind: Any) -> Any:
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _stretches(piece: Piece) -> Iterator[Any]:
-    """A piece in batches of bounded size."""
-    import numpy as np
-
-    from commitlog.columns import Batch
-
-    positions = np.asarray(piece.positions, np.int64)
-    sizes = np.append(positions[1:], piece.stop) - positions
-    done = 0
-    while done < len(positions):
-        ends = positions[done : done + BATCH_ROWS] + sizes[done : done + BATCH_ROWS] - positions[done]
-        count = max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
-        part = slice(done, done + count)
-        yield Batch(piece.view, piece.base, positions[part], sizes[part].astype(np.int32))
-        done += count
 
 
 @contextlib.contextmanager
