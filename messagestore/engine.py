@@ -203,7 +203,7 @@ class Engine:
         if not self.was_clean:
             self.set_back()
         self._make_broker_services()
-        if not self.was_clean:
+        if not self.was_clean or self.delays.is_doubtful:
             self.delays.resume()
         if note is not None:
             self.disk.delete(clean_path(self.places.root))

@@ -79,8 +79,10 @@ class Delays:
         self._is_dirty = False
         self._said: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
+        self.is_doubtful = False  # whether the file was damaged and no backup told more
         try:
             self._offsets = DelayOffsets(engine.disk, engine.places.config)
+            self.is_doubtful = self._offsets.damage is not None
         except StoreCorrupt as error:
             LOG.error("no delayed message is delivered: %s", error)
 
