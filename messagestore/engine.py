@@ -20,6 +20,7 @@ from indexfile import IndexFiles, find_shape, index_paths
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
+from . import index_note
 from .abort_file import AbortFile
 from .broker_config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker_config.topics import Topics, is_deleted
@@ -34,7 +35,7 @@ from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import IndexNote, read_note, write_note
+from .index_note import note_of, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -70,11 +71,20 @@ class Places:
         self.own = os.path.join(root, OWN_FOLDER)
 
 
+def replaced_folder(root: str, name: str) -> str:
+    """Where a folder lies while another takes its place; killed in between, a store has only this one."""
+    return os.path.join(root, OWN_FOLDER, f"replaced-{name}")
+
+
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
     """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
-    has_index = disk.stat(places.index) is not None
-    shape = find_shape(disk, index_paths(disk, places.index)[0]) if has_index else None
-    queue_size = find_file_size(disk, places.queues) if disk.stat(places.queues) is not None else None
+    shape = queue_size = None
+    for folder in (places.index, replaced_folder(places.root, "index")):
+        if shape is None and disk.stat(folder) is not None:
+            shape = find_shape(disk, index_paths(disk, folder)[0])
+    for folder in (places.queues, replaced_folder(places.root, "consumequeue")):
+        if queue_size is None and disk.stat(folder) is not None:
+            queue_size = find_file_size(disk, folder)
     has_ext = disk.stat(places.ext) is not None
     ext_size = find_file_size(disk, places.ext) if has_ext else None
     return config.but(
@@ -103,6 +113,7 @@ class Engine:
         self.view: ReaderView | None = None
         self._consumer_offsets: ConsumerOffsets | None = None
         self._offsets_guard = threading.Lock()
+        self.numbers_set_back: list[str] = []  # of consumers and delay levels, when the opening came after a crash
         self.is_closed = False
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -201,7 +212,7 @@ class Engine:
         if start < end.offset:
             self._dispatch_from(start)
         if not self.was_clean:
-            self.set_back()
+            self.numbers_set_back = set_back_numbers(self.disk, self.places.config, self.queues, batch=self.side.batch)
         self._make_broker_services()
         if not self.was_clean or self.delays.is_doubtful:
             self.delays.resume()
@@ -220,14 +231,11 @@ class Engine:
             self.dispatcher.catch_up()
         self.dispatcher.refuses_gaps = False
 
-    def set_back(self) -> list[str]:
-        """Numbers of consumers and delays that lie beyond their queues; what was done."""
-        return set_back_numbers(self.disk, self.places.config, self.queues)
-
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
         has_index = self.index is None or bool(self.index.files)
-        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index or self._lacks_queues())
+        lacks_queues = (len(self.queues) == 0 and len(self.side.batch) == 0) or self.side.lacks_batch_queues()
+        return end.last_offset >= 0 and (lacks_queues or not has_index or self._lacks_queues())
 
     def _lacks_queues(self) -> bool:
         """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
@@ -251,8 +259,13 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
-        if note is None or not self.index.keep_until(*note, end.offset):
-            self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
+        if note is not None and index_note.still_holds(self.log, note):
+            start = min(note.end_offset, end.offset)
+            if self.index.keep_until(note.name, note.next_item, start):
+                return max(low, start)
+        if not index_note.is_of_log(self.log, self.index, end.offset):
+            self.index.destroy()
+        self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -400,9 +413,9 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
-        synced = self.index.sync_active() if self.index is not None else None
-        if synced is not None:
-            write_note(self.disk, self.places.own, IndexNote(*synced))
+        note_for_index = note_of(self.log, self.index, self.dispatcher.last_record_offset) if self.index is not None else None
+        if note_for_index is not None:
+            write_note(self.disk, self.places.own, note_for_index)
         write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)

@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint
 from .config import StoreConfig
 from .dispatcher import DispatchService
 from .flusher import FlushService
-from .index_note import IndexNote, write_note
+from .index_note import note_of, write_note
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
@@ -137,6 +137,7 @@ class Housekeeper:
         """Queues by least pages, now and then all of them; full index files; then the checkpoint."""
         interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
         thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
+        last_offset = self._dispatcher.last_record_offset  # before what is derived from it is synced
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
         if thorough:
             began = time.monotonic()
@@ -148,9 +149,9 @@ class Housekeeper:
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
         if thorough and self._index is not None and position != self._noted_to:
-            synced = self._index.sync_active()
-            if synced is not None:
-                write_note(self._log.disk, self._note_folder, IndexNote(*synced))
+            note = note_of(self._log, self._index, last_offset)
+            if note is not None:
+                write_note(self._log.disk, self._note_folder, note)
             self._noted_to = position
         self._write_checkpoint(stamp if thorough else 0, index_ms)
         if thorough:
