@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from commitlog.offset_files import common_file_size, list_offset_files
-from storageio import Disk
+from storageio import Disk, Kind
 
 from .batch import BatchQueue
 from .consume_queues import check_queue_id, check_topic, queue_folders
@@ -25,6 +25,8 @@ class BatchQueues:
         self.file_size_bytes = -(-size // BATCH_UNIT_SIZE) * BATCH_UNIT_SIZE
         self.files = QueueFiles(disk, writable=writable)
         self._queues: dict[tuple[str, int], BatchQueue] = {}
+        has_any = disk.stat(folder) is not None
+        self._named = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
         self.discover()
 
     def _found_size(self) -> int | None:
@@ -50,6 +52,15 @@ class BatchQueues:
     def topics(self) -> list[str]:
         """Sorted."""
         return sorted({topic for topic, _ in list(self._queues)})
+
+    def knows(self, topic: str) -> bool:
+        """Whether a topic has queues here, or had: its folder is left."""
+        return topic in self._named or bool(self.queue_ids(topic))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether `knows` is true of any topic."""
+        return bool(self._named or self._queues)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Sorted; none for an unknown topic."""

@@ -63,12 +63,12 @@ class SideQueues:
     @property
     def has_batch_topics(self) -> bool:
         """Whether any topic has batch queues."""
-        return len(self.batch) > 0 or any(self.is_batch_topic(name) for name in self._topics.names())
+        return self.batch.is_used or any(self.is_batch_topic(name) for name in self._topics.names())
 
     def is_batch_topic(self, topic: str) -> bool:
         """By its attribute, or by the queues it has."""
         config = self._topics.get(topic)
-        return (config is not None and config.is_batch) or bool(self.batch.queue_ids(topic))
+        return (config is not None and config.is_batch) or self.batch.knows(topic)
 
     def _messages(self, file: MappedFile, start: int, stop: int) -> Iterator[StoredMessage]:
         reader = self._log.reader(file)
