@@ -10,7 +10,7 @@ from commitlog.java_numbers import SCHEDULE_TOPIC
 from consumequeue import ConsumeQueues
 from storageio import InvalidMessage
 
-from ..broker_config.topics import LIGHT_PREFIX, PERM_DEFAULT, Topics
+from ..broker_config.topics import BATCH_QUEUES, LIGHT_PREFIX, PERM_DEFAULT, QUEUE_TYPE, Topics
 from ..config import StoreConfig, delay_times_ms
 from .names import SYSTEM_QUEUES
 
@@ -53,7 +53,11 @@ class Admission:
             return self._take(known)
 
     def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
-        """Say more of an admitted topic."""
+        """Say more of an admitted topic.  Raises `InvalidMessage` for batch queues where there are ordinary ones: no broker
+        would load such a folder.
+        """
+        if attributes.get(QUEUE_TYPE) == BATCH_QUEUES and self._queues.queue_ids(topic):
+            raise InvalidMessage(f"topic {topic} has ordinary queues already")
         with self._guard:
             known = self._topics.create(topic, attributes=attributes)
             self._topics.persist()

@@ -17,6 +17,7 @@ from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 
 from ..abort_file import AbortFile
 from ..broker_config.config_table import ConfigTable
+from ..broker_config.consumer_filters import ConsumerFilters
 from ..broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from ..broker_config.delay_offsets import DelayOffsets
 from ..broker_config.subscription_groups import SubscriptionGroups
@@ -30,7 +31,9 @@ from .left_alone import left_alone
 
 Progress = Callable[[int], None]
 PASSES = 2  # over the log: once alone, once with queues and index
-_TABLES: tuple[type[ConfigTable], ...] = (Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups)
+_TABLES: tuple[type[ConfigTable], ...] = (
+    Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
+)  # fmt: skip
 
 
 @dataclass

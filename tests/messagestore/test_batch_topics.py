@@ -123,6 +123,10 @@ def test_what_does_not_fit_together_is_refused(world: Any, tmp_path: Path) -> No
         with pytest.raises(PutRejected):
             store.put(world.commitlog.Message("B", b"x", queue_id=0, sys_flag=0x80))
         assert store.max_offset("B", 0) == 0
+        store.put(world.commitlog.Message("T", b"x", queue_id=0))
+        store.engine.settle()
+        with pytest.raises(InvalidMessage):
+            store.create_topic("T", attributes={"queue.type": "BatchCQ"})
 
 
 def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) -> None:
@@ -139,7 +143,7 @@ def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) ->
 def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> None:
     """Found by their folder, since that store has no topics.json."""
     fixture = fixture_store("batchcq", own=True)
-    truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"]}
+    truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
     with open_small(world, fixture.store, "r+") as store:
         for (topic, queue_id), queue in truth.items():
             store.create_topic(topic, attributes={"queue.type": "BatchCQ"})
