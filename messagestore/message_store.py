@@ -31,7 +31,7 @@ from storageio import (
 from storebytes.java_hash import java_hash_code
 
 from .broker_services.admission import topic_problem
-from .broker_services.copying import Copied, CopyClock, copy_topics
+from .broker_services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker_services.half_messages import HalfMessage
 from .broker_services.putting import refused
 from .broker_services.replication import append_data, read_log_bytes
@@ -353,11 +353,14 @@ class MessageStore:
         store is already.
         """
         self._engine.settle()
+        check_topics(self._engine, topics)
         clock = CopyClock()
         has_light = self._engine.side.has_light or None
-        wanted = (config or self._engine.config.but(store_path_commit_log=None)).but(
-            deliver_delayed=False, broker_role=Role.ASYNC_MASTER, enable_multi_dispatch=has_light
-        )
+        given = config or self._engine.config
+        wanted = given.but(
+            deliver_delayed=False, broker_role=Role.ASYNC_MASTER, enable_multi_dispatch=has_light, store_path_commit_log=None,
+            mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
+        )  # fmt: skip
         with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:
             return copy_topics(self._engine, target.engine, clock, topics, progress)
 

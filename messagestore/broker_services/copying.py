@@ -15,6 +15,8 @@ from storageio import InvalidMessage, PutRejected
 
 from ..broker_config.consumer_offsets import offsets_table
 from ..broker_config.subscription_groups import SubscriptionGroups
+from ..broker_config.topics import BATCH_QUEUES, QUEUE_TYPE
+from .names import LIGHT_PREFIX
 
 if TYPE_CHECKING:
     from commitlog import StoredMessage
@@ -45,13 +47,11 @@ class CopyClock:
 def copy_topics(
     source: Engine, target: Engine, clock: CopyClock, topics: Iterable[str], progress: Callable[[int], None] | None = None
 ) -> Copied:
-    """Everything of these topics.  `target` is new and runs with `clock`.  Raises `InvalidMessage` for an unknown topic."""
+    """Everything of these topics.  `target` is new and runs with `clock`.  Light queues come with the records they hold."""
     wanted = list(dict.fromkeys(topics))
-    known = {*source.queues.topics(), *source.side.batch.topics(), *source.topics.names()}
     for topic in wanted:
-        if topic not in known:
-            raise InvalidMessage(f"no topic {topic!r}; there are {', '.join(sorted(known)) or 'none'}")
-        _prepare(source, target, topic)
+        if not topic.startswith(LIGHT_PREFIX):
+            _prepare(source, target, topic)
     count = 0
     for message in _records(source, set(wanted)):
         clock.now_ms = message.store_timestamp_ms
@@ -68,6 +68,14 @@ def copy_topics(
     return Copied(count, wanted, _copy_groups(source, target, wanted))
 
 
+def check_topics(source: Engine, topics: Iterable[str]) -> None:
+    """Raise `InvalidMessage` for one that is not there."""
+    known = {*source.queues.topics(), *source.side.batch.topics(), *source.topics.names()}
+    for topic in topics:
+        if topic not in known:
+            raise InvalidMessage(f"no topic {topic!r}; there are {', '.join(sorted(known)) or 'none'}")
+
+
 def _prepare(source: Engine, target: Engine, topic: str) -> None:
     """The topic as topics.json has it."""
     config = source.topics.get(topic)
@@ -75,6 +83,8 @@ def _prepare(source: Engine, target: Engine, topic: str) -> None:
         target.topics.put(config)
     queue_ids = source.queues.queue_ids(topic) or source.side.batch.queue_ids(topic)
     target.admission.admit(topic, max(queue_ids, default=0) + 1)
+    if source.side.is_batch_topic(topic):
+        target.admission.set_attributes(topic, {QUEUE_TYPE: BATCH_QUEUES})
 
 
 def _is_queued(message: StoredMessage) -> bool:
