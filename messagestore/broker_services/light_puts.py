@@ -14,19 +14,13 @@ from typing import TYPE_CHECKING
 from commitlog import Message, PutResult, PutStatus
 from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
 
-from .names import LIGHT_NAMES, LIGHT_OFFSETS, LIGHT_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from .names import LIGHT_NAMES, LIGHT_OFFSETS, LIGHT_PREFIX
 from .putting import refused, with_pairs
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-SYSTEM_PREFIX = "rmq_sys_"
 NAME_SIZE_MAX = 255
-
-
-def is_eligible(topic: str, names: str) -> bool:
-    """Whether messages of a topic go to light queues at all."""
-    return bool(names.strip()) and topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
 class LightPuts:

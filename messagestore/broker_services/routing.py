@@ -12,9 +12,10 @@ from commitlog import Message, PutResult, PutStatus, decode_properties, encode_p
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from storageio import InvalidMessage
 
+from ..light_queues import is_eligible
 from .batch_puts import BatchPuts
 from .delays import delay_level, scheduled
-from .light_puts import LightPuts, is_eligible
+from .light_puts import LightPuts
 from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES, SCHEDULE_TOPIC
 from .putting import refused
 

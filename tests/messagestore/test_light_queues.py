@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from storageio import PutRejected
-from tests.messagestore.kit import crash_copy, files_below, open_small, read_all
+from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, read_all
+from tests.messagestore.test_delays import deliver
 
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
@@ -140,6 +141,28 @@ def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
     with open_small(world, tmp_path / "off") as store:
         result = put_light(world, store, 1, "a")
         assert NUMBERS not in store.message_at(result.physical_offset).all_properties
+
+
+def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: Path) -> None:
+    """A delayed message gets its number when it is delivered; one that was sent back is in a light queue once, as it was."""
+    clock = Clock()
+    with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False) as store:
+        properties = {NAMES: "%LMQ%a", "DELAY": "1"}
+        store.put(world.commitlog.Message("T", b"1", queue_id=0, properties=properties))
+        put_light(world, store, 2, "a")
+        assert bodies(store, "a") == [2]
+        with store.consumer("T", group="g") as consumer:
+            consumer.nack(consumer.poll()[0], delay_level=1)
+        clock.now_ms += 1000
+        deliver(store)
+        assert bodies(store, "a") == [2, 1]
+        assert store.max_offset("%RETRY%g", 0) == 1
+    before = files_below(tmp_path / "s" / "consumequeue")
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    (tmp_path / "s" / "abort").touch()
+    with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False):
+        pass
+    assert files_below(tmp_path / "s" / "consumequeue") == before
 
 
 def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
