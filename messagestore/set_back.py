@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from consumequeue import ConsumeQueues
+from consumequeue import BatchQueues, ConsumeQueues
 from storageio import Disk, StoreError
 
 from .broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
@@ -19,11 +19,13 @@ LOG = logging.getLogger(__name__)
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
-def set_back_numbers(disk: Disk, config_folder: str, queues: ConsumeQueues, *, only_look: bool = False) -> list[str]:
+def set_back_numbers(
+    disk: Disk, config_folder: str, queues: ConsumeQueues, *, only_look: bool = False, batch: BatchQueues | None = None
+) -> list[str]:
     """Set back and persist, or only look; what it is, in words.  A config file beyond use is said and left alone."""
 
     def end_of(topic: str, queue_id: int) -> int:
-        queue = queues.get(topic, queue_id)
+        queue = queues.get(topic, queue_id) or (batch.get(topic, queue_id) if batch is not None else None)
         return queue.max_offset if queue is not None else 0
 
     said = []

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
-from consumequeue import ConsumeQueues
+from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
 
@@ -137,11 +137,12 @@ class Recovery:
 
     def _numbers_beyond(self) -> list[str]:
         """Of consumers and delays, where the queues are as they will be."""
-        queues = self._queues()
+        queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
         try:
-            return set_back_numbers(self.disk, self.places.config, queues, only_look=True)
+            return set_back_numbers(self.disk, self.places.config, queues, only_look=True, batch=batch)
         finally:
             queues.close()
+            batch.close()
 
     def _files(self) -> LogFiles:
         folders = LogPaths.parse(self.disk, self.places.commit_log).folders
