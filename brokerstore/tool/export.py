@@ -18,8 +18,8 @@ from storageio import MissingExtra
 
 from .codes import CLEAN, PROBLEM
 from .log_commands import good_messages, tell
-from .message_json import message_json
-from .output import json_line, progress
+from .message_json import message_lines
+from .output import progress
 from .target import Target
 from .wanted import Wanted
 
@@ -32,9 +32,8 @@ def export_messages(target: Target, form: str, out: str | None, wanted: Wanted, 
     files = target.files()
     if form == "jsonl":
         with text_file(out) as write:
-            for message in good_messages(files, told):
-                if wanted.takes(message):
-                    write(json_line(message_json(message)))
+            for lines in message_lines(filter(wanted.takes, good_messages(files, told))):
+                write(lines)
         return PROBLEM if told else CLEAN
     total = sum(file.size_bytes for file in files.files)
     try:

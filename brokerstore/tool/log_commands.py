@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from itertools import islice
 
 from commitlog import StoredMessage, decode_message_id
 from commitlog.findings import Finding
@@ -10,7 +12,7 @@ from commitlog.walk import LogFiles
 from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM
-from .message_json import message_json
+from .message_json import message_json, message_lines
 from .output import body_text, emit, emit_json, fields, say, time_text
 from .target import Target
 from .wanted import Wanted
@@ -40,17 +42,17 @@ def tell(finding: Finding, told: list[Finding]) -> None:
 def dump_messages(target: Target, as_json: bool, wanted: Wanted, limit: int | None) -> int:
     """One line a message."""
     told: list[Finding] = []
-    left = -1 if limit is None else limit
+    left = limit is None or limit > 0
     files = target.files()
     if left:
         show_header(as_json)
-    for message in good_messages(files, told) if left else ():
-        if not wanted.takes(message):
-            continue
+    found = filter(wanted.takes, good_messages(files, told)) if left else iter(())
+    if as_json:
+        for lines in message_lines(islice(found, limit)):
+            sys.stdout.write(lines)
+        return PROBLEM if told else CLEAN
+    for message in islice(found, limit):
         show_row(message, as_json)
-        left -= 1
-        if left == 0:
-            break
     return PROBLEM if told else CLEAN
 
 
