@@ -153,6 +153,29 @@ def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> Non
             assert [message.body for message in list(store.read(topic, queue_id))[-2:]] == [b"ours", b"ours"]
 
 
+def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Path) -> None:
+    """Files that only speak of deleted records go; what is left is read as before, after a restart too."""
+    changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 2048}
+    with open_batch(world, tmp_path / "s", **changes) as store:
+        for _number in range(400):
+            put_inner(world, store, 3)
+            store.put(world.commitlog.Message("T", b"x" * 300, queue_id=0, tags="paid"))
+        store.engine.settle()
+        store.flush()
+        before = [len(list((tmp_path / "s" / part).rglob("0*0"))) for part in ("batchconsumequeue", "consumequeue_ext")]
+        store.delete_before(2 << 16)
+        after = [len(list((tmp_path / "s" / part).rglob("0*0"))) for part in ("batchconsumequeue", "consumequeue_ext")]
+        assert all(new < old for new, old in zip(after, before, strict=True))
+        wanted = [message.physical_offset for message in store.read("B", 0)]
+        assert wanted[0] >= 2 << 16
+        tagged = store.get("T", 0, store.min_offset("T", 0), tags={"paid"})
+        assert len(tagged.messages) > 0
+    with open_batch(world, tmp_path / "s", "r+", **changes) as store:
+        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+        assert put_inner(world, store, 3).queue_offset == 1200
+        assert len(store.get("T", 0, store.min_offset("T", 0), tags={"paid"}).messages) == len(tagged.messages)
+
+
 # Batches on the wire
 
 
