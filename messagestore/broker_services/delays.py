@@ -3,10 +3,11 @@
 Level L waits in queue L - 1, whose units hold the time a message is due; all of a level wait equally long, so a queue is
 delivered from its front.  `config/delayOffset.json` says how far each level came.
 
-What is promised: nothing is delivered before it is due, and nothing is left out, but for what cannot be put at all.  Each message is delivered once, also
-across a kill of this process or of the machine: `delayOffset.json` is written only when what it counts as delivered is on the
-disk, and after an unclean stop `delay_resume.py` finds in the log what was delivered since.  A broker's own kill may repeat
-what it delivered since it last wrote the file; opened here after that, its deliveries are found in the same way.
+What is promised: nothing is delivered before it is due, and nothing is left out, but for what cannot be put at all.  Each
+message is delivered once, also across a kill of this process or of the machine: `delayOffset.json` is written only when what
+it counts as delivered is on the disk, and after an unclean stop `delay_resume.py` finds in the log what was delivered since.
+A broker's own kill may repeat what it delivered since it last wrote the file; opened here after that, its deliveries are found
+in the same way.
 """
 
 from __future__ import annotations
