@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ KEYS_MAX = 150
 ADDED_BY_A_CLIENT = ("MIN_OFFSET", "MAX_OFFSET")
 
 
-def our_messages(folder: Path) -> list[dict[str, Any]]:
-    """Every record of the log, in order."""
+def our_messages(folder: Path, topics: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Every record of the log, or of some topics, in order."""
     walk = LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages()
-    return [_told(found) for found in walk if isinstance(found, StoredMessage)]
+    found = (one for one in walk if isinstance(one, StoredMessage))
+    return [_told(one) for one in found if topics is None or one.topic in topics]
 
 
 def _told(message: StoredMessage) -> dict[str, Any]:

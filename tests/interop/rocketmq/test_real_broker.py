@@ -79,16 +79,6 @@ def received(broker: RealBroker, topics: list[str]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda message: message["physical_offset"])  # type: ignore[no-any-return]
 
 
-def stored(folder: Path, topics: list[str]) -> list[dict[str, Any]]:
-    """What we read of the same topics."""
-    return [message for message in our_messages(folder) if message["topic"] in topics]
-
-
-def offset_of(message_id: str) -> int:
-    """A message id ends with its physical offset."""
-    return int(message_id[-16:], 16)
-
-
 def id_of(port: int, physical_offset: int) -> str:
     """The id under which a broker on 127.0.0.1 has a record, whatever store host it says."""
     return f"7F000001{port:08X}{physical_offset:016X}"
@@ -107,8 +97,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     write_ours(station.folder, port)
     with MessageStore.open(station.folder, "r", CONFIG) as store:
         station.facts["queues"] = our_queues(store)
-        times, keys = questions(stored(station.folder, TOPICS), station.facts["queues"])
-        station.facts |= {"ours": stored(station.folder, TOPICS), "times": times, "keys": keys}
+        times, keys = questions(our_messages(station.folder, TOPICS), station.facts["queues"])
+        station.facts |= {"ours": our_messages(station.folder, TOPICS), "times": times, "keys": keys}
         station.facts["our times"] = [[store.offset_by_time(*one, boundary) for boundary in BOUNDARIES] for one in times]
         station.facts["our hits"] = [[found.physical_offset for found in store.query(*one, max_count=64)] for one in keys]
     with RealBroker(station.folder, root / "broker", port=port, **SIZES) as broker:
@@ -157,7 +147,7 @@ def add_to_it(broker: RealBroker, station: Station) -> None:
 
 def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None:
     """Every field, body, property and place; a version-2 topic, IPv6 hosts and batches among them."""
-    assert len(served.facts["ours"]) > 500
+    assert len(served.facts["ours"]) > 300
     assert served.facts["received"] == served.facts["ours"]
     consumed = {(one["topic"], one["queue_id"], one["queue_offset"]) for one in served.facts["received"]}
     assert len(consumed) == len(served.facts["ours"]) == sum(len(queue["consumed"]) for queue in served.facts["queues"])
@@ -197,7 +187,7 @@ def test_a_real_query_by_id_finds_ours(served: Station) -> None:
 def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) -> None:
     """By place, by key, in the log; ours before it unchanged; nothing to mend."""
     facts = served.facts
-    assert stored(served.folder, TOPICS)[: len(facts["ours"])] == facts["ours"]
+    assert our_messages(served.folder, TOPICS)[: len(facts["ours"])] == facts["ours"]
     with MessageStore.open(served.folder, "r", CONFIG) as store:
         for message, (status, client_id, message_id, queue_id, queue_offset) in facts["sent"]:
             (found,) = store.get(message["topic"], queue_id, queue_offset, 1).messages
@@ -242,7 +232,7 @@ def killed(served: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for number in range(50):
             store.put(Message("here", b"again %d" % number, queue_id=0, keys=[f"again-{number}"]))
     everything = [*TOPICS, "added", "delayed", "decided"]
-    station.facts["before"] = stored(station.folder, everything)
+    station.facts["before"] = our_messages(station.folder, everything)
     with RealBroker(station.folder, root / "broker", **SIZES) as broker:
         station.facts["received"] = received(broker, everything)
         for topic, queues in (("flood", FLOOD_QUEUES), ("streamed", STREAM_QUEUES)):
@@ -318,7 +308,7 @@ def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_a
     assert flooded == set(killed.facts["followed"])
     if way != "rebuilt":  # still as the crash left it, but for queues and index
         assert_sound(folder)
-    wanted = stored(folder, [*TOPICS, "added", "streamed"])
+    wanted = our_messages(folder, [*TOPICS, "added", "streamed"])
     with RealBroker(folder, tmp_path / "broker", **SIZES) as broker:
         assert received(broker, [*TOPICS, "added", "streamed"]) == wanted
         told = broker.ask("read", topic="flood", brief=True)

@@ -1,11 +1,8 @@
-import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import java.util.ArrayList;
 import java.util.Base64;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -42,7 +39,7 @@ public class Client {
     private final String names, address, brokerName;
     private final DefaultMQAdminExt admin = new DefaultMQAdminExt("interop-admin");
     private final DefaultMQProducer producer = new DefaultMQProducer("interop-producer");
-    private final Map<String, DefaultMQPullConsumer> pullers = new HashMap<>();
+    private DefaultMQPullConsumer reader;
     private TransactionMQProducer transactions;
 
     Client(String names, String address, String brokerName) throws Exception {
@@ -61,7 +58,7 @@ public class Client {
         Client client = new Client(arguments[0], arguments[1], arguments[2]);
         client.lines.say(new JSONObject());
         client.lines.serve(client::run);
-        Runtime.getRuntime().halt(0);
+        System.exit(0);
     }
 
     private Object run(JSONObject command) throws Exception {
@@ -112,6 +109,7 @@ public class Client {
         for (MessageQueue queue : queues(consumer, command.getString("topic"))) {
             found.put(String.valueOf(queue.getQueueId()), consumer.fetchConsumeOffset(queue, true));
         }
+        consumer.shutdown();  // or it would take queues from the group's next member
         return found;
     }
 
@@ -238,14 +236,10 @@ public class Client {
     // Consumers
 
     private DefaultMQPullConsumer puller(String group) throws MQClientException {
-        DefaultMQPullConsumer consumer = pullers.get(group);
-        if (consumer == null) {
-            consumer = new DefaultMQPullConsumer(group);
-            consumer.setNamesrvAddr(names);
-            consumer.setConsumerPullTimeoutMillis(TIMEOUT_MS);
-            consumer.start();
-            pullers.put(group, consumer);
-        }
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        consumer.setNamesrvAddr(names);
+        consumer.setConsumerPullTimeoutMillis(TIMEOUT_MS);
+        consumer.start();
         return consumer;
     }
 
@@ -255,13 +249,13 @@ public class Client {
 
     /** Every message of a topic that a consumer receives, queue by queue; with "brief" [queue, offset, physical offset, body] of each. */
     private JSONArray read(JSONObject command) throws Exception {
-        DefaultMQPullConsumer consumer = puller("interop-reader");
+        if (reader == null) reader = puller("interop-reader");
         String tags = command.getString("tags");
         JSONArray found = new JSONArray();
-        for (MessageQueue queue : queues(consumer, command.getString("topic"))) {
-            long end = consumer.maxOffset(queue);
-            for (long at = consumer.minOffset(queue); at < end; ) {
-                PullResult page = consumer.pull(queue, tags == null ? "*" : tags, at, PAGE);
+        for (MessageQueue queue : queues(reader, command.getString("topic"))) {
+            long end = reader.maxOffset(queue);
+            for (long at = reader.minOffset(queue); at < end; ) {
+                PullResult page = reader.pull(queue, tags == null ? "*" : tags, at, PAGE);
                 if (page.getMsgFoundList() != null) {
                     for (MessageExt message : page.getMsgFoundList()) found.add(received(message, command.getBooleanValue("brief")));
                 }
@@ -289,6 +283,7 @@ public class Client {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(names);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAwaitTerminationMillisWhenShutdown(TIMEOUT_MS);  // until what failed last is sent back
         if (command.containsKey("max_tries")) consumer.setMaxReconsumeTimes(command.getIntValue("max_tries"));
         if (command.containsKey("sql")) consumer.subscribe(command.getString("topic"), MessageSelector.bySql(command.getString("sql")));
         else consumer.subscribe(command.getString("topic"), "*");
