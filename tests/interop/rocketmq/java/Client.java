@@ -32,7 +32,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Asked by lines. */
 public class Client {
-    private static final int PAGE = 32, TIMEOUT_MS = 60_000;
+    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
 
     private final Lines lines = new Lines();
@@ -55,6 +55,7 @@ public class Client {
     }
 
     public static void main(String[] arguments) throws Exception {
+        System.setProperty("rocketmq.client.rebalance.waitInterval", String.valueOf(LOOK_MS));
         Client client = new Client(arguments[0], arguments[1], arguments[2]);
         client.lines.say(new JSONObject());
         client.lines.serve(client::run);
@@ -282,6 +283,7 @@ public class Client {
         int failures = command.getIntValue("failures");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(names);
+        consumer.setPollNameServerInterval(LOOK_MS);  // a retry topic is made while we run
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAwaitTerminationMillisWhenShutdown(TIMEOUT_MS);  // until what failed last is sent back
         if (command.containsKey("max_tries")) consumer.setMaxReconsumeTimes(command.getIntValue("max_tries"));
