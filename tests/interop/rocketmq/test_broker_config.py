@@ -120,6 +120,7 @@ def test_topics_of_a_real_broker_are_read_whole(configured: Configured) -> None:
 
 
 def test_groups_of_a_real_broker_are_read_whole(configured: Configured) -> None:
+    """Those that an admin made, with every setting, and those that clients made by coming."""
     ours = SubscriptionGroups(REAL_DISK, configured.config)
     assert ours.names() == sorted(configured.groups)
     for name, told in configured.groups.items():
@@ -158,6 +159,7 @@ def test_filters_of_a_real_broker_are_read_whole(configured: Configured) -> None
 def test_a_real_brokers_folder_is_sound_and_a_rebuild_leaves_a_deleted_topic_deleted(
     configured: Configured, tmp_path: Path
 ) -> None:
+    """Its records are still in the log; topics.json does not name it."""
     assert not verify_store(str(configured.store), CONFIG).problems
     folder = tmp_path / "store"
     shutil.copytree(configured.store, folder)
@@ -206,6 +208,7 @@ def changed(configured: Configured, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_a_real_broker_has_the_topics_that_we_changed(changed: RealBroker) -> None:
+    """One wider, one new, one gone; a real producer uses the new queues."""
     topics = changed.ask("topics")
     assert (topics["wide"]["readQueueNums"], topics["wide"]["attributes"]) == (QUEUES + 2, {})
     assert topics["made-by-us"]["writeQueueNums"] == 3 and "read-only" not in topics
@@ -218,6 +221,7 @@ def test_a_real_broker_has_the_topics_that_we_changed(changed: RealBroker) -> No
 
 
 def test_a_real_broker_has_the_groups_that_we_changed(changed: RealBroker) -> None:
+    """What we set and what we left, one new, one gone."""
     groups = changed.ask("groups")
     assert (groups["G_part"]["retryMaxTimes"], groups["G_part"]["retryQueueNums"]) == (2, 2)
     assert not groups["G_part"]["consumeMessageOrderly"]

@@ -163,6 +163,7 @@ def test_a_real_consumer_of_some_tags_receives_those(served: Station) -> None:
 
 
 def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
+    """Both boundaries, at, before and after store times of every queue."""
     facts = served.facts
     assert list(zip(facts["times"], facts["times answered"], strict=True)) == list(
         zip(facts["times"], facts["our times"], strict=True)
@@ -170,6 +171,7 @@ def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
 
 
 def test_a_real_query_by_key_finds_ours(served: Station) -> None:
+    """The same records as our query, for keys of one and of many messages."""
     facts = served.facts
     pairs = [(key, hits) for key, hits in zip(facts["keys"], facts["our hits"], strict=True) if key[0] in TOPICS]
     assert len(pairs) > 50 and all(hits for _, hits in pairs)
@@ -279,6 +281,7 @@ def test_what_the_broker_wrote_and_we_continued_is_served_again(killed: Station)
 
 
 def test_a_follower_beside_a_live_broker_sees_a_hundred_thousand_messages_in_order_and_once(killed: Station) -> None:
+    """Every physical offset, queue offset and number, while the broker wrote, rolled files and the dispatcher ran behind."""
     seen = killed.facts["followed"]
     assert len(seen) == FLOOD
     assert [one[0] for one in seen] == sorted({one[0] for one in seen})
