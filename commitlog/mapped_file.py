@@ -95,6 +95,19 @@ class MappedFile:
             self._close_file()
         return found
 
+    def pieces_of_data(self, position: int, size_bytes: int) -> list[tuple[int, int]]:
+        """Stretches of at most so many bytes, from `position` on, that hold all that may be something but zeros.
+
+        All are found before one is read: reading ahead makes pages of what was never written, and they look like data then.
+        """
+        pieces = []
+        at = self.next_data(position)
+        while at < self.size_bytes:
+            stop = min(at + size_bytes, self.size_bytes)
+            pieces.append((at, stop))
+            at = self.next_data(stop)
+        return pieces
+
     def populate(self, start: int, stop: int) -> None:
         """Have pages ready for the appends to come."""
         if self._map is not None:

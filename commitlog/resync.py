@@ -10,11 +10,8 @@ PIECE = 4 << 20  # searched at once; between two pieces what was never written i
 
 def find_in_file(file: MappedFile, position: int) -> int:
     """The first place at or behind `position` where a whole record lies that says its own place; -1 when there is none."""
-    at = file.next_data(position)
-    while at < file.size_bytes:
-        stop = min(at + PIECE, file.size_bytes)
-        found = find_record(file.view, at, file.size_bytes, file.start_offset, stop)
+    for start, stop in file.pieces_of_data(position, PIECE):
+        found = find_record(file.view, start, file.size_bytes, file.start_offset, stop)
         if found >= 0:
             return found
-        at = file.next_data(stop)
     return -1

@@ -59,6 +59,11 @@ class BatchQueue(UnitFolder):
         return BatchUnit._make(BATCH_UNIT.unpack(data)) if data else None
 
     @property
+    def is_writable(self) -> bool:
+        """Whether units may come from here alone."""
+        return self._files.writable
+
+    @property
     def first_index(self) -> int:
         """The number of the first unit still there."""
         return self.starts[0] // BATCH_UNIT_SIZE if self.starts else 0
@@ -120,3 +125,34 @@ class BatchQueue(UnitFolder):
         self._make_room(self.written)
         self._write(BATCH_UNIT.pack(*unit))
         return True
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut every unit whose record begins there or behind.  The cut bytes are zeroed, files behind the end deleted."""
+        self._must_write()
+        low, high = self.first_index, self.stop_index
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and unit.physical_offset < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        starts = self.starts
+        self._written = low * BATCH_UNIT_SIZE if starts else 0
+        self._flushed = min(self._flushed, self._written)
+        self._cut([start for start in starts if start < self._written or start == starts[0]])
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete leading files whose last unit's record left the log, never the last file; how many (section 6.7)."""
+        self._must_write()
+        starts = self.starts
+        kept = list(starts)
+        while len(kept) > 1:
+            last = self.unit(kept[1] // BATCH_UNIT_SIZE - 1)
+            if last is None or last.physical_offset >= log_min_offset:
+                break
+            kept.pop(0)
+        if len(kept) < len(starts):
+            with self._files.structure:
+                self._delete_all_but(kept)
+        return len(starts) - len(kept)

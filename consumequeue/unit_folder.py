@@ -206,12 +206,13 @@ class UnitFolder:
         """Zero what is not zero from `at` to the file's end, and sync it."""
         is_changed = False
         with self._files.borrow(self.path(start)) as file:
+            at = start + min(file.next_data(at - start), self.file_size_bytes)
             while at < start + self.file_size_bytes:
                 size = min(READ_SIZE, start + self.file_size_bytes - at)
                 if file.read(at - start, size) != ZEROS[:size]:
                     file.write(at - start, ZEROS[:size])
                     is_changed = True
-                at += size
+                at = start + min(file.next_data(at + size - start), self.file_size_bytes)
             if is_changed:
                 file.sync()
 

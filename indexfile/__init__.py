@@ -24,7 +24,7 @@ What the words mean
 """
 
 from .index_file import Header, IndexFile
-from .index_files import IndexFiles, index_paths, name_of
+from .index_files import IndexFiles, index_paths, item_hash, name_of
 from .shape import Shape, default_shape, find_shape, refuse_other_shape, shape_for
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "default_shape",
     "find_shape",
     "index_paths",
+    "item_hash",
     "name_of",
     "refuse_other_shape",
     "shape_for",

@@ -139,18 +139,41 @@ class IndexBuffer:
         return state[0], state[1]
 
     def keep_items(self, next_item: int, log_end: int) -> int:
-        """After a crash: keep the items before `next_item`, which were on the disk, and chain them anew; the new next item.
+        """After a crash: keep the items before `next_item`, which were on the disk with their slots; the new next item.
 
-        Of these go the ones whose record lies at or behind `log_end`, and all of the last record left, which is to be indexed
-        again: only some of its keys may be there.  Slots and links of before are not looked at.
+        Of these go the ones whose record lies at or behind `log_end`.  Slots that lead to an item that goes lead to the
+        newest kept one of theirs afterwards.
         """
         if not self.is_writable:
             raise ValueError("the index was opened for reading")
         count: I32 = min(max(next_item, FIRST_ITEM), self.items)
         end: I64 = log_end
+        held: memoryview = memoryview(bytearray(self.slots))
+        is_cut: Target = target_of(held)
         with cython.nogil:
-            count = _rechain(self, count, end)
+            count = _count_below(self, count, end)
+            _set_header(self, count, _mend_slots(self, count, is_cut))
         return count
+
+    def last_item(self, next_item: int, log_end: int) -> tuple[int, int] | None:
+        """(key hash, physical offset) of the last item before `next_item` whose record lies before `log_end`."""
+        count: I32 = min(max(next_item, FIRST_ITEM), self.items)
+        end: I64 = log_end
+        count = _count_below(self, count, end)
+        if count == FIRST_ITEM:
+            return None
+        at: Size = HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * (count - 1)
+        return get_i32(self._target, at + ITEM_KEY_HASH_AT), _item_offset(self, count - 1)
+
+    def without_last_record(self, next_item: int, log_end: int) -> int:
+        """How many items there are before `next_item`, item 0 too, without those of the last record before `log_end`.
+
+        Of a record only some of its keys may be there when no note tells up to where all are.
+        """
+        count: I32 = min(max(next_item, FIRST_ITEM), self.items)
+        end: I64 = log_end
+        count = _count_below(self, count, end)
+        return _count_below(self, count, _item_offset(self, count - 1)) if count > FIRST_ITEM else count
 
 
 @cython.cfunc
@@ -164,34 +187,60 @@ def _item_offset(index: IndexBuffer, at: I32) -> I64:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _rechain(index: IndexBuffer, count: I32, log_end: I64) -> I32:
-    """Slots, links and header from the items alone."""
+def _count_below(index: IndexBuffer, count: I32, log_end: I64) -> I32:
+    """The next item when the last ones whose record lies at or behind `log_end` go."""
+    while count > FIRST_ITEM and _item_offset(index, count - 1) >= log_end:
+        count -= 1
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mend_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
+    """Slots that lead to items from `count` on lead to the newest one before it; how many slots are used.
+
+    The items are gone through backwards, and only until each such slot has found its item.
+    """
     out: Target = index._target
     items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
     slot: Size
-    at: I32 = FIRST_ITEM
+    slots: Size = index.slots
+    cut: Size = 0
     used: I32 = 0
-    while count > FIRST_ITEM and _item_offset(index, count - 1) >= log_end:
-        count -= 1
-    last: I64 = _item_offset(index, count - 1)
-    while count > FIRST_ITEM and _item_offset(index, count - 1) == last:
-        count -= 1
-    for slot in range(index.slots):
-        put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, NO_ITEM)
-    while at < count:
-        slot = HEADER_SIZE + SLOT_SIZE * (key_hash(get_i32(out, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)) % index.slots)
-        previous: I32 = get_i32(out, slot)
-        used += 1 if previous == NO_ITEM else 0
-        put_i32(out, items_at + ITEM_SIZE * at + ITEM_PREVIOUS_AT, previous)
-        put_i32(out, slot, at)
-        at += 1
-    seconds: I64 = get_i32(out, items_at + ITEM_SIZE * (count - 1) + ITEM_SECONDS_AT) if count > FIRST_ITEM else 0
+    for slot in range(slots):
+        head: I32 = get_i32(out, HEADER_SIZE + SLOT_SIZE * slot)
+        if head < NO_ITEM or head >= count:
+            put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, NO_ITEM)
+            is_cut[slot] = 1
+            cut += 1
+        elif head != NO_ITEM:
+            used += 1
+    at: I32 = count - 1
+    while at >= FIRST_ITEM and cut > 0:
+        slot = key_hash(get_i32(out, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)) % slots
+        if is_cut[slot] == 1:
+            put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, at)
+            is_cut[slot] = 0
+            cut -= 1
+            used += 1
+        at -= 1
+    return used
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _set_header(index: IndexBuffer, count: I32, used: I32) -> Nothing:
+    """After items went."""
+    out: Target = index._target
     if count > FIRST_ITEM:
+        last: Size = HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * (count - 1)
+        seconds: I64 = get_i32(out, last + ITEM_SECONDS_AT)
         put_i64(out, END_OFFSET_AT, _item_offset(index, count - 1))
         put_i64(out, END_TIME_AT, get_i64(out, BEGIN_TIME_AT) + seconds * MS_PER_SECOND)
     put_i32(out, SLOTS_USED_AT, used)
     put_i32(out, NEXT_ITEM_AT, count)
-    return count
 
 
 @cython.cfunc

@@ -12,7 +12,16 @@ from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
 from ._index_cy import IndexBuffer, hash_of
 from .index_file import Header, IndexFile
-from .layout import FIRST_ITEM, ITEMS_DEFAULT, KEY_SEPARATOR, MATCHES_MAX_DEFAULT, NAME_DIGITS, SLOTS_DEFAULT, file_size
+from .layout import (
+    FIRST_ITEM,
+    ITEMS_DEFAULT,
+    KEY_HASH_NONE,
+    KEY_SEPARATOR,
+    MATCHES_MAX_DEFAULT,
+    NAME_DIGITS,
+    SLOTS_DEFAULT,
+    file_size,
+)
 
 NAME_MAX = (1 << 63) - 1
 OPEN_FILES_MAX = 8
@@ -40,6 +49,12 @@ def index_paths(disk: Disk, folder: str) -> tuple[list[str], list[str]]:
         is_file = entry.kind is Kind.FILE and is_number
         (paths if is_file else strays).append(os.path.join(folder, entry.name))
     return paths, strays
+
+
+def item_hash(topic: str, key: str) -> int:
+    """What an item keeps of a topic and a key (section 3.2)."""
+    code = hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
+    return 0 if code == KEY_HASH_NONE else abs(code)
 
 
 class IndexFiles:
@@ -275,8 +290,8 @@ class IndexFiles:
             if is_whole and not is_last:
                 continue
             self._delete(files[place + is_whole :])
-            if is_whole and file.buffer.keep_items(file.header.next_item, log_end) == FIRST_ITEM:
-                self._delete([file])
+            if is_whole:
+                self._keep_items(file, file.buffer.without_last_record(file.header.next_item, log_end), log_end)
             return
 
     def _is_sound(self, file: IndexFile) -> bool:
@@ -286,21 +301,35 @@ class IndexFiles:
             return False
         return self._size(file) == file_size(self.slots, self.items)
 
+    def last_item(self, log_end: int) -> tuple[int, int] | None:
+        """(key hash, physical offset) of the newest file's last item of a record before `log_end`; None without one."""
+        if not self._files or self._size(self._files[-1]) != file_size(self.slots, self.items):
+            return None
+        return self._files[-1].buffer.last_item(self._files[-1].header.next_item, log_end)
+
     def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
         """After an unclean stop, instead of `delete_unsafe`: keep what `sync_active` vouched for, delete later files.
 
-        False when there is no such file; nothing was changed then.
+        `log_end`: records at or behind it are to be indexed again.  False when there is no such file; nothing was changed
+        then; nor one that has so many items: it is another of the same name.
         """
         self._must_write()
         names = [file.name for file in self._files]
-        if name not in names:
+        place = names.index(name) if name in names else -1
+        if place < 0 or not self._has_items(self._files[place], next_item):
             return False
-        place = names.index(name)
         self._delete(self._files[place + 1 :])
-        kept = self._files[place]
-        if kept.buffer.keep_items(next_item, log_end) == FIRST_ITEM:
-            self._delete([kept])
+        self._keep_items(self._files[place], next_item, log_end)
         return True
+
+    def _has_items(self, file: IndexFile, next_item: int) -> bool:
+        return self._size(file) == file_size(self.slots, self.items) and max(file.header.next_item, FIRST_ITEM) >= next_item
+
+    def _keep_items(self, file: IndexFile, next_item: int, log_end: int) -> None:
+        """A file of which nothing is left goes: its begin would be that of a record that is no longer there."""
+        had_items = file.header.next_item > FIRST_ITEM
+        if file.buffer.keep_items(next_item, log_end) == FIRST_ITEM and had_items:
+            self._delete([file])
 
     def _sync_name(self) -> None:
         if not self._is_new_name:

@@ -46,6 +46,16 @@ class StoreConfig:
     store_host: str = HOST_DEFAULT
     default_topic_queue_nums: int = 8
     message_delay_level: str = DELAY_LEVELS
+    deliver_delayed: bool = True  # whether this process brings delayed messages to their topics when they are due
+    flush_delay_offset_interval_ms: int = 5000  # RocketMQ: 10,000
+    transaction_timeout_ms: int = 6000  # a half message is not asked about before it is so old
+    transaction_check_max: int = 15
+    enable_lmq: bool = False  # whether puts to light queues get their numbers
+    enable_multi_dispatch: bool | None = None  # light queues written; None: where LMQ is on or the folder has some
+    max_lmq_consume_queue_num: int = 20_000
+    enable_consume_queue_ext: bool | None = None  # extended units written; None: where the folder has some
+    mapped_file_size_consume_queue_ext: int | None = None
+    mapper_file_size_batch_consume_queue: int | None = None
 
     flush_interval_commit_log_ms: int = 500
     flush_commit_log_least_pages: int = 4

@@ -4,6 +4,9 @@ A group's offsets lie in `config/consumerOffset.json`: for each queue the first 
 them; the housekeeper writes them down every few seconds and a clean stop does, so after a crash the last messages may come
 again, none is left out.  Several consumers of one group in a process share the queues (`sharing.py`); when a queue changes
 hands, what was handed out and not acknowledged comes again from the new hand.
+
+`nack` sends a message back: it comes again after a delay, from the group's retry topic, which a consumer reads beside its own
+(`retry_consumer.py`), unless it was given its queues.  At last it goes to the group's dead letters.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from commitlog import StoredMessage
+from commitlog import PutResult, StoredMessage
 from consumequeue import Boundary, offset_by_time
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 
 from .broker_config.consumer_offsets import check_key
+from .broker_services.names import DEAD_PREFIX, RETRY_PREFIX
 from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
 from .reads import GetStatus, QueueReader
+from .retry_consumer import RetryProgress, is_of_topic
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -84,9 +89,20 @@ class Consumer:
         self._discovered_at = -DISCOVER_S
         self.is_closed = False
         if self._fixed is None:
-            engine.sharing.join(topic, group, self)
+            engine.sharing.join(self._shared_name, group, self)
         self._assign()
+        self._retry = self._make_retry_reader()
         self._start = "first"  # a queue that comes later is read from its begin
+
+    def _make_retry_reader(self) -> _RetryReader | None:
+        """For what comes back, where this consumer may acknowledge and shares its topic with the group."""
+        is_plain = self._fixed is None and not self.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+        return _RetryReader(self._engine, self._reader, self.topic, self.group) if is_plain and self._engine.writable else None
+
+    @property
+    def _shared_name(self) -> str:
+        """Of what the consumers of a group divide."""
+        return self.topic
 
     # Iterating
 
@@ -140,7 +156,9 @@ class Consumer:
         with self._lock:
             self._check()
             self._assign()
-            queue_ids = self._seen[1]
+            if self._retry is not None:
+                found += self._retry._take(max_count)
+            queue_ids = self._seen[1] if len(found) < max_count else []
             for step in range(len(queue_ids)):
                 state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
                 self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
@@ -165,22 +183,26 @@ class Consumer:
             page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
             if before > page.max_offset and not self._engine.writable:
                 raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
-            state.fetched.extend(page.messages)
+            state.fetched.extend(self._wanted(page.messages))
             state.fetch_at = page.next_offset
             if not state.fetched:
                 state.position = page.next_offset
             if page.next_offset == before or page.status is GetStatus.NO_MESSAGE_IN_QUEUE:
                 return
 
+    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """All of them."""
+        return messages
+
     # Queues
 
     def _assign(self) -> None:
         """Let go of queues that others have now, and go on in those that came."""
         self._discover()
-        changes = self._engine.sharing.changes(self.topic, self.group)
+        changes = self._engine.sharing.changes(self._shared_name, self.group)
         mine = self._fixed
         if mine is None:
-            mine = self._engine.sharing.share(self.topic, self.group, self, self._queue_ids)
+            mine = self._engine.sharing.share(self._shared_name, self.group, self, self._queue_ids)
         if mine == self._seen[1] and changes == self._seen[0]:
             return
         if changes - self._seen[0] > 1 and self._fixed is None:
@@ -271,14 +293,42 @@ class Consumer:
         False when the message is not waiting for it: done already, from before a `seek`, or its queue changed hands.
         """
         self._must_write()
+        if self._retry is not None and message.topic == self._retry.topic:
+            return self._retry.ack(message)
         with self._lock:
-            self._assign()
-            state = self._states.get(message.queue_id)
-            if state is None or message.topic != self.topic or message.queue_offset not in state.pending:
+            state = self._holding(message)
+            if state is None:
                 return False
             del state.pending[message.queue_offset]
-            self._commit(message.queue_id, state)
+            self._acked(message, state)
             return True
+
+    def _acked(self, message: StoredMessage, state: _QueueState) -> None:
+        self._commit(message.queue_id, state)
+
+    def _holding(self, message: StoredMessage) -> _QueueState | None:
+        """The queue in whose hand a message waits to be acknowledged."""
+        self._assign()
+        state = self._states.get(message.queue_id)
+        is_held = state is not None and message.topic == self.topic and message.queue_offset in state.pending
+        return state if is_held else None
+
+    def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
+        """Have a message come again: later, from `%RETRY%group`, and past the group's `retryMaxTimes` (16) never, but in
+        `%DLQ%group`.  Where it went; None when it is not waiting to be acknowledged.
+
+        `delay_level`: 0 waits longer each time (level 3, 10 s, the first), below 0 is a dead letter at once.  The new record is
+        kept as the flush mode promises before the old one counts as done, so a crash between may bring the message twice.
+        """
+        self._must_write()
+        if self._retry is not None and message.topic == self._retry.topic:
+            return self._retry.nack(message, delay_level=delay_level)
+        with self._lock:
+            if self._holding(message) is None:
+                return None
+            result = self._engine.retries.send_back(message, self.group, delay_level)
+            self.ack(message)
+            return result
 
     def commit(self) -> None:
         """Be done with everything that was handed out."""
@@ -288,6 +338,8 @@ class Consumer:
             for queue_id, state in self._states.items():
                 state.pending.clear()
                 self._commit(queue_id, state)
+        if self._retry is not None:
+            self._retry.commit()
 
     def _commit(self, queue_id: int, state: _QueueState) -> None:
         done_before = state.done_before
@@ -303,5 +355,49 @@ class Consumer:
     def close(self) -> None:
         """Leave the queues to others of the group.  What was handed out and not acknowledged comes again."""
         self.is_closed = True
-        self._engine.sharing.leave(self.topic, self.group, self)
+        self._engine.sharing.leave(self._shared_name, self.group, self)
+        if self._retry is not None:
+            self._retry.close()
         self._engine.progress.notify()
+
+
+class _RetryReader(Consumer):
+    """Reads a group's retry topic for one topic's consumer."""
+
+    def __init__(self, engine: Engine, reader: QueueReader, origin: str, group: str) -> None:
+        """`origin`: the topic whose messages are wanted."""
+        self._origin = origin
+        super().__init__(engine, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first")
+
+    @property
+    def _shared_name(self) -> str:
+        return f"{self.topic}\0{self._origin}"
+
+    def _progress(self, queue_id: int) -> RetryProgress:
+        return self._engine.retry_progresses.get(self._offsets, self.topic, self.group, queue_id)
+
+    def _first_position(self, queue_id: int) -> int:
+        queue = self._engine.lookup.get(self.topic, queue_id)
+        progress = self._progress(queue_id)
+        if queue is None:
+            return 0
+        progress.begin_at(queue.min_offset)
+        return min(progress.base, queue.max_offset)
+
+    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        return [
+            message
+            for message in messages
+            if is_of_topic(message, self._origin) and not self._progress(message.queue_id).is_done(message.queue_offset)
+        ]
+
+    def _acked(self, message: StoredMessage, state: _QueueState) -> None:
+        self._progress(message.queue_id).done(message.queue_offset)
+
+    def commit(self) -> None:
+        """Be done with everything that was handed out."""
+        with self._lock:
+            for queue_id, state in self._states.items():
+                for offset in state.pending:
+                    self._progress(queue_id).done(offset)
+                state.pending.clear()

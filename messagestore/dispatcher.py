@@ -15,6 +15,7 @@ from storageio import DiskError, StoreCorrupt, StoreError
 from ._dispatch_cy import Dispatcher
 from .progress import Progress, Wakeup
 from .running_flags import Flag, RunningFlags
+from .side_queues import SideQueues
 
 LOG = logging.getLogger(__name__)
 POLL_S = 0.001  # while records come
@@ -59,6 +60,7 @@ class DispatchService:
         self.last_store_timestamp_ms = 0
         self.is_idle = False
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.side: SideQueues | None = None  # queues that the kernel does not make
         self.on_progress: list[Callable[[], None]] = []
         self.failure: StoreError | None = None
         self.refuses_gaps = False  # in recovery: a queue that lacks units before the stretch is to be met from its begin
@@ -199,7 +201,9 @@ class DispatchService:
             queue = self._queues.get_or_add(topic, queue_id)
             if self.refuses_gaps and first > queue.max_offset:
                 raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
-            queue.append_run(first, units)
+            queue.append_run(first, units if self.side is None else self.side.extended(queue, units, file))
+        if self.side is not None:
+            self.side.dispatch(file, start, at)
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
         return at, why

@@ -13,32 +13,41 @@ import threading
 import time
 from collections.abc import Callable
 
-from commitlog import CommitLog, LogPaths, QueueOffsets
-from consumequeue import ConsumeQueues, find_file_size, refuse_other_file_size
+from commitlog import CommitLog, LogPaths, Message, PutResult, QueueOffsets
+from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_other_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import IndexFiles, Shape, find_shape, index_paths, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
+from . import index_note
 from .abort_file import AbortFile
-from .broker_config.consumer_offsets import ConsumerOffsets
+from .broker_config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker_config.topics import Topics, is_deleted
+from .broker_services.admission import Admission
+from .broker_services.delays import Delays
+from .broker_services.putting import finished
+from .broker_services.retries import Retries
+from .broker_services.routing import Routing
+from .broker_services.transactions import Transactions
 from .checkpoint import Checkpoint
 from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import IndexNote, read_note, write_note
+from .index_note import note_of, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
-from .queue_list import missing_queues, write_queue_list
+from .queue_list import lists_light_queues, missing_queues, write_queue_list
 from .reader_view import ReaderView
 from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .retention import Retention
+from .retry_consumer import RetryProgresses
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
 from .sharing import QueueSharing
+from .side_queues import SideQueues, has_light_queues
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
@@ -54,18 +63,33 @@ class Places:
         self.root = root
         self.commit_log = commit_log or os.path.join(root, "commitlog")
         self.queues = os.path.join(root, "consumequeue")
+        self.ext = os.path.join(root, "consumequeue_ext")
+        self.batch = os.path.join(root, "batchconsumequeue")
         self.index = os.path.join(root, "index")
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
         self.own = os.path.join(root, OWN_FOLDER)
 
 
+def replaced_folder(root: str, name: str) -> str:
+    """Where a folder lies while another takes its place; killed in between, a store has only this one."""
+    return os.path.join(root, OWN_FOLDER, f"replaced-{name}")
+
+
 def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
     """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
-    has_index = disk.stat(places.index) is not None
-    shape = find_shape(disk, index_paths(disk, places.index)[0]) if has_index else None
-    queue_size = find_file_size(disk, places.queues) if disk.stat(places.queues) is not None else None
+    shape = queue_size = None
+    for folder in (places.index, replaced_folder(places.root, "index")):
+        if shape is None and disk.stat(folder) is not None:
+            shape = find_shape(disk, index_paths(disk, folder)[0])
+    for folder in (places.queues, replaced_folder(places.root, "consumequeue")):
+        if queue_size is None and disk.stat(folder) is not None:
+            queue_size = find_file_size(disk, folder)
+    has_ext = disk.stat(places.ext) is not None
+    ext_size = find_file_size(disk, places.ext) if has_ext else None
     return config.but(
+        enable_consume_queue_ext=has_ext if config.enable_consume_queue_ext is None else config.enable_consume_queue_ext,
+        mapped_file_size_consume_queue_ext=config.mapped_file_size_consume_queue_ext or ext_size,
         mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
         max_hash_slot_num=config.max_hash_slot_num or (shape.slots if shape else SLOTS_DEFAULT),
         max_index_num=config.max_index_num or (shape.items if shape else ITEMS_DEFAULT),
@@ -79,13 +103,17 @@ class Engine:
         """Everything is loaded, and with `writable` recovered and running, when this returns."""
         self.places = Places(root, config.store_path_commit_log)
         self.disk = disk
+        self.now_ms = clock or disk.now_ms
         self.writable = writable
         self.flags = RunningFlags()
         self.progress = Progress()
         self.sharing = QueueSharing()
+        self.retry_progresses = RetryProgresses()
+        self.slave_guard = threading.Lock()  # one call at a time brings a slave its master's bytes
         self.view: ReaderView | None = None
         self._consumer_offsets: ConsumerOffsets | None = None
         self._offsets_guard = threading.Lock()
+        self.numbers_set_back: list[str] = []  # of consumers and delay levels, when the opening came after a crash
         self.is_closed = False
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -139,6 +167,20 @@ class Engine:
         self.abort_file = AbortFile(disk, places.root)
         self.was_clean = not self.abort_file.is_present
         self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
+        self._load_side_queues()
+
+    def _load_side_queues(self) -> None:
+        """Batch queues, light queues, extended units: kept where the configuration or the folder says so."""
+        config, disk, places = self.config, self.disk, self.places
+        batch_size = config.mapper_file_size_batch_consume_queue
+        batch = BatchQueues(disk, places.batch, writable=self.writable, file_size_bytes=batch_size)
+        has_light = config.enable_multi_dispatch
+        if has_light is None:
+            has_light = config.enable_lmq or has_light_queues(self.queues) or lists_light_queues(disk, places.own)
+        self.side = SideQueues(
+            self.log, self.queues, self.topics, places.root, has_light=has_light, has_ext=bool(config.enable_consume_queue_ext),
+            ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
+        )  # fmt: skip
 
     def _load_beside_writer(self, clock: Callable[[], int] | None) -> None:
         """As `_load`; a file that a writer is just making has not its length yet, so a folder in use gets a second chance."""
@@ -154,7 +196,9 @@ class Engine:
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Next queue offsets of a topic, from its queues."""
-        return [
+        batch = self.side.batch
+        known = [(queue_id, batch.get_or_add(topic, queue_id).max_offset) for queue_id in batch.queue_ids(topic)]
+        return known + [
             (queue_id, queue.max_offset)
             for queue_id in self.queues.queue_ids(topic)
             if (queue := self.queues.get(topic, queue_id)) is not None
@@ -179,7 +223,10 @@ class Engine:
         if start < end.offset:
             self._dispatch_from(start)
         if not self.was_clean:
-            self.set_back()
+            self.numbers_set_back = set_back_numbers(self.disk, self.places.config, self.queues, batch=self.side.batch)
+        self._make_broker_services()
+        if not self.was_clean or self.delays.is_doubtful:
+            self.delays.resume()
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
 
@@ -195,14 +242,11 @@ class Engine:
             self.dispatcher.catch_up()
         self.dispatcher.refuses_gaps = False
 
-    def set_back(self) -> list[str]:
-        """Numbers of consumers and delays that lie beyond their queues; what was done."""
-        return set_back_numbers(self.disk, self.places.config, self.queues)
-
     def _lacks_derived(self, end: LogEnd) -> bool:
         """Whether queues or index are gone although the log has records."""
         has_index = self.index is None or bool(self.index.files)
-        return end.last_offset >= 0 and (len(self.queues) == 0 or not has_index or self._lacks_queues())
+        lacks_queues = (len(self.queues) == 0 and len(self.side.batch) == 0) or self.side.lacks_batch_queues()
+        return end.last_offset >= 0 and (lacks_queues or not has_index or self._lacks_queues())
 
     def _lacks_queues(self) -> bool:
         """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
@@ -213,9 +257,11 @@ class Engine:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
         self.queues.recover()
         self.queues.truncate(end.offset)
+        self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
-        is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not self._lacks_queues()
+        lacks_any = self._lacks_queues() or self.side.lacks_batch_queues()
+        is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not lacks_any
         start = end.dispatch_from if is_whole else low
         return min(start, self._rebuild_index(end, low))
 
@@ -224,8 +270,13 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
-        if note is None or not self.index.keep_until(*note, end.offset):
-            self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
+        if note is not None and index_note.still_holds(self.log, note):
+            start = min(note.end_offset, end.offset)
+            if self.index.keep_until(note.name, note.next_item, start):
+                return max(low, start)
+        if not index_note.is_of_log(self.log, self.index, end.offset):
+            self.index.destroy()
+        self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -243,6 +294,7 @@ class Engine:
             end.last_offset,
         )
         self.dispatcher.is_ignored = left_alone(self.disk, self.places.root, self.topics)
+        self.dispatcher.side = self.side
         self.housekeeper = Housekeeper(
             self.log,
             self.queues,
@@ -259,10 +311,28 @@ class Engine:
         )
         self.housekeeper.jobs.append(self.retention.run_due)
         self.housekeeper.jobs.append(every(config.flush_consumer_offset_interval_ms, self.persist_offsets))
+        self.housekeeper.flush_before.append(self.side.flush)
+
+    def _make_broker_services(self) -> None:
+        """What a broker does on top of its store (`broker_services`)."""
+        config = self.config
+        self.admission = Admission(self.topics, self.queues, config, self.dispatcher.forget_ignored)
+        self.delays = Delays(self)
+        self.routing = Routing(self)
+        self.transactions = Transactions(self)
+        self.retries = Retries(self)
+        if config.deliver_delayed and config.broker_role is not Role.SLAVE:
+            self.housekeeper.timed_job = self.delays.deliver_due
+        self.housekeeper.jobs.append(every(config.flush_delay_offset_interval_ms, self.delays.persist))
 
     def _settled(self) -> int:
         """Before it everything is dispatched and on the disk."""
         return min(self.dispatcher.position, self.flusher.flushed_offset)
+
+    def put_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
+        """Have a message of a service wait before it goes to its topic.  `raw`: its properties as the log keeps them."""
+        self.check_open()
+        return finished(self, self.routing.append_scheduled(message, raw, queue_id, level))
 
     def dispatch_limit(self) -> int:
         """Nothing is readable before it is in the files (section 6.1), with synchronous flush on the disk (section 2.2)."""
@@ -289,11 +359,13 @@ class Engine:
         """Loaded when first wanted; beside a writer every time, since he changes them."""
         with self._offsets_guard:
             if self._consumer_offsets is None or not self.writable:
-                self._consumer_offsets = ConsumerOffsets(self.disk, self.places.config)
+                self._consumer_offsets = offsets_table(self.disk, self.places.config)
             return self._consumer_offsets
 
     def persist_offsets(self) -> None:
-        """Write down what consumers committed."""
+        """Write down what consumers committed, and how far transactions are decided."""
+        if self.writable:
+            self.transactions.save_progress()
         if self._consumer_offsets is not None:
             self._consumer_offsets.persist()
 
@@ -340,6 +412,7 @@ class Engine:
             self.housekeeper.flush_derived(thorough=True)  # before the index as a whole: it notes which files became full
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
+            self.delays.persist()
             self.persist_offsets()
             self.log.queue.drop_prepared()
         except StoreError as error:
@@ -351,9 +424,9 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
-        synced = self.index.sync_active() if self.index is not None else None
-        if synced is not None:
-            write_note(self.disk, self.places.own, IndexNote(*synced))
+        note_for_index = note_of(self.log, self.index, self.dispatcher.last_record_offset) if self.index is not None else None
+        if note_for_index is not None:
+            write_note(self.disk, self.places.own, note_for_index)
         write_queue_list(self.disk, self.places.own, self.queues)
         stamp = self.log.appender.last_store_timestamp_ms
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
@@ -361,7 +434,7 @@ class Engine:
 
     def _release(self) -> None:
         """Maps, descriptors, the lock."""
-        for part in ("log", "queues", "index", "checkpoint"):
+        for part in ("log", "queues", "side", "index", "checkpoint"):
             held = getattr(self, part, None)
             if held is not None:
                 held.close()

@@ -20,11 +20,12 @@ from .checkpoint import Checkpoint
 from .config import StoreConfig
 from .dispatcher import DispatchService
 from .flusher import FlushService
-from .index_note import IndexNote, write_note
+from .index_note import note_of, write_note
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
 SHARE = 20  # a whole flush takes at most one part in so many of the time
+TIMED_RETRY_S = 0.2
 PREPARE_AT = 0.75  # of a file written: late, since a file takes its space at once
 
 
@@ -66,12 +67,14 @@ class Housekeeper:
         self._dispatcher = dispatcher
         self._flusher = flusher
         self.jobs: list[Callable[[], None]] = []
+        self.timed_job: Callable[[], float] | None = None  # does what is due and says in how many seconds more is
         self._last_thorough = time.monotonic()
         self._pause_s = 0.0  # ten thousand dirty queues take a while to sync: not again at once
         self._flushed_to = 0
         self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
         self._noted_to = -1
         self._note_folder = note_folder
+        self.flush_before: list[Callable[[], None]] = []  # what else must be on the disk before the checkpoint says so
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -93,9 +96,22 @@ class Housekeeper:
         return self._wake.wait(seconds)
 
     def _run(self) -> None:
-        while not self._wake.wait(self._config.flush_interval_consume_queue_ms / 1000):
-            for job in (self.prepare_next, self.flush_derived, *self.jobs):
-                self._try(job)
+        interval_s = self._config.flush_interval_consume_queue_ms / 1000
+        last, pause_s = time.monotonic(), interval_s if self.timed_job is None else 0.0
+        while not self._wake.wait(max(0.0, pause_s)):
+            if time.monotonic() - last >= interval_s:
+                last = time.monotonic()
+                for job in (self.prepare_next, self.flush_derived, *self.jobs):
+                    self._try(job)
+            pause_s = last + interval_s - time.monotonic()
+            if self.timed_job is not None:
+                pause_s = min(pause_s, self._timed())
+
+    def _timed(self) -> float:
+        """Run the timed job; when it fails it comes again in a while."""
+        wanted = [TIMED_RETRY_S]
+        self._try(lambda: wanted.append(self.timed_job() if self.timed_job is not None else TIMED_RETRY_S))
+        return wanted[-1]
 
     def _try(self, job: Callable[[], object]) -> None:
         """One job's trouble keeps no other from running."""
@@ -121,18 +137,21 @@ class Housekeeper:
         """Queues by least pages, now and then all of them; full index files; then the checkpoint."""
         interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
         thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
+        last_offset = self._dispatcher.last_record_offset  # before what is derived from it is synced
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
         if thorough:
             began = time.monotonic()
+            for flush in self.flush_before:
+                flush()
             self._queues.flush(0)
         elif position != self._flushed_to:
             self._queues.flush(self._config.flush_consume_queue_least_pages)
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
         if thorough and self._index is not None and position != self._noted_to:
-            synced = self._index.sync_active()
-            if synced is not None:
-                write_note(self._log.disk, self._note_folder, IndexNote(*synced))
+            note = note_of(self._log, self._index, last_offset)
+            if note is not None:
+                write_note(self._log.disk, self._note_folder, note)
             self._noted_to = position
         self._write_checkpoint(stamp if thorough else 0, index_ms)
         if thorough:

@@ -1,8 +1,9 @@
 """Up to where the key index was on the disk: what lets recovery keep it instead of building it anew.
 
 RocketMQ drops every index file that the checkpoint does not vouch for, and that is always the active one.  This note names
-the active file and the item before which all was synced; slots and links are made again from those items.  A real broker that
-writes in between only adds items behind, or deletes the file: then there is none of the name, and the note says nothing.
+the active file, the item before which all was synced, and the last record whose keys are all among those items.  A real broker
+that writes in between only adds items behind, deletes the file (then there is none of the name), or cuts the log and writes
+other records (then the record is not the one of the note): in both of the latter cases the note says nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import os
 from typing import NamedTuple
 
+from commitlog import CommitLog
+from indexfile import IndexFiles, item_hash
 from storageio import Disk, Mode, replace_file
 
 NAME = "index.json"
@@ -18,10 +21,32 @@ SIZE_MAX = 4096
 
 
 class IndexNote(NamedTuple):
-    """The items of `name` before `next_item`, and all older files, are on the disk."""
+    """The items of `name` before `next_item`, and all older files, are on the disk: every key up to one record's end."""
 
     name: str
     next_item: int
+    last_offset: int
+    store_timestamp_ms: int  # of the record there: whether the log is still the one of the note
+    end_offset: int  # behind it
+
+
+def note_of(log: CommitLog, index: IndexFiles, last_offset: int) -> IndexNote | None:
+    """Sync the active file and say what is safe then.  `last_offset`: of a record that was dispatched before the call."""
+    synced = index.sync_active()
+    record = log.message_at(last_offset) if last_offset >= 0 else None
+    if synced is None or record is None:
+        return None
+    return IndexNote(*synced, last_offset, record.store_timestamp_ms, last_offset + record.size)
+
+
+def still_holds(log: CommitLog, note: IndexNote) -> bool:
+    """Whether the log has the note's record."""
+    record = log.message_at(note.last_offset)
+    return (
+        record is not None
+        and record.store_timestamp_ms == note.store_timestamp_ms
+        and note.last_offset + record.size == note.end_offset
+    )
 
 
 def write_note(disk: Disk, folder: str, note: IndexNote) -> None:
@@ -39,8 +64,30 @@ def read_note(disk: Disk, folder: str) -> IndexNote | None:
     file = disk.open(path, Mode.READ)
     try:
         fields = json.loads(file.read(0, SIZE_MAX))
-        return IndexNote(str(fields["name"]), int(fields["next_item"]))
+        numbers = [int(fields[name]) for name in IndexNote._fields[1:]]
+        return IndexNote(str(fields["name"]), *numbers)
     except (ValueError, KeyError, TypeError):
         return None
     finally:
         file.close()
+
+
+def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
+    """Whether the newest item is of a record that the log has: the index of another log can be sound in itself."""
+    last = index.last_item(log_end)
+    if last is None:
+        return True
+    code, offset = last
+    record = log.message_at(offset)
+    if record is None:
+        return False
+    words = [record.all_properties.get("UNIQ_KEY", ""), *record.keys]
+    return code in [item_hash(record.topic, word) for word in words if word]
+
+
+def drop_note(disk: Disk, folder: str) -> None:
+    """Before the index is replaced: the note would tell of other files."""
+    path = os.path.join(folder, NAME)
+    if disk.stat(path) is not None:
+        disk.delete(path)
+        disk.sync_folder(folder)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, StoredMessage
+from commitlog.java_numbers import SCHEDULE_TOPIC
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT
 from storebytes.java_hash import java_hash_code
 
-from .broker_config.topics import LIGHT_PREFIX
+from .broker_config.topics import LIGHT_PREFIX, SYSTEM_PREFIX
 
 DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+RETRY_PREFIX = "%RETRY%"
 _SEARCHED = 1 << 20
 _OVERLAP = len(OFFSETS)
 
@@ -27,12 +29,17 @@ def light_places(message: StoredMessage) -> list[tuple[str, int]]:
     """
     properties = message.all_properties
     names, offsets = properties.get(DISPATCH), properties.get(OFFSETS)
-    if names is None or offsets is None:
+    if names is None or offsets is None or not is_eligible(message.topic, names):
         return []
     pairs = list(zip(names.split(","), offsets.split(","), strict=False))
     if len(names.split(",")) != len(offsets.split(",")):
         return []
     return [(name, int(offset)) for name, offset in pairs if _is_light(name) and offset.isdecimal()]
+
+
+def is_eligible(topic: str, names: str) -> bool:
+    """Whether messages of a topic are in light queues at all (section 10); `names`: what INNER_MULTI_DISPATCH says."""
+    return bool(names.strip()) and topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
 def _is_light(name: str) -> bool:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from commitlog import CHECK_ALL, Message, PutResult, PutStatus, StoredMessage
-from consumequeue import Boundary, ConsumeQueue, offset_by_time
+from consumequeue import Boundary, ConsumeQueue, batch_offset_by_time, offset_by_time
 from storageio import (
     REAL_DISK,
     Disk,
@@ -30,6 +30,14 @@ from storageio import (
 )
 from storebytes.java_hash import java_hash_code
 
+from .broker_services.admission import topic_problem
+from .broker_services.copying import Copied, CopyClock, check_topics, copy_topics
+from .broker_services.half_messages import HalfMessage
+from .broker_services.putting import refused
+from .broker_services.replication import append_data, read_log_bytes
+from .broker_services.routing import SPECIAL
+from .broker_services.transactions import Decide, Transaction
+from .broker_services.wire_batch import decode_wire_batch
 from .compression import decompress
 from .config import Role, StoreConfig
 from .consumer import Consumer
@@ -43,9 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MODES = ("a", "r", "r+", "x")
-TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer (section 7.2)
-RETRY_PREFIX = "%RETRY%"
-TOPIC_SIZE_LIMIT = 255
+PRODUCER_GROUP = "DEFAULT_PRODUCER"
 BUSY_MS_MAX = 10_000_000
 MEMORY_SHARE = 0.4
 FOR_EVER_MS = (1 << 63) - 1
@@ -79,11 +85,11 @@ class MessageStore:
         self._flags = engine.flags
         if engine.writable:
             self._dispatcher = engine.dispatcher
-        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh)
-        self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
+            self._routing = engine.routing
+        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.side)
+        self._admitted: dict[str, int] = engine.admission.queues_of if engine.writable else {}
         self._turn = itertools.count()
         self._is_sync = engine.config.is_sync_flush
-        self._topic_guard = threading.Lock()
         self._finalizer = weakref.finalize(self, _close, engine)
 
     # Opening and closing
@@ -152,26 +158,37 @@ class MessageStore:
 
     # Writing
 
-    def create_topic(self, topic: str, queues: int | None = None) -> None:
-        """A topic of that many queues (RocketMQ's topics.json); a known one keeps what it has."""
+    def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
+        """A topic of that many queues (RocketMQ's topics.json); a known one keeps what it has.
+
+        `attributes` are RocketMQ's, such as {"queue.type": "BatchCQ"}.
+        """
         self._engine.check_open()
         self._must_write()
-        self._admit(topic, queues)
+        self._engine.admission.admit(topic, queues)
+        if attributes:
+            self._engine.admission.set_attributes(topic, attributes)
 
     def put(self, message: Message, *, check: bool = True) -> PutResult:
         """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
 
         With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
         """
+        is_special = False
         try:
             if not self._flags.accepts_puts or message.topic not in self._admitted or self._is_locked():
                 refusal = self._refusal(message.topic)
                 if refusal is not None:
                     return self._answer(refusal, check)
+                is_special = self._routing.is_special(message)
             queue_id = message.queue_id
             if queue_id < 0:
                 queue_id = self._choose(message)
-            result = self._append(message, queue_id)
+            properties = message.properties
+            if is_special or (properties is not None and not SPECIAL.isdisjoint(properties)):
+                result = self._routing.append(message, queue_id)
+            else:
+                result = self._append(message, queue_id)
         except UnicodeEncodeError as error:
             raise InvalidMessage(str(error)) from error
         except AttributeError as error:
@@ -195,7 +212,11 @@ class MessageStore:
                 if refusal is not None:
                     return self._answer(refusal, check)
             queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
-            result = self._appender.append_many(messages, queue_ids)
+            with_properties = [message.properties for message in messages if message.properties is not None]
+            if with_properties and not all(SPECIAL.isdisjoint(properties) for properties in with_properties):
+                result = self._routing.append_each(messages, queue_ids)
+            else:
+                result = self._appender.append_many(messages, queue_ids)
         return self._finish(result, check)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
@@ -207,8 +228,19 @@ class MessageStore:
             for message in messages:
                 if message.topic != topic or message.queue_id not in (-1, queue_id):
                     raise InvalidMessage("a batch has one topic and one queue")
-            result = self._appender.append_batch(messages, queue_id)
+            result = self._routing.append_batch(messages, queue_id)
         return self._finish(result, check)
+
+    def put_wire_batch(
+        self, topic: str, queue_id: int, data: bytes, *, properties: bytes = b"", check: bool = True, **fields: Any
+    ) -> PutResult:
+        """Put a batch as RocketMQ's clients send it: members end to end (format page, section 7.4), all or none in one file.
+
+        `properties`: of the batch, as the log keeps them; they go behind every member's own.  `fields`: of `Message`, for every
+        member.  Raises `InvalidMessage` for bytes that are no members.
+        """
+        messages = decode_wire_batch(topic, queue_id, data, properties, **fields)
+        return self.put_batch(topic, queue_id, messages, check=check)
 
     def append_columns(
         self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",
@@ -223,7 +255,8 @@ class MessageStore:
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)
-        result = self._appender.append_columns(topic, queue_id, offsets, data, key_column, tag_column, properties)
+        with self._routing.batch.guard if topic not in self._admitted else contextlib.nullcontext():
+            result = self._appender.append_columns(topic, queue_id, offsets, data, key_column, tag_column, properties)
         return self._finish(result, check)
 
     def put_async(self, message: Message) -> PutFuture:
@@ -235,7 +268,9 @@ class MessageStore:
             if refusal is not None:
                 future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
                 return future
-            result = self._append(message, message.queue_id if message.queue_id >= 0 else self._choose(message))
+            queue_id = message.queue_id if message.queue_id >= 0 else self._choose(message)
+            append = self._routing.append if self._routing.is_special(message) else self._append
+            result = append(message, queue_id)
         if result.status is not PutStatus.PUT_OK:
             future.set_exception(PutRejected(result.status, result.reason or ""))
         elif self._is_sync:
@@ -243,6 +278,93 @@ class MessageStore:
         else:
             future.set_result(result)
         return future
+
+    def begin_transaction(self, message: Message, *, producer_group: str = PRODUCER_GROUP) -> Transaction:
+        """Prepare a message that nobody sees before `commit()`.  In a `with` block it is committed at the end, and rolled back
+        by an error.
+
+            with store.begin_transaction(Message("orders", b"...")) as transaction:
+                ...                                     # the work that belongs to it
+
+        After a crash `undecided_transactions` knows it.
+        """
+        refusal = self._refusal(message.topic)
+        if refusal is not None:
+            raise PutRejected(refusal.status, refusal.reason or "")
+        with _named_errors():
+            queue_id = message.queue_id if message.queue_id >= 0 else self._choose(message)
+            return self._engine.transactions.begin(message, queue_id, producer_group)
+
+    def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
+        """Prepared messages that were neither committed nor rolled back, oldest first; known after a restart too."""
+        self._must_write()
+        return self._engine.transactions.undecided(older_than_ms)
+
+    def commit_transaction(self, half: HalfMessage) -> PutResult:
+        """Commit what `undecided_transactions` listed."""
+        self._must_write()
+        return self._engine.transactions.commit(half.queue_offset)
+
+    def roll_back_transaction(self, half: HalfMessage) -> None:
+        """Roll back what `undecided_transactions` listed."""
+        self._must_write()
+        self._engine.transactions.rollback(half.queue_offset)
+
+    def check_transactions(self, decide: Decide, *, older_than_ms: int | None = None) -> int:
+        """Ask `decide` about each undecided one, as a broker asks its producers: True commits, False rolls back, None waits.
+
+        How many were asked about.  Younger ones than `transaction_timeout_ms` are left out unless said otherwise.
+        """
+        self._must_write()
+        config = self._engine.config
+        age_ms = config.transaction_timeout_ms if older_than_ms is None else older_than_ms
+        return self._engine.transactions.check(decide, age_ms, config.transaction_check_max)
+
+    # Copies of it
+
+    @property
+    def log_end(self) -> int:
+        """The physical offset behind the last record."""
+        self._engine.check_open()
+        self._engine.refresh()
+        return self._engine.log.written_offset if self._engine.writable else self._engine.log.find_end().offset
+
+    def read_log_bytes(self, offset: int, max_bytes: int = 1 << 20) -> bytes:
+        """Raw bytes of the log, whole records from `offset` on: what a slave's `append_data` takes.  Empty at the end."""
+        self._engine.check_open()
+        self._engine.refresh()
+        return read_log_bytes(self._engine, offset, max_bytes)
+
+    def append_data(self, physical_offset: int, data: bytes) -> int:
+        """As a slave (`Role.SLAVE`): take raw bytes of a master's log at the end of this one; where it ends now.
+
+        Everything is checked before anything is written: whole records that lie where they say, with their checksums.  Raises
+        `StoreCorrupt` for others, `InvalidMessage` for an offset that is not the end, `PutRejected` on a master.
+        """
+        self._must_write()
+        return append_data(self._engine, physical_offset, data)
+
+    def copy_topics(
+        self, path: str | os.PathLike[str], topics: Sequence[str], config: StoreConfig | None = None, *,
+        progress: Callable[[int], None] | None = None,
+    ) -> Copied:  # fmt: skip
+        """Copy topics into a new store at `path`: messages with their offsets and times, what is known of the topics, and the
+        offsets of the groups that read them.
+
+        `config` may ask for other file sizes.  Raises `InvalidMessage` for a topic that is not here, `UnknownStore` where a
+        store is already.
+        """
+        self._engine.settle()
+        check_topics(self._engine, topics)
+        clock = CopyClock()
+        has_light = self._engine.side.has_light or None
+        given = config or self._engine.config
+        wanted = given.but(
+            deliver_delayed=False, broker_role=Role.ASYNC_MASTER, enable_multi_dispatch=has_light, store_path_commit_log=None,
+            mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
+        )  # fmt: skip
+        with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:
+            return copy_topics(self._engine, target.engine, clock, topics, progress)
 
     def flush(self) -> int:
         """Bring everything that is written to the disk; the flushed offset."""
@@ -302,16 +424,16 @@ class MessageStore:
         if not engine.writable:
             self._must_write()
         if engine.config.broker_role is Role.SLAVE:
-            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave")
+            return refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave")
         if not engine.flags.is_writeable:
-            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason)
+            return refused(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason)
         if topic not in self._admitted:
             reason = topic_problem(topic)
             if reason:
-                return self._refused(PutStatus.MESSAGE_ILLEGAL, reason)
-            self._admit(topic, None)
+                return refused(PutStatus.MESSAGE_ILLEGAL, reason)
+            self._engine.admission.admit(topic)
         if self._is_locked() and self._is_page_cache_busy():
-            return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
+            return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
         if engine.dispatcher.is_idle:
             engine.dispatcher.wake()
         return None
@@ -325,38 +447,9 @@ class MessageStore:
         time.sleep(0.001)
         return self._appender.lock.locked() and self._appender.last_store_timestamp_ms == before
 
-    def _refused(self, status: PutStatus, reason: str) -> PutResult:
-        result: PutResult = PutResult.__new__(PutResult)
-        result.status, result.reason, result.message_count = status, reason, 0
-        result.physical_offset = result.queue_offset = result.queue_id = -1
-        result.store_timestamp_ms = result.size_bytes = 0
-        result.store_host = b"\0" * 8
-        return result
-
-    def _admit(self, topic: str, queues: int | None) -> None:
-        """Know a topic, and write it down if it is new."""
-        reason = topic_problem(topic)
-        if reason:
-            raise InvalidMessage(reason)
-        with self._topic_guard:
-            known = self._topics.get(topic)
-            if known is None:
-                self._write_down_existing()
-                known = self._topics.create(topic, queues)
-                self._engine.dispatcher.forget_ignored()
-            self._topics.persist()
-            self._admitted[topic] = max(1, known.write_queues)
-
-    def _write_down_existing(self) -> None:
-        """A table that is made for a first topic must name those that have queues already, or they would count as deleted."""
-        if not self._topics.names():
-            for name in self._engine.queues.topics():
-                if not name.startswith("%LMQ%"):
-                    self._topics.create(name, max(self._engine.queues.queue_ids(name), default=0) + 1)
-
     def _choose(self, message: Message) -> int:
         """By the first key, so that what belongs together keeps its order; else in turn."""
-        number = self._admitted[message.topic]
+        number = self._admitted.get(message.topic) or self._engine.admission.batch_queues_of[message.topic]
         if message.keys:
             return (java_hash_code(message.keys[0]) & 0x7FFFFFFF) % number
         return next(self._turn) % number
@@ -370,12 +463,12 @@ class MessageStore:
     def topics(self) -> list[str]:
         """Those that have queues on the disk, and those only written down."""
         self._discover()
-        return sorted({*self._engine.queues.topics(), *self._topics.names()})
+        return sorted({*self._engine.queues.topics(), *self._engine.side.batch.topics(), *self._topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Those that have had a message."""
         self._discover()
-        return self._engine.queues.queue_ids(topic)
+        return self._engine.queues.queue_ids(topic) or self._engine.side.batch.queue_ids(topic)
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
@@ -389,6 +482,9 @@ class MessageStore:
         """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
         self._engine.settle()
         queue = self._queue(topic, queue_id)
+        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
+        if batch is not None:
+            return self._reader.batch_messages(batch, max(start, 0), batch.max_offset if stop is None else stop)
         if queue is None:
             return iter(())
         end = queue.max_offset if stop is None else min(stop, queue.max_offset)
@@ -479,6 +575,9 @@ class MessageStore:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
         self._engine.settle()
         queue = self._queue(topic, queue_id)
+        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
+        if batch is not None:
+            return batch_offset_by_time(batch, timestamp_ms, boundary)
         if queue is None:
             return 0
         return offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, max(self._engine.log.min_offset, 0))
@@ -498,14 +597,15 @@ class MessageStore:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset that still has its message."""
         queue = self._queue(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
+        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
+        return queue.min_offset if queue is not None else max(batch.min_offset, 0) if batch is not None else 0
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Behind the last readable message; with `committed=False` the next offset that a put will get."""
         self._engine.check_open()
         if not committed and self._engine.writable:
             return self._engine.offsets.next_offset(topic, queue_id)
-        queue = self._queue(topic, queue_id)
+        queue = self._queue(topic, queue_id) or self._reader.batch_queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -546,20 +646,6 @@ def _named_errors() -> Iterator[None]:
         raise InvalidMessage(str(error)) from error
     except AttributeError as error:
         raise TypeError(f"a Message is wanted: {error}") from error
-
-
-def topic_problem(topic: str) -> str | None:
-    """Why no message of such a topic can be put; None when it can (sections 0 and 7.2)."""
-    with contextlib.suppress(UnicodeEncodeError):
-        size = len(topic.encode())
-        if not topic:
-            return "a topic has a name"
-        if size > TOPIC_SIZE_LIMIT or (size > TOPIC_SIZE_MAX and not topic.startswith(RETRY_PREFIX)):
-            return f"a topic of {size} bytes; at most {TOPIC_SIZE_MAX}, a retry topic {TOPIC_SIZE_LIMIT}"
-        if topic in {".", ".."} or any(character in "/\\\0\x01\x02" for character in topic):
-            return f"topic {topic!r} cannot name a folder"
-        return None
-    return f"topic {topic!r} is no text"
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:

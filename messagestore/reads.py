@@ -8,12 +8,14 @@ from enum import Enum
 from typing import Protocol
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
-from consumequeue import ConsumeQueue
+from consumequeue import BatchQueue, ConsumeQueue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
 from storageio import DiskError, StoreCorrupt
 from storebytes.java_hash import java_hash_code
 
+from .batch_reads import batches, bounds
 from .config import StoreConfig
+from .side_queues import SideQueues
 
 
 class GetStatus(Enum):
@@ -54,9 +56,13 @@ class QueueReader:
 
     def __init__(
         self, log: CommitLog, queues: Queues, config: StoreConfig, memory_bytes: Callable[[], int],
-        refresh: Callable[[], None] = lambda: None,
+        refresh: Callable[[], None] = lambda: None, side: SideQueues | None = None,
     ) -> None:  # fmt: skip
-        """`memory_bytes()`: how far behind the log's end a record counts as in memory; `refresh()`: see a writer's files."""
+        """`memory_bytes()`: how far behind the log's end a record counts as in memory; `refresh()`: see a writer's files.
+
+        `side`: where batch queues and extended units are.
+        """
+        self._side = side
         self._log = log
         self._queues = queues
         self._config = config
@@ -67,6 +73,9 @@ class QueueReader:
         """One read (section 8.1).  Raises `StoreCorrupt` for a unit that points at no record of its queue."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
+            batch = self.batch_queue(topic, queue_id)
+            if batch is not None:
+                return self._batch_page(batch, offset, max_count, max_bytes, tags)
             return Page(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
         status, next_offset = _out_of_range(offset, low, high)
@@ -79,6 +88,50 @@ class QueueReader:
         self._fill(page, queue, packed, offset, max_count, max_bytes, _codes(tags), tags)
         return page
 
+    def batch_queue(self, topic: str, queue_id: int) -> BatchQueue | None:
+        """A queue of batches, None when there is none."""
+        found = self._side.batch.get(topic, queue_id) if self._side is not None else None
+        if found is not None and not found.is_writable:
+            found.refresh()
+        return found
+
+    def _batch_page(self, queue: BatchQueue, offset: int, max_count: int, max_bytes: int, tags: set[str] | None) -> Page:
+        """One read of a queue of batches; each counts as one message."""
+        low, high = bounds(queue)
+        status, next_offset = _out_of_range(offset, low, high)
+        if status is not None:
+            return Page(status, next_offset, low, high)
+        page = Page(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        codes = _codes(tags)
+        for unit in batches(queue, offset):
+            if page.messages and self._is_full(page, unit.physical_offset, unit.size_bytes, max_count, max_bytes):
+                break
+            page.next_offset = unit.base_offset + unit.batch_size
+            if codes is not None and unit.tags_code & 0xFFFFFFFF not in codes:
+                continue
+            message = self._log.message_at(unit.physical_offset, CHECK_ALL)
+            if message is not None and (tags is None or message.tags in tags):
+                page.messages.append(message)
+                page.size_bytes += unit.size_bytes
+                page.status = GetStatus.FOUND
+        return page
+
+    def batch_messages(self, queue: BatchQueue, start: int, stop: int) -> Iterator[StoredMessage]:
+        """Every record of a range of queue offsets, in order."""
+        for unit in batches(queue, start):
+            if unit.base_offset >= stop:
+                return
+            message = self._log.message_at(unit.physical_offset, CHECK_ALL)
+            if message is not None:
+                yield message
+
+    def _plain_code(self, queue: ConsumeQueue, code: int) -> int | None:
+        """A unit's tags code; of an extended one what that holds, None where it is gone."""
+        if not is_ext_address(code) or self._side is None:
+            return code
+        reader = self._side.ext_reader(queue.topic, queue.queue_id)
+        return reader.tags_code(code) if reader is not None else None
+
     def _fill(
         self, page: Page, queue: ConsumeQueue, packed: memoryview, offset: int, max_count: int, max_bytes: int,
         codes: set[int] | None, tags: set[str] | None,
@@ -90,7 +143,11 @@ class QueueReader:
             if page.messages and self._is_full(page, physical, size, max_count, max_bytes):
                 break
             page.next_offset = place + 1
-            if physical < next_file or (codes is not None and code & 0xFFFFFFFF not in codes):
+            if codes is not None:
+                plain = self._plain_code(queue, code)
+                if plain is not None and plain & 0xFFFFFFFF not in codes:
+                    continue
+            if physical < next_file:
                 continue
             if physical < self._log.min_offset:
                 if not page.messages:

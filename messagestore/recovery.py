@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
@@ -116,8 +117,10 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
         return LogEnd(0, 0, 0)
     stop = _walk(log, first)
     last_ms = _store_time(log, stop.last_offset)
-    _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS))
-    cut = cut_tail(log, stop.offset, disk, root)
+    cut = 0
+    if any(True for _ in _used_behind(log, stop.offset)):
+        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS))
+        cut = cut_tail(log, stop.offset, disk, root)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
 
 
@@ -164,23 +167,27 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
     Zeroing comes before anything new is written, so that stale records can never follow a new one.
     """
     kept = 0
-    for file in log.queue.files:
-        start = max(0, offset - file.start_offset)
-        if start >= file.size_bytes:
-            continue
-        end = _last_used(file, start)
-        if end > start:
-            kept += end - start
-            if keep_backup:
-                keep(disk, root, file.start_offset + start, file.view[start:end])
-            for at in range(start, end, CUT_PIECE):
-                file.write(at, bytes(min(CUT_PIECE, end - at)))
-            file.set_positions(file.size_bytes)
-            file.flushed = 0
-            file.flush()
+    for file, start, end in _used_behind(log, offset):
+        kept += end - start
+        if keep_backup:
+            keep(disk, root, file.start_offset + start, file.view[start:end])
+        for at in range(start, end, CUT_PIECE):
+            file.write(at, bytes(min(CUT_PIECE, end - at)))
+        file.set_positions(file.size_bytes)
+        file.flushed = 0
+        file.flush()
     if kept:
         LOG.warning("cut a crash tail of %d bytes at physical offset %d; kept in %s", kept, offset, OWN_FOLDER)
     return kept
+
+
+def _used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int, int]]:
+    """Each file with more than zeros behind a physical offset: from which position, and behind the last byte that is none."""
+    for file in log.queue.files:
+        start = max(0, offset - file.start_offset)
+        end = _last_used(file, start) if start < file.size_bytes else start
+        if end > start:
+            yield file, start, end
 
 
 _ZEROS = bytes(CUT_PIECE)
@@ -188,15 +195,11 @@ _ZEROS = bytes(CUT_PIECE)
 
 def _last_used(file: MappedFile, start: int) -> int:
     """Behind the last byte that is not zero, or `start`.  What was never written is passed over unread."""
-    end, at = start, file.next_data(start)
-    while at < file.size_bytes:
-        stop = min(at + CUT_PIECE, file.size_bytes)
+    for at, stop in reversed(file.pieces_of_data(start, CUT_PIECE)):
         data = bytes(file.view[at:stop])
-        used = 0 if data == _ZEROS[: len(data)] else len(data.rstrip(b"\0"))  # equality is ten times as fast
-        if used:
-            end = at + used
-        at = file.next_data(stop)
-    return end
+        if data != _ZEROS[: len(data)]:  # ten times as fast as stripping
+            return at + len(data.rstrip(b"\0"))
+    return start
 
 
 def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import JSON, MOMENT, QUIET, named_errors, refuse_for_rabbit, with_target
+from .options import JSON, MOMENT, POSITIVE, QUIET, named_errors, refuse_for_rabbit, with_target
 from .target import Target
 
 
@@ -138,4 +138,27 @@ def import_(
     return import_to_rabbit(source, rabbit, vhost, as_json, quiet)
 
 
-COMMANDS: tuple[click.Command, ...] = (put, recover, rebuild, offsets, import_)
+@click.command()
+@with_target()
+@click.option("--to", "new", metavar="NEW_DIR", required=True, type=click.Path(), help="The new store; no store may be there.")
+@click.option("--topic", "topics", multiple=True, help="A topic to copy; as often as wanted.")
+@click.option("--all", "every", is_flag=True, help="Every topic.")
+@click.option("--commitlog-size", "new_mapped_file_size_commit_log", type=POSITIVE, help="Bytes of the new store's log files.")
+@click.option("--cq-size", "new_mapped_file_size_consume_queue", type=POSITIVE, help="Bytes of its queue files.")
+@click.option("--index-slots", "new_max_hash_slot_num", type=POSITIVE, help="Slots of its index files.")
+@click.option("--index-num", "new_max_index_num", type=POSITIVE, help="Items of its index files.")
+@JSON
+@QUIET
+def copy(
+    target: Target, new: str, topics: tuple[str, ...], as_json: bool, quiet: bool, *, every: bool, **sizes: int | None
+) -> int:  # fmt: skip
+    """Copy topics into a new store, with their offsets, times and groups; sizes not given stay as they are."""
+    refuse_for_rabbit(target, "copy")
+    if bool(topics) == every:
+        raise click.UsageError("--topic NAME, as often as wanted, or --all")
+    from .copy import copy_store
+
+    return copy_store(target, as_json, quiet, new, topics, sizes, every=every)
+
+
+COMMANDS: tuple[click.Command, ...] = (put, recover, rebuild, offsets, copy, import_)

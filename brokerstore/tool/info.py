@@ -30,6 +30,8 @@ def show_info(target: Target, as_json: bool) -> int:
     if target.kind is FolderKind.ROCKETMQ:
         for name, look in _PARTS.items():
             facts[name] = _try(look, target, problems)
+    if target.said is not None:
+        facts["differences"] = _differences(target)
     facts["problems"] = [problem.as_dict() for problem in problems]
     if as_json:
         emit_json(facts)
@@ -37,7 +39,16 @@ def show_info(target: Target, as_json: bool) -> int:
         _show(facts)
     for problem in problems:
         say(f"brokerstore: {finding_text(problem)}")
-    return PROBLEM if problems else CLEAN
+    for difference in facts.get("differences", []):
+        say("brokerstore: {name} is {configured} in the broker's file; {where} has {found}".format(**difference))
+    return PROBLEM if problems or facts.get("differences") else CLEAN
+
+
+def _differences(target: Target) -> list[dict[str, Any]]:
+    """What the broker's own file says and the folder contradicts."""
+    from messagestore.differences import config_differences
+
+    return [one._asdict() for one in config_differences(target.path, target.said or {}, REAL_DISK)]
 
 
 def _try(look: Callable[[Target], Any], target: Target, problems: list[Finding]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from consumequeue import Boundary
 from messagestore import MessageStore
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from messagestore.broker_config.consumer_offsets import ConsumerOffsets, offsets_table
 from storageio import REAL_DISK, InvalidMessage
 
 from .codes import CLEAN
@@ -21,10 +21,7 @@ Row = dict[str, Any]
 
 
 def _tables(target: Target) -> list[ConsumerOffsets]:
-    """The light queues' file takes the ordinary one's place where it is there."""
-    folder = os.path.join(target.path, "config")
-    light = REAL_DISK.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
-    return [LmqConsumerOffsets(REAL_DISK, folder)] if light else [ConsumerOffsets(REAL_DISK, folder)]
+    return [offsets_table(REAL_DISK, os.path.join(target.path, "config"))]
 
 
 def show(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:

@@ -32,7 +32,7 @@ def put_message(target: Target, as_json: bool, outgoing: Outgoing) -> int:
     target.need_store()
     target.need_shape()
     message = _message(outgoing)
-    config = target.config().but(flush_disk_type=FlushMode.SYNC)
+    config = target.config().but(flush_disk_type=FlushMode.SYNC, deliver_delayed=False)
     with MessageStore.open(target.path, "r+", config) as store:
         result = store.put(message)
     facts = {

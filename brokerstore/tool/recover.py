@@ -8,7 +8,7 @@ from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from .output import emit, emit_json, progress, say, table
 from .target import Target
 
-PLAN_PASSES, APPLY_PASSES = 1, 3  # over the log, as far as progress is told
+PLAN_PASSES, APPLY_PASSES = 2, 5  # over the log at most: checked, compared; mended, compared again, built from
 
 
 def recover_store(

@@ -18,13 +18,16 @@ _ENUMS = {"flush_disk_type": "FlushMode", "broker_role": "Role"}
 
 
 class Target(NamedTuple):
-    """`settings` are fields of `StoreConfig`; `vhost` names one of several virtual hosts of a RabbitMQ node."""
+    """`settings` are fields of `StoreConfig`; `vhost` names one of several virtual hosts of a RabbitMQ node; `said` is all
+    that a broker's own file says, where one was given.
+    """
 
     path: str
     kind: FolderKind
     log_folders: list[str]
     settings: dict[str, Any]
     vhost: str | None = None
+    said: dict[str, Any] | None = None
 
     @property
     def is_rabbit(self) -> bool:
@@ -75,16 +78,15 @@ def find_target(folder: str, options: dict[str, Any]) -> Target:
 
     Raises `UnknownStore` where no store is.
     """
-    settings = _broker_settings(options.get("config")) | {
-        name: value for name, value in options.items() if name in _SIZES and value is not None
-    }
+    said = _broker_file(options.get("config"))
+    settings = _broker_settings(said) | {name: value for name, value in options.items() if name in _SIZES and value is not None}
     if options.get("commitlog"):
         settings["store_path_commit_log"] = options["commitlog"]
     elsewhere = settings.get("store_path_commit_log")
     if elsewhere and is_folder(REAL_DISK, folder):
-        return Target(folder, FolderKind.ROCKETMQ, _log_folders(elsewhere), settings)
+        return Target(folder, FolderKind.ROCKETMQ, _log_folders(elsewhere), settings, None, said)
     found = identify(folder)
-    return Target(found.path, found.kind, found.log_folders, settings, options.get("vhost"))
+    return Target(found.path, found.kind, found.log_folders, settings, options.get("vhost"), said)
 
 
 _SIZES = ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
@@ -98,14 +100,22 @@ def _log_folders(text: str) -> list[str]:
     return folders
 
 
-def _broker_settings(path: str | None) -> dict[str, Any]:
-    """What a broker.conf says that a store's opening needs."""
+def _broker_file(path: str | None) -> dict[str, Any] | None:
+    """A broker.conf, with known keys under their names in `StoreConfig`."""
     if path is None:
+        return None
+    from messagestore.broker_config.broker_properties import read_broker_properties
+
+    return dict(read_broker_properties(REAL_DISK, path))
+
+
+def _broker_settings(said: dict[str, Any] | None) -> dict[str, Any]:
+    """What a broker.conf says that a store's opening needs."""
+    if said is None:
         return {}
     from dataclasses import fields
 
     from messagestore import StoreConfig
-    from messagestore.broker_config.broker_properties import read_broker_properties
 
     known = {field.name for field in fields(StoreConfig)}
-    return {name: value for name, value in read_broker_properties(REAL_DISK, path).items() if name in known}
+    return {name: value for name, value in said.items() if name in known}

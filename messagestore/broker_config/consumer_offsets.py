@@ -6,6 +6,7 @@ are set back, but not asked for here.  `groupTopicMap` is derived from the keys 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -198,6 +199,12 @@ class LmqConsumerOffsets(ConsumerOffsets):
             if changed:
                 self._change()
             return [*super().set_back(end_of), *changed]
+
+
+def offsets_table(disk: Disk, folder: str) -> ConsumerOffsets:
+    """The table that counts: the light queues' file takes the ordinary one's place where it is there."""
+    has_light = disk.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
+    return (LmqConsumerOffsets if has_light else ConsumerOffsets)(disk, folder)
 
 
 def _pairs(keys: list[str]) -> Iterator[tuple[str, str]]:

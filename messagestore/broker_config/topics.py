@@ -21,6 +21,7 @@ QUEUES_MAX = 1 << 20
 INT32_MAX = (1 << 31) - 1
 
 QUEUE_TYPE = "queue.type"
+BATCH_QUEUES = "BatchCQ"  # a value of it
 MESSAGE_TYPE = "message.type"
 CLEANUP_POLICY = "cleanup.policy"
 
@@ -72,7 +73,7 @@ class TopicConfig:
     @property
     def is_batch(self) -> bool:
         """Whether its queues are batch queues (section 2.6)."""
-        return self.attributes.get(QUEUE_TYPE) == "BatchCQ"
+        return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
     def but(self, **changes: Any) -> TopicConfig:
         """A copy with other values."""

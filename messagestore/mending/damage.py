@@ -6,6 +6,7 @@ stored data: `ARCHITECTURE.md`, "A torn tail is not damage".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,9 +52,14 @@ class Survey:
         return self.first_damaged >= 0
 
 
-def survey(files: LogFiles, safe_ms: int, queues: ConsumeQueues | None) -> Survey:
-    """Walk the whole log.  `safe_ms`: what was stored at or before it was on the disk at the last checkpoint."""
-    found = _walk(files, safe_ms, in_detail=False)
+def survey(
+    files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None
+) -> Survey:
+    """Walk the whole log.  `safe_ms`: what was stored at or before it was on the disk at the last checkpoint.
+
+    `progress` is called with the bytes of records that were looked at since it was called last.
+    """
+    found = _walk(files, safe_ms, in_detail=False, progress=progress)
     if found.holes:
         found = _walk(files, safe_ms, in_detail=True)
     if queues is not None:
@@ -61,13 +67,15 @@ def survey(files: LogFiles, safe_ms: int, queues: ConsumeQueues | None) -> Surve
     return found
 
 
-def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool) -> Survey:
+def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None) -> Survey:
     """One pass.  `in_detail` looks at every record: which messages the holes have swallowed, and which are older than safe."""
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
     walk = _Walk(files, safe_ms, found, in_detail)
     for step in files.walk():
         if isinstance(step, Piece):
             walk.piece(step)
+            if progress is not None:
+                progress(step.stop - step.start)
         elif isinstance(step, Blank):
             walk.blank(step)
         elif step.is_problem:

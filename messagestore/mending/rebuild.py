@@ -17,7 +17,8 @@ from storageio import Disk, Kind
 
 from ..config import StoreConfig, delay_times_ms
 from ..dispatcher import DispatchService
-from ..engine import Places
+from ..engine import Places, replaced_folder
+from ..index_note import drop_note
 from ..light_queues import add_light_units
 from ..recovery import OWN_FOLDER
 from ..running_flags import RunningFlags
@@ -72,6 +73,8 @@ def rebuild(
     queues.close()
     if index is not None:
         index.close()
+    if INDEX in what:
+        drop_note(disk, places.own)
     for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
         if name in what:
             _take_place(disk, os.path.join(work, name), target, places.root)
@@ -120,7 +123,7 @@ def _take_place(disk: Disk, fresh: str, target: str, root: str) -> None:
     """Put a folder in the place of another; both names are on the disk before the old content goes."""
     if disk.stat(fresh) is None:
         disk.make_folder(fresh)
-    replaced = os.path.join(root, OWN_FOLDER, f"replaced-{os.path.basename(target)}")
+    replaced = replaced_folder(root, os.path.basename(target))
     delete_tree(disk, replaced)
     if disk.stat(target) is not None:
         disk.rename(target, replaced)

@@ -13,11 +13,11 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
-from consumequeue import ConsumeQueues
+from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
 
@@ -27,6 +27,7 @@ from ..config import StoreConfig, delay_times_ms
 from ..engine import Engine, Places, found_sizes
 from ..foreign import refuse_foreign
 from ..recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
+from ..set_back import set_back_numbers
 from .agreement import Agreement
 from .damage import Hole, Survey, survey
 from .fillers import fill
@@ -71,6 +72,24 @@ class Plan:
         return asdict(self) | {"needs_choice": self.needs_choice}
 
 
+class Seen(NamedTuple):
+    """What a look at a folder found, handed on to the mending."""
+
+    plan: Plan
+    found: Survey
+    wrong: dict[str, list[dict[str, Any]]]  # what disagrees with the log
+    has_sound_files: bool  # no log file of a wrong size, missing or strange
+    has_sound_log: bool  # no hole and no tail either
+
+
+def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
+    """Which derived files disagree with the log."""
+    for name, problems in wrong.items():
+        if problems:
+            plan.actions.append(f"rebuild {name}: {len(problems)} disagreements with the log")
+            plan.problems += problems[:100]
+
+
 class Recovery:
     """One folder, looked at and, by `apply`, mended."""
 
@@ -94,21 +113,38 @@ class Recovery:
 
     def plan(self) -> Plan:
         """Walk the whole log and compare queues and index with it."""
+        return self._look().plan
+
+    def _look(self) -> Seen:
         found = self._survey()
         plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value)
         plan.problems = [finding.as_dict() for finding in found.findings]
         plan.problems += [hole.finding.as_dict() for hole in found.holes]
         plan_files(self._files(), plan.actions)
+        has_sound_files = not plan.actions
         self._plan_log(found, plan)
-        self._plan_derived(plan)
+        has_sound_log = not plan.actions
+        wrong = self._disagreements()
+        _plan_derived(wrong, plan)
         last_ms = (
             found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
         )
         if checkpoint_ahead(self.disk, self.root, last_ms):
             plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
         if not self.was_clean:
+            if has_sound_log and not wrong[QUEUES]:
+                plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
             plan.actions.append("take the abort file away")
-        return plan
+        return Seen(plan, found, wrong, has_sound_files, has_sound_log)
+
+    def _numbers_beyond(self) -> list[str]:
+        """Of consumers and delays, where the queues are as they will be."""
+        queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
+        try:
+            return set_back_numbers(self.disk, self.places.config, queues, only_look=True, batch=batch)
+        finally:
+            queues.close()
+            batch.close()
 
     def _files(self) -> LogFiles:
         folders = LogPaths.parse(self.disk, self.places.commit_log).folders
@@ -132,7 +168,7 @@ class Recovery:
     def _survey(self) -> Survey:
         queues = self._queues()
         try:
-            return survey(self._files(), self._safe_ms(), queues)
+            return survey(self._files(), self._safe_ms(), queues, self.progress)
         except DiskError:
             raise
         except StoreError:  # queue files beyond use: the log alone has to say it
@@ -167,14 +203,6 @@ class Recovery:
         if self.choice is Choice.TRUNCATE or not found.is_damaged:
             return found.holes[0].start
         return None
-
-    def _plan_derived(self, plan: Plan) -> None:
-        """Which derived files disagree with the log."""
-        wrong = self._disagreements()
-        for name, problems in wrong.items():
-            if problems:
-                plan.actions.append(f"rebuild {name}: {len(problems)} disagreements with the log")
-                plan.problems += problems[:100]
 
     def _disagreements(self) -> dict[str, list[dict[str, Any]]]:
         """Problems of queues and index; a folder that cannot be read at all is one."""
@@ -229,13 +257,18 @@ class Recovery:
         """
         lock = self.disk.lock(self.places.lock)
         try:
-            plan = self.plan()
+            seen = self._look()
+            plan = seen.plan
             if plan.needs_choice or not plan.actions:
                 return plan
             AbortFile(self.disk, self.root).create(process_id())
-            mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
-            self._mend_log(self._survey())
-            self._rebuild_wrong()
+            if not seen.has_sound_files:
+                mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
+            if seen.has_sound_log:  # nothing that was looked at is changed, so nothing needs a second look
+                self._rebuild_wrong(seen.wrong, seen.found.end)
+            else:
+                self._mend_log(seen.found if seen.has_sound_files else self._survey())
+                self._rebuild_wrong(self._disagreements(), None)
             self._set_checkpoint_back()
         finally:
             lock.release()
@@ -275,14 +308,14 @@ class Recovery:
         file.flushed = 0
         file.flush()
 
-    def _rebuild_wrong(self) -> None:
-        """Queues or index that disagree with the mended log."""
-        what = {name for name, problems in self._disagreements().items() if problems}
+    def _rebuild_wrong(self, wrong: dict[str, list[dict[str, Any]]], end: int | None) -> None:
+        """Queues or index that disagree with the log, which is whole now and ends at `end`, if that is known."""
+        what = {name for name, problems in wrong.items() if problems}
         if not what:
             return
         log = self._log(writable=False)
         try:
-            end = self._survey().end
+            end = self._survey().end if end is None else end
             rebuild(log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress)
         finally:
             log.close()
@@ -304,7 +337,7 @@ class Recovery:
     def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
         engine = Engine(self.root, self.config, self.disk, None, writable=True)
-        plan.actions += engine.set_back()
+        plan.actions += [f"set back {line}" for line in engine.numbers_set_back if f"set back {line}" not in plan.actions]
         engine.close()
 
     def _report(self, plan: Plan) -> None:

@@ -11,12 +11,13 @@ from commitlog import LogPaths
 from commitlog.findings import Finding, note
 from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles
-from consumequeue import ConsumeQueues
+from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 
 from ..abort_file import AbortFile
 from ..broker_config.config_table import ConfigTable
+from ..broker_config.consumer_filters import ConsumerFilters
 from ..broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from ..broker_config.delay_offsets import DelayOffsets
 from ..broker_config.subscription_groups import SubscriptionGroups
@@ -30,7 +31,9 @@ from .left_alone import left_alone
 
 Progress = Callable[[int], None]
 PASSES = 2  # over the log: once alone, once with queues and index
-_TABLES: tuple[type[ConfigTable], ...] = (Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups)
+_TABLES: tuple[type[ConfigTable], ...] = (
+    Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
+)  # fmt: skip
 
 
 @dataclass
@@ -122,7 +125,7 @@ class _Check:
             queues.load()
             self.report.queues = len(queues)
             self._agree(Agreement(queues, index, delay_times_ms(config.message_delay_level), low), files, progress)
-            self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
+            self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues} | self._batch_ends()
         finally:
             queues.close()
             if index is not None:
@@ -155,6 +158,14 @@ class _Check:
                     "a writer runs, or crashed",
                 )
             )
+
+    def _batch_ends(self) -> dict[tuple[str, int], int]:
+        """Of queues whose units hold many messages."""
+        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        try:
+            return {(queue.topic, queue.queue_id): queue.max_offset for queue in batch}
+        finally:
+            batch.close()
 
     def config_files(self) -> None:
         """Whether each can be read, and numbers of consumers lie inside of their queues."""

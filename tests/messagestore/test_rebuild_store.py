@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.verification import verify_store
@@ -90,3 +91,19 @@ def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> No
         }
         assert verify_store(str(killed)).is_ok
         shutil.rmtree(killed)
+
+
+def test_killed_while_the_new_queues_take_the_place_of_the_old_the_file_size_is_kept(tmp_path: Path) -> None:
+    """Neither folder was in its place, and queues of RocketMQ's default size were made."""
+    sizes = StoreConfig(mapped_file_size_consume_queue=2000, mapped_file_size_commit_log=65536)
+    store = tmp_path / "store"
+    with MessageStore.open(store, config=sizes.but(max_hash_slot_num=100, max_index_num=400)) as opened:
+        for number in range(150):
+            opened.put(Message("T", b"%d" % number, queue_id=0, keys=["k"]))
+    for name in ("consumequeue", "index"):
+        (store / name).rename(store / "brokerstore" / f"replaced-{name}")
+    (store / "abort").touch()
+    with MessageStore.open(store, "r+") as opened:
+        assert opened.max_offset("T", 0) == 150
+    assert {path.stat().st_size for path in (store / "consumequeue" / "T" / "0").iterdir()} == {2000}
+    assert {path.stat().st_size for path in (store / "index").iterdir()} == {40 + 4 * 100 + 20 * 400}

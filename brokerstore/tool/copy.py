@@ -1,0 +1,31 @@
+"""`copy`: chosen topics of a RocketMQ store into a new one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from messagestore import MessageStore
+
+from .codes import CLEAN
+from .output import emit, emit_json, progress
+from .target import Target
+
+
+def copy_store(
+    target: Target, as_json: bool, quiet: bool, new: str, topics: tuple[str, ...], sizes: dict[str, Any], *, every: bool
+) -> int:  # fmt: skip
+    """Copy and say what went over.  `sizes`: `new_` and a field of `StoreConfig`, None where the old store's value counts."""
+    target.need_store()
+    target.need_shape()
+    given = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
+    with MessageStore.open(target.path, "r", target.config()) as store:
+        wanted = list(topics) if not every else store.topics()
+        config = store.config.but(**given) if given else None
+        total = sum(store.max_offset(topic, queue_id) for topic in wanted for queue_id in store.queue_ids(topic))
+        with progress("copy", total, wanted=not quiet, is_bytes=False) as advance:
+            done = store.copy_topics(new, wanted, config, progress=advance)
+    if as_json:
+        emit_json({"topics": done.topics, "messages": done.messages, "groups": done.groups})
+    else:
+        emit(f"{done.messages} messages of {len(done.topics)} topics, offsets of {len(done.groups)} groups; now in {new}")
+    return CLEAN

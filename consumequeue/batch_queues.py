@@ -1,0 +1,109 @@
+"""The folder `batchconsumequeue/`: every batch queue of a store (section 2.6)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from commitlog.offset_files import common_file_size, list_offset_files
+from storageio import Disk, Kind
+
+from .batch import BatchQueue
+from .consume_queues import check_queue_id, check_topic, queue_folders
+from .layout import BATCH_FILE_SIZE_DEFAULT, BATCH_UNIT_SIZE
+from .queue_files import QueueFiles
+
+
+class BatchQueues:
+    """One thread appends; any number read."""
+
+    def __init__(self, disk: Disk, folder: str, *, writable: bool, file_size_bytes: int | None = None) -> None:
+        """Finds the queues; a size that is not given is that of the files that are there, else RocketMQ's."""
+        self.disk = disk
+        self.folder = folder
+        size = file_size_bytes or self._found_size() or BATCH_FILE_SIZE_DEFAULT
+        self.file_size_bytes = -(-size // BATCH_UNIT_SIZE) * BATCH_UNIT_SIZE
+        self.files = QueueFiles(disk, writable=writable)
+        self._queues: dict[tuple[str, int], BatchQueue] = {}
+        has_any = disk.stat(folder) is not None
+        self._named = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
+        self.discover()
+
+    def _found_size(self) -> int | None:
+        for topic, queue_id in queue_folders(self.disk, self.folder):
+            found = common_file_size(list_offset_files(self.disk, os.path.join(self.folder, topic, str(queue_id))))
+            if found is not None:
+                return found
+        return None
+
+    def __iter__(self) -> Iterator[BatchQueue]:
+        """Every queue, as they are at the call."""
+        return iter(list(self._queues.values()))
+
+    def __len__(self) -> int:
+        """How many queues."""
+        return len(self._queues)
+
+    def discover(self) -> None:
+        """Add queues whose folder came since."""
+        for topic, queue_id in queue_folders(self.disk, self.folder):
+            self.get_or_add(topic, queue_id)
+
+    def topics(self) -> list[str]:
+        """Sorted."""
+        return sorted({topic for topic, _ in list(self._queues)})
+
+    def knows(self, topic: str) -> bool:
+        """Whether a topic has queues here, or had: its folder is left."""
+        return topic in self._named or bool(self.queue_ids(topic))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether `knows` is true of any topic."""
+        return bool(self._named or self._queues)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Sorted; none for an unknown topic."""
+        return sorted(queue_id for name, queue_id in list(self._queues) if name == topic)
+
+    def get(self, topic: str, queue_id: int) -> BatchQueue | None:
+        """None when there is none."""
+        return self._queues.get((topic, queue_id))
+
+    def get_or_add(self, topic: str, queue_id: int) -> BatchQueue:
+        """A queue that is not there yet has no folder before its first unit."""
+        found = self._queues.get((topic, queue_id))
+        if found is None:
+            check_topic(topic)
+            check_queue_id(queue_id)
+            made = BatchQueue(self.folder, topic, queue_id, self.file_size_bytes, self.files)
+            found = self._queues.setdefault((topic, queue_id), made)
+        return found
+
+    def recover(self) -> None:
+        """After an unclean stop: find each end by reading, and zero what is behind it."""
+        for queue in self:
+            queue.recover()
+            queue.drop_tail()
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut every queue where records begin at or behind `physical_offset`."""
+        for queue in self:
+            queue.truncate(physical_offset)
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete leading files whose records left the log; how many."""
+        return sum(queue.delete_expired(log_min_offset) for queue in self)
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Whether anything was synced."""
+        return sum(queue.flush(least_pages) for queue in self) > 0
+
+    def refresh(self) -> None:
+        """For a reader beside a writer."""
+        for queue in self:
+            queue.refresh()
+
+    def close(self) -> None:
+        """Give descriptors and maps back.  Does not flush."""
+        self.files.close()

@@ -1,0 +1,143 @@
+"""Extended units written: one for every unit of a queue, where a broker's switch is on (section 2.5)."""
+
+from __future__ import annotations
+
+from commitlog.offset_files import file_name, list_offset_files, load_offset_files
+from storageio import Disk, InvalidMessage
+
+from .ext import ExtUnit, ext_folder
+from .layout import EXT_ADDRESS_BASE, EXT_END, EXT_END_SIZE, EXT_UNIT, EXT_UNIT_SIZE_MAX, EXT_UNIT_SIZE_MIN
+from .queue_files import QueueFiles
+
+END = EXT_END.to_bytes(2, "big", signed=True)
+
+
+class ExtWriter:
+    """The write end of one queue's extended units.  One thread appends."""
+
+    def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
+        """`root`: the folder `consumequeue_ext`.  The end is found when it is first needed."""
+        self.folder = ext_folder(root, topic, queue_id)
+        self.file_size_bytes = file_size_bytes
+        self._files = files
+        self._starts: list[int] | None = None
+        self._end = 0  # in all files together
+        self._flushed = 0
+
+    @property
+    def _disk(self) -> Disk:
+        return self._files.disk
+
+    @property
+    def end(self) -> int:
+        """Where the next unit goes."""
+        self._load()
+        return self._end
+
+    def _load(self) -> list[int]:
+        """List the files and walk the last."""
+        if self._starts is None:
+            found = load_offset_files(self._disk, self.folder, self.file_size_bytes)
+            self._starts = [file.start_offset for file in found]
+            self._end = self._starts[-1] + len(self._whole_units(self._starts[-1])) if self._starts else 0
+            self._flushed = self._starts[0] if self._starts else 0
+        return self._starts
+
+    def _path(self, start: int) -> str:
+        return f"{self.folder}/{file_name(start)}"
+
+    def _whole_units(self, start: int) -> bytes:
+        """The bytes of a file up to the first size that is none."""
+        with self._files.borrow(self._path(start)) as file:
+            data = file.read(0, self.file_size_bytes)
+        at = 0
+        while at + EXT_UNIT_SIZE_MIN <= len(data):
+            size, _, _, bitmap_size = EXT_UNIT.unpack_from(data, at)
+            if bitmap_size < 0 or size != EXT_UNIT_SIZE_MIN + bitmap_size or at + size > len(data):
+                break
+            at += size
+        return data[:at]
+
+    def append(self, unit: ExtUnit) -> int:
+        """The unit's address: what goes into the queue's own unit in place of the tags code."""
+        size = EXT_UNIT_SIZE_MIN + len(unit.bitmap)
+        if size > min(EXT_UNIT_SIZE_MAX, self.file_size_bytes - EXT_END_SIZE):
+            raise InvalidMessage(f"a bitmap of {len(unit.bitmap)} bytes is too long for an extended unit")
+        starts = self._load()
+        if not starts or self._end + size + EXT_END_SIZE > starts[-1] + self.file_size_bytes:
+            self._roll()
+        place = self._end
+        packed = EXT_UNIT.pack(size, unit.tags_code, unit.store_timestamp_ms, len(unit.bitmap)) + unit.bitmap
+        self._write(place, packed)
+        self._end = place + size
+        return place + EXT_ADDRESS_BASE
+
+    def _roll(self) -> None:
+        """Close the last file and begin the next."""
+        starts = self._load()
+        if not starts:
+            self._disk.make_folder(self.folder)
+        else:
+            self._write(self._end, END)
+        start = starts[-1] + self.file_size_bytes if starts else 0
+        with self._files.structure:
+            self._files.create(self._path(start), self.file_size_bytes)
+        self._starts = [*starts, start]
+        self._end = start
+
+    def _write(self, place: int, data: bytes) -> None:
+        start = next(start for start in reversed(self._load()) if start <= place)
+        with self._files.borrow(self._path(start)) as file:
+            file.write(place - start, data)
+
+    def truncate(self, address: int | None) -> bool:
+        """Cut what is behind the unit at an address, or everything; false, and nothing cut, when no whole unit lies there."""
+        starts = self._load()
+        if address is None:
+            end = 0
+        else:
+            place = address - EXT_ADDRESS_BASE
+            start = next((start for start in reversed(starts) if start <= place < start + self.file_size_bytes), None)
+            size = self._size_at(start, place) if start is not None else 0
+            if not size:
+                return False
+            end = place + size
+        self._cut(end)
+        return True
+
+    def _size_at(self, start: int, place: int) -> int:
+        """Of the unit at a place, 0 when there is none."""
+        with self._files.borrow(self._path(start)) as file:
+            head = file.read(place - start, EXT_UNIT_SIZE_MIN)
+        if len(head) < EXT_UNIT_SIZE_MIN:
+            return 0
+        size, _, _, bitmap_size = EXT_UNIT.unpack(head)
+        return size if bitmap_size >= 0 and size == EXT_UNIT_SIZE_MIN + bitmap_size else 0
+
+    def _cut(self, end: int) -> None:
+        """Delete files that begin behind the end, and zero the last one's rest."""
+        kept = [start for start in self._load() if start < end]
+        with self._files.structure:
+            for found in list_offset_files(self._disk, self.folder):
+                if found.start_offset not in kept:
+                    self._files.delete(found.path)
+        if kept:
+            rest = kept[-1] + self.file_size_bytes - end
+            with self._files.borrow(self._path(kept[-1])) as file:
+                file.write(end - kept[-1], bytes(rest))
+                file.sync()
+        self._starts, self._end = kept, end if kept else 0
+        self._flushed = min(self._flushed, self._end)
+
+    def flush(self) -> bool:
+        """Sync what was written; whether anything was."""
+        if self._starts is None or self._flushed >= self._end:
+            return False
+        end = self._end
+        self._disk.sync_folder(self.folder)
+        for start in self._starts:
+            if start + self.file_size_bytes > self._flushed and start < end:
+                with self._files.borrow(self._path(start)) as file:
+                    file.sync()
+        self._flushed = end
+        return True

@@ -1,0 +1,126 @@
+"""`config/consumerFilter.json`: the SQL92 filters of consumer groups (format page `docs/formats/config.md`).
+
+Written for groups that filter by more than tags.  A broker makes the bitmaps of extended units by them.  Unlike the other
+tables it has no `dataVersion`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storageio import InvalidMessage
+
+from .config_files import Document
+from .config_table import INT64_MAX, ConfigTable
+from .consumer_offsets import check_key
+
+SQL92 = "SQL92"
+BITS_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFilter:
+    """One group's filter of one topic.  Times are milliseconds; `bits`: where the bloom filter of `bit_count` bits has ones."""
+
+    topic: str
+    group: str
+    expression: str
+    expression_type: str = SQL92
+    born_time_ms: int = 0
+    dead_time_ms: int = 0
+    is_dead: bool = False
+    client_version: int = 0
+    bit_count: int = 0
+    bits: tuple[int, ...] = ()
+
+    def matches_bitmap(self, bitmap: bytes) -> bool:
+        """Whether a message whose extended unit has this bitmap may match; one that is missing or of another length may.
+
+        Bit n is byte n // 8, mask 1 << (n % 8) (section 2.5).
+        """
+        if not self.bit_count or len(bitmap) * 8 != self.bit_count:
+            return True
+        return all(bitmap[bit // 8] >> bit % 8 & 1 for bit in self.bits if bit < self.bit_count)
+
+
+class ConsumerFilters(ConfigTable):
+    """All filters of a store."""
+
+    file_name = "consumerFilter.json"
+    table_name = "filterDataByTopic"
+
+    def _take(self, table: Document) -> None:
+        self._raw: dict[tuple[str, str], Document] = {}
+        self._filters: dict[tuple[str, str], ConsumerFilter] = {}
+        for topic, raw in table.items():
+            groups = raw.get("groupFilterData") if isinstance(raw, dict) else None
+            if not isinstance(groups, dict):
+                raise self.corrupt(f"{self.table_name}.{topic}.groupFilterData", "a map", groups)
+            for group, one in groups.items():
+                if not isinstance(one, dict):
+                    raise self.corrupt(f"{topic}.{group}", "a map", one)
+                self._raw[str(topic), str(group)] = one
+                self._filters[str(topic), str(group)] = self._parse(str(topic), str(group), one)
+
+    def _parse(self, topic: str, group: str, raw: Document) -> ConsumerFilter:
+        where = f"{topic}.{group}"
+        bloom = raw.get("bloomFilterData") or {}
+        bits = bloom.get("bitPos") or [] if isinstance(bloom, dict) else None
+        if not isinstance(bits, list) or not all(isinstance(bit, int) and 0 <= bit < BITS_MAX for bit in bits):
+            raise self.corrupt(f"{where}.bloomFilterData", "a map with bitNum and bitPos", bloom)
+        times = {name: self.number(raw, name, 0, where=where) for name in ("bornTime", "deadTime", "clientVersion")}
+        return ConsumerFilter(
+            topic=topic, group=group, expression=self.text(raw, "expression", "", where=where),
+            expression_type=self.text(raw, "expressionType", SQL92, where=where), born_time_ms=times["bornTime"],
+            dead_time_ms=times["deadTime"], is_dead=self.flag(raw, "dead", False, where=where),
+            client_version=times["clientVersion"], bits=tuple(bits),
+            bit_count=self.count(bloom, "bitNum", 0, where=where, maximum=BITS_MAX),
+        )  # fmt: skip
+
+    def _fill(self, document: Document) -> None:
+        document.pop("dataVersion", None)
+        before, table = self._map_of(self.table_name), {}
+        for topic in [*before, *(topic for topic, _ in self._raw)]:
+            groups = {group: raw for (name, group), raw in self._raw.items() if name == topic}
+            if groups and topic not in table:
+                old = before.get(topic)
+                table[topic] = dict(old if isinstance(old, dict) else {}) | {"groupFilterData": groups, "topic": topic}
+        document[self.table_name] = table
+
+    def get(self, topic: str, group: str) -> ConsumerFilter | None:
+        """None when the group has no filter but tags."""
+        with self._lock:
+            return self._filters.get((topic, group))
+
+    def all(self) -> list[ConsumerFilter]:
+        """In the order of the file."""
+        with self._lock:
+            return list(self._filters.values())
+
+    def put(self, one: ConsumerFilter) -> None:
+        """Set a group's filter; fields that are not known here stay."""
+        check_key(one.topic, one.group)
+        if not 0 <= one.bit_count <= BITS_MAX or not 0 <= one.born_time_ms <= INT64_MAX:
+            raise InvalidMessage(f"filter of {one.group}: {one.bit_count} bits, born at {one.born_time_ms}")
+        known: Document = {
+            "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.bits)}, "bornTime": one.born_time_ms,
+            "clientVersion": one.client_version, "consumerGroup": one.group, "dead": one.is_dead,
+            "deadTime": one.dead_time_ms, "expression": one.expression, "expressionType": one.expression_type,
+            "topic": one.topic,
+        }  # fmt: skip
+        with self._lock:
+            key = one.topic, one.group
+            merged = self._raw.get(key, {}) | known
+            self._raw[key] = dict(sorted(merged.items(), key=lambda item: str(item[0])))
+            self._filters[key] = one
+            self._change(counts=False)
+
+    def delete_group(self, group: str) -> bool:
+        """Forget a group's filters; whether there was one."""
+        with self._lock:
+            gone = [key for key in self._raw if key[1] == group]
+            for key in gone:
+                del self._raw[key], self._filters[key]
+            if gone:
+                self._change(counts=False)
+            return bool(gone)

@@ -1,0 +1,36 @@
+"""Topics, groups and properties of a broker's own (format page `docs/formats/broker-topics.md`)."""
+
+from __future__ import annotations
+
+from commitlog.java_numbers import SCHEDULE_TOPIC
+
+__all__ = ["SCHEDULE_TOPIC"]
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that nobody decided for too long
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+RETRY_PREFIX = "%RETRY%"
+DEAD_PREFIX = "%DLQ%"
+LIGHT_PREFIX = "%LMQ%"
+SYSTEM_QUEUES = {HALF_TOPIC: 1, OP_TOPIC: 1, GIVEN_UP_TOPIC: 1}  # of a topic made here, where it is not the usual number
+
+# Properties.
+DELAY = "DELAY"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE = "REAL_QID"
+WAIT = "WAIT"
+UNIQUE_KEY = "UNIQ_KEY"
+IS_TRANSACTION = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+TRANSACTION_ID = "__transactionId__"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+FIRST_TOPIC = "RETRY_TOPIC"  # of a message that was sent back
+FIRST_ID = "ORIGIN_MESSAGE_ID"
+INNER_COUNT = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+LIGHT_NAMES = "INNER_MULTI_DISPATCH"
+LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+
+OP_TAG = "d"
+IS_BATCH = 0x80  # system flag of a record that holds many messages

@@ -1,0 +1,169 @@
+"""Where a configuration and a folder do not fit together, said before anybody works with both.
+
+A broker that is started with other sizes refuses the folder, or worse: it maps index files at the size it was told and
+misreads them.  Nothing is changed here, and nothing but names, sizes and a few records is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from commitlog import CHECK_PLACE, LogPaths
+from commitlog._record_cy import check, is_protected
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.offset_files import common_file_size
+from consumequeue import find_file_size, queue_folders
+from consumequeue.layout import BATCH_UNIT_SIZE, round_up
+from indexfile import find_shape, index_paths
+from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from storageio import Disk, Kind, Mode, StoreError
+
+from .broker_config.topics import LIGHT_PREFIX
+from .config import delay_times_ms
+
+LOOKED_AT = 1 << 20  # bytes of a log file: its first record
+ROCKSDB = "defaultRocksDB"
+Found = int | bool | str
+
+
+class Difference(NamedTuple):
+    """A setting (its name in `StoreConfig`), what the configuration says, what the folder holds, and where."""
+
+    name: str
+    configured: Found
+    found: Found
+    where: str
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"{self.name} is {self.configured}, {self.where} has {self.found}"
+
+
+def config_differences(root: str, settings: Mapping[str, object], disk: Disk) -> list[Difference]:
+    """Every setting that the folder contradicts.  `settings`: names of `StoreConfig`, or what `read_broker_properties` gives;
+    those of None and those that are not there are not compared.
+    """
+    given = {name: value for name, value in settings.items() if isinstance(value, int | bool | str)}
+    elsewhere = str(given.get("store_path_commit_log") or "")
+    is_there = bool(elsewhere) and all(disk.stat(part.strip()) for part in elsewhere.split(","))  # a path on the broker's host
+    folder = _Folder(root, disk, elsewhere if is_there else os.path.join(root, "commitlog"))
+    return [difference for look in _LOOKS for difference in look(folder, given)]
+
+
+class _Folder:
+    """A store's folder."""
+
+    def __init__(self, root: str, disk: Disk, log: str) -> None:
+        self.root = root
+        self.disk = disk
+        self.log = log
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    def has(self, name: str) -> bool:
+        return self.disk.stat(self.path(name)) is not None
+
+    def log_files(self) -> list[str]:
+        paths = LogPaths.parse(self.disk, self.log)
+        there = all(self.disk.stat(folder) is not None for folder in paths.folders)
+        return [file.path for file in paths.all_files() if file.size_bytes] if there else []
+
+
+def _sizes(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+    """Of log and queue files."""
+    name = "mapped_file_size_commit_log"
+    if name in given and folder.log_files():
+        found = common_file_size(LogPaths.parse(folder.disk, folder.log).all_files())
+        if found is not None and found != given[name]:
+            yield Difference(name, given[name], found, "commitlog")
+    units = (
+        ("mapped_file_size_consume_queue", "consumequeue", 20),
+        ("mapped_file_size_consume_queue_ext", "consumequeue_ext", 1),
+        ("mapper_file_size_batch_consume_queue", "batchconsumequeue", BATCH_UNIT_SIZE),
+    )
+    for name, part, unit in units:
+        if name in given and folder.has(part):
+            found = find_file_size(folder.disk, folder.path(part))
+            if found is not None and found != round_up(int(given[name]), unit):
+                yield Difference(name, given[name], found, part)
+
+
+def _index(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+    """Slots and items of index files; their size alone where the files do not say more."""
+    paths = index_paths(folder.disk, folder.path("index"))[0] if folder.has("index") else []
+    shape = find_shape(folder.disk, paths) if paths else None
+    names = ("max_hash_slot_num", "max_index_num")
+    if shape is not None:
+        for name, found in zip(names, (shape.slots, shape.items), strict=True):
+            if name in given and given[name] != found:
+                yield Difference(name, given[name], found, "index")
+    elif paths and all(name in given for name in names):
+        wanted = HEADER_SIZE + SLOT_SIZE * int(given[names[0]]) + ITEM_SIZE * int(given[names[1]])
+        entry = folder.disk.stat(paths[0])
+        if entry is not None and entry.size_bytes != wanted:
+            yield Difference(names[0], given[names[0]], f"files of {entry.size_bytes} bytes, not {wanted}", "index")
+
+
+def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+    """Whether the newest file's first record has the checksum over the whole record."""
+    name = "enabled_append_prop_crc"
+    for path in reversed(folder.log_files() if name in given else []):
+        file = folder.disk.open(path, Mode.READ)
+        try:
+            data = file.read(0, LOOKED_AT)
+        finally:
+            file.close()
+        size = check(data, 0, len(data), int(os.path.basename(path)), CHECK_PLACE)
+        if size > 0:
+            found = is_protected(data, 0, size)
+            if found != given[name]:
+                yield Difference(name, given[name], found, os.path.basename(path))
+            return
+
+
+def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+    """Queues in RocksDB, and a Raft log."""
+    has_rocks = any(folder.has(os.path.join(name, "CURRENT")) for name in ("consumequeue_rocksdb", "consumequeue"))
+    is_other = "store_type" in given and (given["store_type"] == ROCKSDB) != has_rocks
+    if is_other and (has_rocks or folder.has("consumequeue")):
+        found = "queues in RocksDB" if has_rocks else "queues in files"
+        yield Difference("store_type", given["store_type"], found, "consumequeue")
+    entries = folder.disk.list(folder.root) if folder.disk.stat(folder.root) is not None else []
+    has_raft = any(entry.kind is Kind.FOLDER and entry.name.startswith("dledger-") for entry in entries)
+    name = "enable_dledger_commit_log"
+    if name in given and given[name] != has_raft and (has_raft or folder.log_files()):
+        yield Difference(name, given[name], has_raft, "the folder")
+
+
+def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+    """Kinds of queue that the folder has and the configuration would not go on with."""
+    light = any(topic.startswith(LIGHT_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
+    for name in ("enable_lmq", "enable_multi_dispatch"):
+        if light and given.get(name) is False:
+            yield Difference(name, False, "light queues", "consumequeue")
+    if given.get("enable_consume_queue_ext") is False and folder.has("consumequeue_ext"):
+        yield Difference("enable_consume_queue_ext", False, "extended units", "consumequeue_ext")
+
+
+def _levels(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+    """Messages that wait in a level that there is no more."""
+    name = "message_delay_level"
+    if name not in given:
+        return
+    try:
+        levels = len(delay_times_ms(str(given[name])))
+    except StoreError:
+        yield Difference(name, given[name], "no levels that can be read", "the configuration")
+        return
+    queues = queue_folders(folder.disk, folder.path("consumequeue"))
+    highest = max((queue_id + 1 for topic, queue_id in queues if topic == SCHEDULE_TOPIC), default=0)
+    if highest > levels:
+        yield Difference(name, f"{levels} levels", f"messages of level {highest}", "consumequeue")
+
+
+_LOOKS: tuple[Callable[[_Folder, Mapping[str, Found]], Iterator[Difference]], ...] = (
+    _sizes, _index, _checksum, _kinds, _switches, _levels,
+)  # fmt: skip

@@ -1,0 +1,166 @@
+"""Queues that the dispatch kernel does not make: light queues, batch queues, and extended units beside the ordinary ones.
+
+Each is kept only where the configuration or the folder says so, and costs nothing elsewhere.  All are made from records
+alone, after the ordinary queues of the same stretch, and a stretch that is dispatched again adds nothing twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from commitlog import CHECK_PLACE, CommitLog, MappedFile, StoredMessage
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from consumequeue import BatchQueues, BatchUnit, ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles
+from consumequeue.ext import ext_folder, is_ext_address
+from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, UNIT
+from storebytes.java_hash import java_hash_code
+
+from .broker_config.topics import LIGHT_PREFIX, Topics
+from .light_queues import light_places
+
+_LIGHT = re.compile(rb"INNER_MULTI_QUEUE_OFFSET\x01")
+BATCH_AT_ONCE = 256
+BASE, COUNT = "INNER_BASE", "INNER_NUM"
+
+
+class SideQueues:
+    """Of one open store.  The dispatcher's thread writes."""
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, topics: Topics, root: str, *, has_light: bool, has_ext: bool,
+        ext_file_size: int | None, batch: BatchQueues,
+    ) -> None:  # fmt: skip
+        """`root`: the store's folder.  `has_light`, `has_ext`: whether light queues and extended units are kept."""
+        self._log = log
+        self._queues = queues
+        self._topics = topics
+        self.batch = batch
+        self.has_light = has_light
+        self.has_ext = has_ext
+        self._ext_root = os.path.join(root, "consumequeue_ext")
+        self._ext_file_size = ext_file_size or EXT_FILE_SIZE_DEFAULT
+        self._ext_files = QueueFiles(queues.disk, writable=queues.files.writable)
+        self._writers: dict[tuple[str, int], ExtWriter] = {}
+        self.is_left_out: Callable[[str], bool] = lambda _topic: False
+
+    # Dispatch
+
+    def dispatch(self, file: MappedFile, start: int, stop: int) -> None:
+        """Whole records of one file, from place `start` to before `stop`."""
+        has_light = self.has_light and _LIGHT.search(self._log.queue.view(file)[start:stop]) is not None
+        if not has_light and not self.has_batch_topics:
+            return
+        for message in self._messages(file, start, stop):
+            if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+                continue
+            if self.is_batch_topic(message.topic):
+                self._add_batch(message)
+            if has_light:
+                self._add_light(message)
+
+    @property
+    def has_batch_topics(self) -> bool:
+        """Whether any topic has batch queues."""
+        return self.batch.is_used or any(self.is_batch_topic(name) for name in self._topics.names())
+
+    def is_batch_topic(self, topic: str) -> bool:
+        """By its attribute, or by the queues it has."""
+        config = self._topics.get(topic)
+        return (config is not None and config.is_batch) or self.batch.knows(topic)
+
+    def _messages(self, file: MappedFile, start: int, stop: int) -> Iterator[StoredMessage]:
+        reader = self._log.reader(file)
+        at, why = start, "full"
+        while why == "full" and at < stop:
+            messages, at, why = reader.decode_range(at, stop, BATCH_AT_ONCE, CHECK_PLACE)
+            yield from messages
+
+    def _add_light(self, message: StoredMessage) -> None:
+        """A unit in each light queue, at the queue's end: the place is what a reader sees, the number only says where it was
+        meant to be (section 10).
+        """
+        unit = UNIT.pack(message.physical_offset, message.size, _tags_code(message))
+        for name, offset in light_places(message):
+            queue = self._queues.get_or_add(name, 0)
+            if message.physical_offset + message.size > queue.max_physical_offset:
+                queue.append_run(queue.max_offset if queue.starts else offset, unit)
+
+    def _add_batch(self, message: StoredMessage) -> None:
+        """A unit that says how many messages the record holds."""
+        pairs = message.all_properties
+        has_both = BASE in pairs and COUNT in pairs
+        base = int(pairs[BASE]) if has_both else message.queue_offset
+        count = int(pairs[COUNT]) if has_both else 1
+        unit = BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
+        if unit.is_valid:
+            self.batch.get_or_add(message.topic, message.queue_id).append(unit)
+
+    # Extended units
+
+    def extended(self, queue: ConsumeQueue, units: memoryview, file: MappedFile) -> bytes | memoryview:
+        """The units with addresses in the place of their tags codes, and what they held written to extended units."""
+        if not self.has_ext or queue.topic.startswith(LIGHT_PREFIX):
+            return units
+        writer = self._writer(queue.topic, queue.queue_id)
+        made = bytearray()
+        for physical, size, code in UNIT.iter_unpack(units):
+            message = self._log.reader(file).decode(physical - file.start_offset, CHECK_PLACE)
+            is_new = physical + size > queue.max_physical_offset
+            if is_new and message is not None:
+                code = writer.append(ExtUnit(code, message.store_timestamp_ms, b"", 0))
+            made += UNIT.pack(physical, size, code)
+        return bytes(made)
+
+    def _writer(self, topic: str, queue_id: int) -> ExtWriter:
+        found = self._writers.get((topic, queue_id))
+        if found is None:
+            found = ExtWriter(self._ext_root, topic, queue_id, self._ext_file_size, self._ext_files)
+            self._writers[topic, queue_id] = found
+        return found
+
+    def ext_reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """Of a queue's extended units; None where there are none."""
+        folder = ext_folder(self._ext_root, topic, queue_id)
+        return ConsumeQueueExt(self._queues.disk, folder) if self._queues.disk.stat(folder) is not None else None
+
+    # Recovery and the disk
+
+    def recover(self, physical_offset: int) -> None:
+        """After an unclean stop, with the ordinary queues cut: cut batch queues and extended units too.
+
+        An ordinary queue whose last unit points at an extended one that is not there is taken away, to be made anew.
+        """
+        self.batch.recover()
+        self.batch.truncate(physical_offset)
+        for queue in list(self._queues) if self.has_ext else ():
+            last = queue.unit(queue.max_offset - 1)
+            address = last.tags_code if last is not None and is_ext_address(last.tags_code) else None
+            if not self._writer(queue.topic, queue.queue_id).truncate(address):
+                self._writer(queue.topic, queue.queue_id).truncate(None)
+                self._queues.remove(queue.topic, queue.queue_id)
+
+    def lacks_batch_queues(self) -> bool:
+        """Whether topics are said to have batch queues and there is not one."""
+        return len(self.batch) == 0 and self.has_batch_topics
+
+    def flush(self) -> None:
+        """Sync what was written: extended units before the queues that point at them."""
+        for writer in list(self._writers.values()):
+            writer.flush()
+        self.batch.flush()
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self._ext_files.close()
+        self.batch.close()
+
+
+def has_light_queues(queues: ConsumeQueues) -> bool:
+    """Whether a broker kept light queues here."""
+    return any(topic.startswith(LIGHT_PREFIX) for topic in queues.topics())
+
+
+def _tags_code(message: StoredMessage) -> int:
+    return java_hash_code(message.tags) if message.tags else 0

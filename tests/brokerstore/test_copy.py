@@ -1,0 +1,125 @@
+"""`copy`: chosen topics in a store of their own, which says of them what the old one says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import MessageStore
+from messagestore.broker_config.topics import Topics
+from storageio import REAL_DISK
+from tests.brokerstore.test_repair_commands import tree
+from tests.brokerstore.tool import run
+
+SMALL = ("--commitlog-size", 1 << 20, "--cq-size", 4000, "--index-slots", 1000, "--index-num", 4000)
+KEPT = (
+    "topic", "queue_id", "queue_offset", "body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "store_timestamp_ms",
+    "store_host", "reconsume_times", "prepared_transaction_offset", "properties",
+)  # fmt: skip
+
+
+def said(message: Any) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in KEPT}
+
+
+def check(old: Path, new: Path, topics: set[str]) -> int:
+    """Every message of the topics, at its queue offset, with its times; by key and by time too.  How many."""
+    count = 0
+    with MessageStore.open(old, "r") as before, MessageStore.open(new, "r") as after:
+        assert set(after.topics()) == topics
+        for topic in topics:
+            assert after.queue_ids(topic) == before.queue_ids(topic)
+            for queue_id in after.queue_ids(topic):
+                assert after.min_offset(topic, queue_id) == before.min_offset(topic, queue_id)
+                assert after.max_offset(topic, queue_id) == before.max_offset(topic, queue_id)
+                messages = list(before.read(topic, queue_id))
+                assert [said(one) for one in after.read(topic, queue_id)] == [said(one) for one in messages]
+                count += len(messages)
+                for one in messages[::7]:
+                    at = one.store_timestamp_ms
+                    assert after.offset_by_time(topic, queue_id, at) == before.offset_by_time(topic, queue_id, at)
+                    for key in one.keys:
+                        assert len(after.query(topic, key)) == len(before.query(topic, key))
+    return count
+
+
+@pytest.mark.parametrize("sizes", [(), SMALL])
+@pytest.mark.parametrize(
+    ("name", "topics"),
+    [
+        ("plain", ("HotTopic", "UnicodeTopic", "V6Topic", "TranTopic")),
+        ("broker-live", ("LiveNormal", "LiveFail", "%RETRY%G_fail", "LiveTran")),
+        ("batchcq", ("BcqTopic",)),
+    ],
+)
+def test_chosen_topics_are_copied_whole(
+    fixture_store: Any, tmp_path: Path, name: str, topics: tuple[str, ...], sizes: tuple[Any, ...]
+) -> None:
+    """With the old file sizes and with others; the old folder is not touched, the new one verifies clean."""
+    fixture = fixture_store(name)
+    before = tree(fixture.store)
+    chosen = [part for topic in topics for part in ("--topic", topic)]
+    ran = run("copy", "--json", fixture.store, "--to", tmp_path / "new", *chosen, *sizes)
+    assert (ran.code, ran.talk) == (0, "")
+    assert tree(fixture.store) == before
+    count = check(fixture.store, tmp_path / "new", set(topics))
+    assert ran.json["topics"] == list(topics)
+    assert 0 < count <= ran.json["messages"]
+    assert run("verify", tmp_path / "new").code == 0
+    log = next((tmp_path / "new" / "commitlog").iterdir())
+    assert log.stat().st_size == (1 << 20 if sizes else 65536)
+
+
+def test_groups_go_along(fixture_store: Any, tmp_path: Path) -> None:
+    """Offsets and lag of the copied topics are the old ones; what topics.json and subscriptionGroup.json say too."""
+    fixture = fixture_store("broker-live")
+    ran = run("copy", "--json", fixture.store, "--to", tmp_path / "new", "--topic", "LiveNormal", "--topic", "LiveFail")
+    assert ran.json["groups"] == ["G_fail", "G_part"]
+    rows = run("offsets", "show", "--json", tmp_path / "new").json["offsets"]
+    wanted = run("offsets", "show", "--json", fixture.store).json["offsets"]
+    assert rows == [row for row in wanted if row["topic"] in ("LiveNormal", "LiveFail")]
+    old, new = (Topics(REAL_DISK, str(folder / "config")) for folder in (fixture.store, tmp_path / "new"))
+    assert new.names() == ["LiveFail", "LiveNormal"]
+    assert new.get("LiveNormal") == old.get("LiveNormal")
+    with MessageStore.open(tmp_path / "new", "r+") as store:
+        assert store.engine.retries.group("G_fail").retry_max_times == 1
+
+
+def test_a_copy_goes_on(fixture_store: Any, tmp_path: Path) -> None:
+    """Puts get the next queue offsets."""
+    from commitlog import Message
+
+    fixture = fixture_store("plain")
+    assert run("copy", fixture.store, "--to", tmp_path / "new", "--topic", "HotTopic").code == 0
+    with MessageStore.open(tmp_path / "new", "r+") as store:
+        assert store.put(Message("HotTopic", b"x", queue_id=0)).queue_offset == 705
+
+
+def test_everything(fixture_store: Any, tmp_path: Path) -> None:
+    """`--all`, of a store whose records all lie in queues."""
+    fixture = fixture_store("lmq")
+    assert run("copy", fixture.store, "--to", tmp_path / "new", "--all").code == 0
+    with MessageStore.open(fixture.store, "r") as before, MessageStore.open(tmp_path / "new", "r") as after:
+        assert after.topics() == before.topics()
+        for topic in before.topics():
+            for queue_id in before.queue_ids(topic):
+                found = [message.body for message in after.read(topic, queue_id)]
+                assert found == [message.body for message in before.read(topic, queue_id)]
+
+
+def test_what_cannot_be_copied_is_said(fixture_store: Any, tmp_path: Path) -> None:
+    """An unknown topic, a store that is there, no choice; nothing is made."""
+    fixture = fixture_store("plain")
+    copy = ("copy", fixture.store, "--to", tmp_path / "new")
+    assert run(*copy).code == 2
+    assert run(*copy, "--all", "--topic", "HotTopic").code == 2
+    ran = run(*copy, "--topic", "Nobody")
+    assert ran.code == 2
+    assert "Nobody" in ran.talk
+    assert not (tmp_path / "new").exists()
+    assert run(*copy, "--topic", "HotTopic").code == 0
+    ran = run(*copy, "--topic", "HotTopic")
+    assert ran.code == 3
+    assert "already" in ran.talk

@@ -1,0 +1,192 @@
+"""Topics with batch queues, and batches as clients send them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage, PutRejected
+from tests.messagestore.kit import Clock, crash_copy, open_small, read_all
+
+FILE_SIZE = 46 * 20
+
+
+def open_batch(world: Any, folder: Path, mode: str = "a", **changes: Any) -> Any:
+    store = open_small(world, folder, mode, mapper_file_size_batch_consume_queue=FILE_SIZE, **changes)
+    if mode != "r":
+        store.create_topic("B", 2, attributes={"queue.type": "BatchCQ"})
+    return store
+
+
+def put_inner(world: Any, store: Any, count: int | str, topic: str = "B", sys_flag: int = 0x80) -> Any:
+    message = world.commitlog.Message(
+        topic,
+        b"%s messages" % str(count).encode(),
+        queue_id=0,
+        sys_flag=sys_flag,
+        tags="paid",
+        properties={"INNER_NUM": str(count)},
+    )
+    return store.put(message)
+
+
+def units(store: Any) -> list[tuple[int, int]]:
+    store.engine.settle()
+    return [(unit.base_offset, unit.batch_size) for unit in store.engine.side.batch.get("B", 0).units()]
+
+
+def test_a_record_counts_for_as_many_as_it_holds(world: Any, tmp_path: Path) -> None:
+    """Numbers, properties and units of 46 bytes as in a real store (fixture batchcq); no ordinary queue is made."""
+    clock = Clock()
+    with open_batch(world, tmp_path / "s", clock=clock) as store:
+        for count, base in ((8, 0), (1, 8), (3, 9)):
+            result = put_inner(world, store, count)
+            assert result.queue_offset == base
+            stored = store.message_at(result.physical_offset)
+            assert (stored.properties["INNER_BASE"], stored.properties["INNER_NUM"]) == (str(base), str(count))
+        plain = store.put(world.commitlog.Message("B", b"alone", queue_id=0))
+        assert plain.queue_offset == 12
+        assert units(store) == [(0, 8), (8, 1), (9, 3), (12, 1)]
+        last = store.engine.side.batch.get("B", 0).last_unit
+        assert (last.physical_offset, last.size_bytes) == (plain.physical_offset, plain.size_bytes)
+        assert (last.store_timestamp_ms, last.compacted_offset, last.reserved) == (clock.now_ms, -1, 0)
+        assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, 13)
+        assert store.engine.queues.get("B", 0) is None
+        assert not (tmp_path / "s" / "consumequeue" / "B").exists()
+
+
+def test_reading_gives_one_record_a_batch(world: Any, tmp_path: Path) -> None:
+    """From any queue offset inside of it; pages, tags and times too."""
+    clock = Clock()
+    with open_batch(world, tmp_path / "s", clock=clock) as store:
+        for count in (4, 2, 5):
+            put_inner(world, store, count)
+            clock.now_ms += 1000
+        assert len(list(store.read("B", 0))) == 3
+        assert len(list(store.read("B", 0, start=5))) == 2
+        page = store.get("B", 0, 5, tags={"paid"})
+        assert (page.status.value, len(page.messages), page.next_offset) == ("FOUND", 2, 11)
+        assert store.get("B", 0, 5, tags={"other"}).status.value == "NO_MATCHED_MESSAGE"
+        assert store.get("B", 0, 11).status.value == "OFFSET_OVERFLOW_ONE"
+        assert store.offset_by_time("B", 0, clock.now_ms - 2000) == 4
+        assert len(read_all(store, "B")) == 3
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
+    """Over several queue files; after a kill what was not written is made again, also with the whole folder gone."""
+    folder = tmp_path / "s"
+    total = 0
+    for part in range(3):
+        with open_batch(world, folder) as store:
+            for count in range(1, 20):
+                assert put_inner(world, store, count).queue_offset == total
+                total += count
+            wanted = units(store)
+            if is_killed:
+                folder = crash_copy(folder, tmp_path / f"killed-{part}")
+                if part:
+                    shutil.rmtree(folder / "batchconsumequeue")
+    with open_batch(world, folder, "r+") as store:
+        assert units(store) == wanted
+        assert store.max_offset("B", 0) == total
+        assert len(wanted) == 57
+    assert len(list((folder / "batchconsumequeue" / "B" / "0").iterdir())) == 3
+
+
+def test_a_broken_batch_queue_is_cut_and_made_again(world: Any, tmp_path: Path) -> None:
+    """Half of a unit lost with the machine."""
+    with open_batch(world, tmp_path / "s") as store:
+        for _ in range(30):
+            put_inner(world, store, 3)
+        wanted = units(store)
+        copy = crash_copy(tmp_path / "s", tmp_path / "killed")
+    last = sorted((copy / "batchconsumequeue" / "B" / "0").iterdir())[-1]
+    data = bytearray(last.read_bytes())
+    data[46 * 7 + 3 : 46 * 9] = bytes(46 * 2 - 3)
+    last.write_bytes(bytes(data))
+    with open_batch(world, copy, "r+") as store:
+        assert units(store) == wanted
+
+
+def test_what_does_not_fit_together_is_refused(world: Any, tmp_path: Path) -> None:
+    """The flag without a number, a number without the flag, either on an ordinary topic, no number at all."""
+    with open_batch(world, tmp_path / "s") as store:
+        illegal = world.commitlog.PutStatus.MESSAGE_ILLEGAL
+        for arguments in ((3, "B", 0), (3, "T", 0x80), (3, "T", 0), ("many", "B", 0x80), (0, "B", 0x80), (40000, "B", 0x80)):
+            with pytest.raises(PutRejected) as error:
+                put_inner(world, store, *arguments)
+            assert error.value.status == illegal, arguments
+        with pytest.raises(PutRejected):
+            store.put(world.commitlog.Message("B", b"x", queue_id=0, sys_flag=0x80))
+        assert store.max_offset("B", 0) == 0
+        store.put(world.commitlog.Message("T", b"x", queue_id=0))
+        store.engine.settle()
+        with pytest.raises(InvalidMessage):
+            store.create_topic("T", attributes={"queue.type": "BatchCQ"})
+
+
+def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) -> None:
+    """Many, a batch and columns to a topic with batch queues: one number each."""
+    with open_batch(world, tmp_path / "s") as store:
+        put_inner(world, store, 5)
+        store.put_many([world.commitlog.Message("B", b"x", queue_id=0, properties={"a": "b"}) for _ in range(3)])
+        store.put_batch("B", 0, [world.commitlog.Message("B", b"x") for _ in range(3)])
+        store.append_columns("B", 0, [b"x"] * 3)
+        put_inner(world, store, 2)
+        assert units(store) == [(0, 5), *((offset, 1) for offset in range(5, 14)), (14, 2)]
+
+
+def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> None:
+    """Found by their folder, since that store has no topics.json."""
+    fixture = fixture_store("batchcq", own=True)
+    truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
+    with open_small(world, fixture.store, "r+") as store:
+        for (topic, queue_id), queue in truth.items():
+            store.create_topic(topic, attributes={"queue.type": "BatchCQ"})
+            message = world.commitlog.Message(topic, b"ours", queue_id=queue_id, sys_flag=0x80, properties={"INNER_NUM": "4"})
+            assert store.put(message).queue_offset == queue["maxOffset"]
+            assert store.put(world.commitlog.Message(topic, b"ours", queue_id=queue_id)).queue_offset == queue["maxOffset"] + 4
+            assert [message.body for message in list(store.read(topic, queue_id))[-2:]] == [b"ours", b"ours"]
+
+
+# Batches on the wire
+
+
+def test_a_batch_as_a_client_sends_it(world: Any, tmp_path: Path) -> None:
+    """Members become records of their own; the batch's properties stand behind each one's, and the later value counts."""
+    wire = world.module("messagestore.broker_services.wire_batch")
+    members = [world.commitlog.Message("T", b"%d" % number, keys=[f"k{number}"], flag=number) for number in range(5)]
+    members[0].properties = {"UNIQ_KEY": "own"}
+    data = wire.encode_wire_batch(members)
+    with open_small(world, tmp_path / "s") as store:
+        result = store.put_wire_batch("T", 1, data, properties=b"UNIQ_KEY\x01batch\x02WAIT\x01true\x02", born_timestamp_ms=7)
+        assert result.message_count == 5
+        found = list(store.read("T", 1))
+        assert [(one.body, one.flag, one.keys, one.born_timestamp_ms) for one in found] == [
+            (b"%d" % number, number, [f"k{number}"], 7) for number in range(5)
+        ]
+        assert {one.all_properties["UNIQ_KEY"] for one in found} == {"batch"}
+        assert found[0].properties_raw.count(b"UNIQ_KEY") == 2
+        assert len(store.query("T", "batch")) == 5
+
+
+def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_path: Path) -> None:
+    """No length is trusted, and nothing is written of a batch that is wrong anywhere."""
+    wire = world.module("messagestore.broker_services.wire_batch")
+    data = wire.encode_wire_batch([world.commitlog.Message("T", b"body", tags="t") for _ in range(3)])
+    size = len(data) // 3
+    with open_small(world, tmp_path / "s") as store:
+        for cut in range(len(data)):
+            if cut % size or not cut:
+                with pytest.raises(InvalidMessage):
+                    store.put_wire_batch("T", 0, data[:cut])
+        for place in (0, 1, 2, 3, 16, 17, 18, 19, size - 9, size - 8):
+            hurt = bytearray(data)
+            hurt[place] ^= 0x81
+            with pytest.raises(InvalidMessage):
+                store.put_wire_batch("T", 0, bytes(hurt))
+        assert store.log_end == 0

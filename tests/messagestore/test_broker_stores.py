@@ -1,0 +1,191 @@
+"""Folders of whole brokers and of rarer queue kinds, read whole, checked, and made again from the log."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore.mending.verification import verify_store
+from tests.messagestore.kit import files_below, open_small
+from tests.messagestore.test_fixtures import check_answers
+
+BROKERS = ("broker-live", "broker-ext")
+OTHERS = ("lmq", "batchcq", "cqext")
+ALL = (*BROKERS, *OTHERS)
+EXT_SIZES = {"broker-ext": 4096, "cqext": 2048}
+
+
+def open_quiet(world: Any, folder: Path, mode: str = "r", **changes: Any) -> Any:
+    """Nothing is delivered: these brokers stopped long ago."""
+    return open_small(world, folder, mode, deliver_delayed=False, enabled_append_prop_crc=False, **changes)
+
+
+def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
+    """Every queue, unit, message, query and search by time is what the real store said."""
+    for queue in truth["queues"]:
+        name = queue["topic"], queue["queueId"]
+        assert (store.min_offset(*name), store.max_offset(*name)) == (queue["minOffset"], queue["maxOffset"]), name
+        assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"], name
+        if "batchCq" in queue:
+            found = [tuple(unit)[:7] for unit in store.engine.side.batch.get(*name).units()]
+            assert found == [tuple(unit) for unit in queue["batchCq"]]
+        else:
+            check_units(store, name, queue)
+    for wanted in truth["messages"]:
+        found = store.message_at(wanted["physicalOffset"])
+        assert found.body == base64.b64decode(wanted["body"] or "")
+        assert (found.topic, found.queue_id, found.queue_offset) == (wanted["topic"], wanted["queueId"], wanted["queueOffset"])
+        assert (found.sys_flag, found.reconsume_times) == (wanted["sysFlag"], wanted["reconsumeTimes"])
+        assert found.prepared_transaction_offset == wanted["preparedTransactionOffset"]
+        assert (found.store_timestamp_ms, found.message_id) == (wanted["storeTimestamp"], wanted["msgId"])
+        assert found.all_properties == wanted["properties"]
+
+
+def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> None:
+    """The units, with what extended ones hold in the place of their addresses."""
+    units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
+    reader = store.engine.side.ext_reader(*name)
+    if reader is not None:
+        assert [list(reader.unit(code)[1:2]) for _, _, code in units if reader.unit(code)] == [
+            unit[1:2] for unit in queue["ext"] if unit
+        ]
+        bitmaps = [base64.b64decode(unit[2] or "") for unit in queue["ext"] if unit]
+        assert [reader.unit(code).bitmap for _, _, code in units if reader.unit(code)] == bitmaps
+        units = [(physical, size, reader.tags_code(code)) for physical, size, code in units]
+    assert units == [tuple(unit) for unit in queue["cq"]], name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
+    """Read whole, read-only."""
+    fixture = fixture_store(name, own=True)
+    before = files_below(fixture.store)
+    with open_quiet(world, fixture.store) as store:
+        check_store(world, store, fixture.truth())
+        check_answers(world, store, fixture.truth())
+    assert files_below(fixture.store) == before
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_they_verify_clean(fixture_store: Any, name: str) -> None:
+    """Every record, unit, item, and every number in config/."""
+    report = verify_store(str(fixture_store(name).store))
+    assert report.problems == []
+    assert report.units > 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, fixture_store: Any, name: str) -> None:
+    """Log and queues of every kind to the byte."""
+    fixture = fixture_store(name, own=True)
+    parts = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "config")
+    before = {part: files_below(fixture.store / part) for part in parts if (fixture.store / part).exists()}
+    with open_quiet(world, fixture.store, "r+") as store:
+        check_store(world, store, fixture.truth())
+    assert {part: files_below(fixture.store / part) for part in before} == before
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_store: Any, name: str) -> None:
+    """To the byte where the log holds all that is in them; bitmaps of filters are in no log.  A deleted topic stays away."""
+    fixture = fixture_store(name, own=True)
+    parts = ("consumequeue", "batchconsumequeue")
+    before = {part: files_below(fixture.store / part) for part in parts if (fixture.store / part).exists()}
+    kept_ext = (fixture.store / "consumequeue_ext").exists()
+    attributes = {}
+    for part in (*parts, "consumequeue_ext"):
+        if (fixture.store / part).exists():
+            attributes |= {entry.name: part for entry in (fixture.store / part).iterdir()} if part.startswith("batch") else {}
+            shutil.rmtree(fixture.store / part)
+    (fixture.store / "abort").touch()
+    for topic in attributes:
+        (fixture.store / "batchconsumequeue" / topic).mkdir(parents=True)  # all that says so where there is no topics.json
+    light = {"enable_multi_dispatch": True} if name == "lmq" else {}
+    with open_quiet(world, fixture.store, "r+", mapper_file_size_batch_consume_queue=920, **light) as store:
+        assert "LiveGone" not in store.topics()
+        for queue in fixture.truth()["queues"]:
+            found = [message.physical_offset for message in store.read(queue["topic"], queue["queueId"])]
+            assert found == queue["getMessagePhyOffsets"]
+    assert any(True for _ in before)
+    if not kept_ext:
+        assert {part: files_below(fixture.store / part) for part in before} == before
+
+
+@pytest.mark.parametrize("name", sorted(EXT_SIZES))
+def test_extended_units_are_made_again_with_the_queues(world: Any, fixture_store: Any, name: str) -> None:
+    """Tags codes and times; a bitmap is the broker's own and empty here, which a broker takes for "look at the message"."""
+    fixture = fixture_store(name, own=True)
+    for part in ("consumequeue", "consumequeue_ext"):
+        shutil.rmtree(fixture.store / part)
+    (fixture.store / "abort").touch()
+    size = EXT_SIZES[name]
+    changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": size}
+    with open_quiet(world, fixture.store, "r+", **changes) as store:
+        for queue in fixture.truth()["queues"]:
+            key = queue["topic"], queue["queueId"]
+            if not queue["cq"]:
+                continue
+            reader = store.engine.side.ext_reader(*key)
+            units = [tuple(unit) for _, unit in store.engine.queues.get(*key).units()]
+            found = [(physical, place, reader.unit(code).tags_code) for physical, place, code in units]
+            assert found == [tuple(unit) for unit in queue["cq"]]
+            assert [reader.unit(code).store_timestamp_ms for _, _, code in units] == [
+                unit[1] for unit in queue["ext"] if unit
+            ] or name == "cqext"
+    assert {path.stat().st_size for path in (fixture.store / "consumequeue_ext").rglob("0*") if path.is_file()} == {size}
+
+
+@pytest.mark.parametrize("name", sorted(EXT_SIZES))
+def test_tags_are_found_through_extended_units(world: Any, fixture_store: Any, name: str) -> None:
+    """A filter by tag sees what the queue would have held."""
+    fixture = fixture_store(name)
+    with open_quiet(world, fixture.store) as store:
+        for queue in fixture.truth()["queues"]:
+            wanted: dict[str, list[int]] = {}
+            for message in store.read(queue["topic"], queue["queueId"]):
+                if message.tags and queue["topic"] != "SCHEDULE_TOPIC_XXXX":  # whose units hold times
+                    wanted.setdefault(message.tags, []).append(message.physical_offset)
+            for tag, offsets in wanted.items():
+                got, at = [], 0
+                while at < queue["maxOffset"]:
+                    page = store.get(queue["topic"], queue["queueId"], at, tags={tag})
+                    got += [message.physical_offset for message in page.messages]
+                    at = page.next_offset
+                assert got == offsets
+
+
+def test_a_brokers_folder_with_extended_units_goes_on_with_them(world: Any, fixture_store: Any) -> None:
+    """What is put gets extended units behind the broker's, across their files, killed or not."""
+    fixture = fixture_store("cqext", own=True)
+    with open_quiet(world, fixture.store, "r+") as store:
+        for number in range(200):
+            store.put(world.commitlog.Message("ExtTopic", b"%d" % number, queue_id=0, tags="paid"))
+        store.engine.settle()
+        copy = fixture.folder / "killed"
+        shutil.copytree(fixture.store, copy)
+    for folder in (fixture.store, copy):
+        with open_quiet(world, folder, "r+") as store:
+            reader = store.engine.side.ext_reader("ExtTopic", 0)
+            units = [unit for _, unit in store.engine.queues.get("ExtTopic", 0).units(130)]
+            assert len(units) == 200
+            assert {reader.tags_code(unit.tags_code) for unit in units} == {3433164}
+            assert len({unit.tags_code for unit in units}) == 200
+            assert len(store.get("ExtTopic", 0, 130, tags={"paid"}).messages) > 0
+
+
+@pytest.mark.parametrize("name", BROKERS)
+def test_consumers_stand_where_the_broker_says(world: Any, fixture_store: Any, name: str) -> None:
+    """Offsets and lag of every group and queue, against the broker's own statistics."""
+    fixture = fixture_store(name)
+    truth = fixture.truth()
+    with open_quiet(world, fixture.store) as store:
+        table = truth["configFiles"]["consumerOffset.json"]["offsetTable"]
+        for key, offsets in table.items():
+            parts = key.split("@")
+            if len(parts) == 2:
+                found = store.committed_offsets(*parts)
+                assert {str(queue_id): offset for queue_id, offset in found.items()} == offsets

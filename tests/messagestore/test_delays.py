@@ -1,0 +1,290 @@
+"""Delayed messages: how they wait, when they come, and that each comes once whatever is killed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage, PutRejected
+from tests.messagestore.kit import Clock, crash_copy, open_small, read_all, until
+from tests.messagestore.writers import Writer, log_files
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
+
+def put_delayed(world: Any, store: Any, number: int, level: int, **fields: Any) -> Any:
+    message = world.commitlog.Message(
+        "T", b"%d" % number, queue_id=number % 2, keys=[f"k{number}"], tags="paid", properties={"DELAY": str(level)}, **fields
+    )
+    return store.put(message)
+
+
+def deliver(store: Any) -> None:
+    """What the housekeeper does, here and now."""
+    store.engine.settle()
+    with store.engine.housekeeper.guard:
+        store.engine.delays.deliver_due()
+    store.engine.settle()
+
+
+def came(store: Any) -> list[int]:
+    return sorted(int(message.body) for queue_id in store.queue_ids("T") for message in store.read("T", queue_id))
+
+
+def open_idle(world: Any, folder: Path, clock: Any = None, **changes: Any) -> Any:
+    """A store whose housekeeper delivers nothing by itself."""
+    return open_small(world, folder, clock=clock, deliver_delayed=False, **changes)
+
+
+@pytest.mark.parametrize("level", [1, 2, 6, 18, 19, 1000])
+def test_a_delayed_message_waits_as_a_real_broker_has_it(world: Any, tmp_path: Path, level: int) -> None:
+    """Topic, queue, properties and due time in the unit (fixture broker-ext); a level above the last is brought down."""
+    clock = Clock()
+    real = min(level, 18)
+    with open_idle(world, tmp_path / "s", clock) as store:
+        result = put_delayed(world, store, 7, level)
+        store.engine.settle()
+        stored = store.message_at(result.physical_offset)
+        assert (stored.topic, stored.queue_id) == (SCHEDULE, real - 1)
+        wanted = {"DELAY": str(real), "REAL_TOPIC": "T", "REAL_QID": "1", "KEYS": "k7", "TAGS": "paid"}
+        assert stored.properties == wanted
+        unit = store.engine.queues.get(SCHEDULE, real - 1).unit(0)
+        assert unit.tags_code == clock.now_ms + 1000 * LEVELS_S[real - 1]
+        assert came(store) == []
+        assert store.engine.topics.get(SCHEDULE).write_queues == 18
+
+
+def test_a_message_comes_when_it_is_due_and_not_before(world: Any, tmp_path: Path) -> None:
+    """With a clock that the test moves: one millisecond early nothing, on time all of it, once."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for level in range(1, 19):
+            put_delayed(world, store, level, level)
+        for level, seconds in enumerate(LEVELS_S, 1):
+            clock.now_ms = 1_700_000_000_000 + 1000 * seconds - 1
+            deliver(store)
+            assert came(store) == list(range(1, level))
+            clock.now_ms += 1
+            for _ in range(2):
+                deliver(store)
+                assert came(store) == list(range(1, level + 1))
+
+
+def test_a_delivered_message_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
+    """Its properties are kept on the disk, its tags code is its tags' again, born time and tries too; the store time is new."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_delayed(world, store, 7, 1, born_timestamp_ms=77, born_host="1.2.3.4:5", reconsume_times=2, flag=9)
+        clock.now_ms += 1000
+        deliver(store)
+        (found,) = store.read("T", 1)
+        assert found.properties == {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "1", "KEYS": "k7", "TAGS": "paid"}
+        assert (found.born_timestamp_ms, found.born_host, found.reconsume_times, found.flag) == (77, "1.2.3.4:5", 2, 9)
+        assert found.store_timestamp_ms == clock.now_ms
+        assert store.engine.queues.get("T", 1).unit(0).tags_code == 3433164  # Java's hash of "paid"
+        assert [message.body for message in store.query("T", "k7")] == [b"7"]
+        assert [message.body for message in store.get("T", 1, 0, tags={"paid"}).messages] == [b"7"]
+
+
+def test_the_housekeeper_delivers_by_itself(world: Any, tmp_path: Path) -> None:
+    """A second's delay takes a second, of the real clock."""
+    with open_small(world, tmp_path / "s") as store:
+        began = time.monotonic()
+        put_delayed(world, store, 0, 1)
+        until(lambda: came(store) == [0])
+        assert time.monotonic() - began >= 0.95
+
+
+def test_a_due_time_that_nobody_can_mean_is_now(world: Any, tmp_path: Path) -> None:
+    """A clock that was set back: who waits longer than his level does is due, as in the broker."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_delayed(world, store, 0, 3)
+        clock.now_ms -= 3600_000
+        deliver(store)
+        assert came(store) == [0]
+
+
+def test_what_waited_over_a_restart_comes_after_it(world: Any, tmp_path: Path) -> None:
+    """Progress is in delayOffset.json, by level, as the broker writes it."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for number in range(6):
+            put_delayed(world, store, number, 1 if number < 4 else 2)
+        clock.now_ms += 1000
+        deliver(store)
+        assert came(store) == [0, 1, 2, 3]
+    text = (tmp_path / "s" / "config" / "delayOffset.json").read_text()
+    assert '"offsetTable":{1:4' in text
+    clock.now_ms += 4000
+    with open_idle(world, tmp_path / "s", clock) as store:
+        deliver(store)
+        assert came(store) == list(range(6))
+
+
+@pytest.mark.parametrize("persisted", [0, 3, 7])
+def test_killed_after_a_delivery_and_before_the_offset_was_written(world: Any, tmp_path: Path, persisted: int) -> None:
+    """The log says what was delivered: nothing comes twice, nothing is left out, equal messages among them."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for number in range(10):
+            put_delayed(world, store, number if number < 8 else 0, 1, born_timestamp_ms=5)  # the last ones equal the first
+            clock.now_ms += 100
+        for moment in range(10):
+            clock.now_ms = 1_700_000_001_000 + 100 * moment
+            deliver(store)
+            if moment == persisted:
+                store.engine.delays.persist()
+            copy = crash_copy(tmp_path / "s", tmp_path / f"killed-{moment}")
+            with open_idle(world, copy, clock) as again:
+                before = came(again)
+                deliver(again)
+                assert came(again) == before, moment
+                clock.now_ms += 5000
+                deliver(again)
+                assert came(again) == sorted([*range(8), 0, 0])
+                clock.now_ms -= 5000
+            shutil.rmtree(copy)
+
+
+def test_the_note_of_an_older_time_is_no_harm(world: Any, tmp_path: Path) -> None:
+    """A real broker that worked on the folder since wrote delayOffset.json and not our note: the log decides again."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for number in range(6):
+            put_delayed(world, store, number, 1)
+        clock.now_ms += 1000
+        deliver(store)
+    note = tmp_path / "s" / "brokerstore" / "delays.json"
+    for text in ('{"position": 0, "offsets": {}}', '{"position": 99999999, "offsets": {"1": 0}}', "{", '{"position": []}'):
+        copy = crash_copy(tmp_path / "s", tmp_path / "other")
+        (copy / "brokerstore" / note.name).write_text(text)
+        (copy / "abort").touch()
+        with open_idle(world, copy, clock) as store:
+            deliver(store)
+            assert came(store) == list(range(6)), text
+        shutil.rmtree(copy)
+
+
+KILLED = """
+with open_store(root, enabled_append_prop_crc=True, flush_delay_offset_interval_ms=50) as store:
+    said("open")
+    number = int(told())
+    while True:
+        store.put(Message("T", b"%d" % number, queue_id=0, properties={"DELAY": "1", "n": str(number)}))
+        number += 1
+        if number % 20 == 0:
+            said(number)
+            time.sleep(0.01)
+"""
+
+
+def test_killed_again_and_again_while_it_delivers(tmp_path: Path) -> None:
+    """SIGKILL at any time, opened again: every message that was acknowledged comes, each once."""
+    from messagestore import MessageStore
+
+    number = 0
+    for _ in range(3):
+        with Writer(tmp_path / "s", KILLED) as writer:
+            assert writer.hear() == "open"
+            writer.tell(str(number))
+            began = time.monotonic()
+            while time.monotonic() - began < 1.3:
+                number = int(writer.hear())
+            number += 1000  # so that what was put and not said keeps its own numbers
+    with MessageStore.open(tmp_path / "s", "r+") as store:
+        waiting = sorted(int(message.body) for message in read_all(store, SCHEDULE, 0))
+        assert len(waiting) > 100
+        assert len(set(waiting)) == len(waiting)
+        until(lambda: store.max_offset("T", 0) >= len(waiting))
+        assert sorted(int(message.body) for message in store.read("T", 0)) == waiting
+    assert log_files(tmp_path / "s")
+
+
+def test_what_is_no_level_is_refused(world: Any, tmp_path: Path) -> None:
+    """Text where a broker reads a number would end its log; 0 and less is no delay; a batch takes none."""
+    with open_idle(world, tmp_path / "s") as store:
+        for text in ("soon", "1.5", " 1", "99999999999"):
+            with pytest.raises(InvalidMessage):
+                store.put(world.commitlog.Message("T", b"x", properties={"DELAY": text}))
+        for text in ("0", "-1"):
+            result = store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={"DELAY": text}))
+            assert store.message_at(result.physical_offset).topic == "T"
+        delayed = world.commitlog.Message("T", b"x", properties={"DELAY": "1"})
+        with pytest.raises(PutRejected) as error:
+            store.put_batch("T", 0, [delayed])
+        assert error.value.status == world.commitlog.PutStatus.MESSAGE_ILLEGAL
+
+
+def test_many_at_once_delayed_and_not(world: Any, tmp_path: Path) -> None:
+    """`put_many` and `put_async` send each where it belongs."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        messages = [
+            world.commitlog.Message("T", b"%d" % number, queue_id=0, properties={"DELAY": "1"} if number % 2 else {"a": "b"})
+            for number in range(10)
+        ]
+        assert store.put_many(messages).message_count == 10
+        store.put_async(world.commitlog.Message("T", b"11", queue_id=0, properties={"DELAY": "1"})).result(10)
+        assert came(store) == [0, 2, 4, 6, 8]
+        clock.now_ms += 1000
+        deliver(store)
+        assert came(store) == [*range(10), 11]
+
+
+def test_prepared_and_rolled_back_records_of_old_logs_are_not_delayed(world: Any, tmp_path: Path) -> None:
+    """Only those of no transaction, or committed ones, are (section 9)."""
+    with open_idle(world, tmp_path / "s") as store:
+        for flag, topic in ((0x4, "T"), (0xC, "T"), (0x8, SCHEDULE), (0, SCHEDULE)):
+            result = store.put(world.commitlog.Message("T", b"x", queue_id=0, sys_flag=flag, properties={"DELAY": "1"}))
+            assert store.message_at(result.physical_offset).topic == topic
+
+
+def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path) -> None:
+    """Without a backup the log is asked what was delivered; with a broken backup too nothing is delivered, and nothing lost."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_delayed(world, store, 0, 1)
+        clock.now_ms += 1000
+        deliver(store)
+        put_delayed(world, store, 1, 1)
+    path = tmp_path / "s" / "config" / "delayOffset.json"
+    path.write_text("{")
+    clock.now_ms += 1000
+    backup = path.with_name(path.name + ".bak")
+    backup.write_text("{")
+    with open_idle(world, tmp_path / "s", clock) as store:
+        deliver(store)
+        assert came(store) == [0]
+    backup.unlink()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        deliver(store)
+        assert came(store) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
+def test_a_real_brokers_pending_messages_are_delivered_by_us(world: Any, fixture_store: Any, name: str) -> None:
+    """Levels 6, 12 and 18 were pending when the broker stopped; those of 1 to 3 were delivered and do not come again."""
+    fixture = fixture_store(name, own=True)
+    pending = [
+        message
+        for message in fixture.truth()["messages"]
+        if message["topic"] == SCHEDULE and message["properties"]["DELAY"] in ("6", "12", "18")
+    ]
+    before = [message for message in fixture.truth()["messages"] if message["topic"] == "LiveDelay"]
+    with open_idle(world, fixture.store, Clock(2_000_000_000_000)) as store:
+        deliver(store)
+        found = list(store.read("LiveDelay", 0))
+        assert len(found) == len(before) + len(pending)
+        assert sorted(message.all_properties["UNIQ_KEY"] for message in found[len(before) :]) == sorted(
+            message["properties"]["UNIQ_KEY"] for message in pending
+        )
+    (fixture.store / "abort").touch()
+    with open_idle(world, fixture.store, Clock(2_000_000_000_000)) as store:
+        deliver(store)
+        assert len(list(store.read("LiveDelay", 0))) == len(found)

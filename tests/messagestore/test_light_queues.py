@@ -1,0 +1,196 @@
+"""Light queues (LMQ): numbers at the put, units by the dispatcher, and a limit that is kept."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import PutRejected
+from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, read_all
+from tests.messagestore.test_delays import deliver
+
+NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+
+
+def open_light(world: Any, folder: Path, mode: str = "a", **changes: Any) -> Any:
+    return open_small(world, folder, mode, **({"enable_lmq": True} | changes))
+
+
+def put_light(world: Any, store: Any, number: int, *names: str, **fields: Any) -> Any:
+    properties = {NAMES: ",".join(f"%LMQ%{name}" for name in names)} if names else None
+    message = world.commitlog.Message("T", b"%d" % number, queue_id=0, tags="paid", properties=properties, **fields)
+    return store.put(message)
+
+
+def bodies(store: Any, name: str) -> list[int]:
+    return [int(message.body) for message in store.read(f"%LMQ%{name}", 0)]
+
+
+def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> None:
+    """By the numbers of the record, and by the queues themselves; the topic's own queue too."""
+    with open_light(world, tmp_path / "s") as store:
+        for number in range(300):
+            names = [name for name, step in (("a", 1), ("b", 2), ("c", 7)) if number % step == 0]
+            result = put_light(world, store, number, *names)
+            wanted = ",".join(str(number // step) for step in (1, 2, 7) if number % step == 0)
+            assert store.message_at(result.physical_offset).all_properties[NUMBERS] == wanted
+        assert bodies(store, "a") == list(range(300))
+        assert bodies(store, "b") == list(range(0, 300, 2))
+        assert bodies(store, "c") == list(range(0, 300, 7))
+        assert len(read_all(store, "T")) == 300
+        assert [message.body for message in store.get("%LMQ%c", 0, 0, tags={"paid"}).messages][:2] == [b"0", b"7"]
+
+
+def test_the_numbers_are_the_last_property(world: Any, tmp_path: Path) -> None:
+    """As in a real store's records (fixture lmq), and an old one is replaced."""
+    with open_light(world, tmp_path / "s", enabled_append_prop_crc=False) as store:
+        message = world.commitlog.Message("T", b"1", properties={NUMBERS: "99", NAMES: "%LMQ%a", "z": "y"}, queue_id=0)
+        result = store.put(message)
+        raw = store.message_at(result.physical_offset).properties_raw
+        assert raw.endswith(f"{NUMBERS}\x010\x02".encode())
+        assert raw.count(NUMBERS.encode()) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
+    """From the queues' lengths; after a kill the units that were not written are made again."""
+    folder = tmp_path / "s"
+    for part in range(3):
+        with open_light(world, folder) as store:
+            for number in range(100 * part, 100 * part + 100):
+                put_light(world, store, number, "a")
+            assert bodies(store, "a") == list(range(100 * part + 100))
+            if is_killed:
+                folder = crash_copy(folder, tmp_path / f"killed-{part}")
+                shutil.rmtree(folder / "consumequeue" / "%LMQ%a" / "0") if part == 1 else None
+    with open_light(world, folder, "r") as store:
+        assert bodies(store, "a") == list(range(300))
+
+
+def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: Any, tmp_path: Path) -> None:
+    """The folder's own list says that there were some, so also a store opened with no word of light queues makes them."""
+    with open_light(world, tmp_path / "s") as store:
+        for number in range(50):
+            put_light(world, store, number, "a", "b")
+    before = files_below(tmp_path / "s" / "consumequeue")
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    (tmp_path / "s" / "abort").touch()
+    with open_small(world, tmp_path / "s"):
+        pass
+    assert files_below(tmp_path / "s" / "consumequeue") == before
+
+
+def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
+    """LMQ_CONSUME_QUEUE_NUM_EXCEEDED, nothing written; known queues go on, after a restart too."""
+    status = world.commitlog.PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
+    for part in range(2):
+        with open_light(world, tmp_path / "s", max_lmq_consume_queue_num=3) as store:
+            put_light(world, store, 0, "a", "b")
+            put_light(world, store, 1, "c")
+            end = store.log_end
+            for names in (("d",), ("a", "d"), ("d", "e")):
+                with pytest.raises(PutRejected) as error:
+                    put_light(world, store, 2, *names)
+                assert error.value.status == status
+            assert (
+                store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={NAMES: "%LMQ%d"}), check=False).status
+                is status
+            )
+            assert store.log_end == end
+            put_light(world, store, 3, "a", "b", "c")
+            assert bodies(store, "c") == [1, 3] * (part + 1)
+
+
+def test_a_name_that_stands_twice_is_what_it_is_in_a_broker(world: Any, tmp_path: Path) -> None:
+    """The number twice, the counter two further, one unit; a reader sees the unit's place, and a restart counts anew."""
+    with open_light(world, tmp_path / "s") as store:
+        numbers = []
+        for number, names in enumerate((["a"], ["a", "a"], ["a"])):
+            result = put_light(world, store, number, *names)
+            numbers.append(store.message_at(result.physical_offset).all_properties[NUMBERS])
+        assert numbers == ["0", "1,1", "3"]
+        assert bodies(store, "a") == [0, 1, 2]
+    with open_light(world, tmp_path / "s") as store:
+        result = put_light(world, store, 3, "a")
+        assert store.message_at(result.physical_offset).all_properties[NUMBERS] == "3"
+        assert bodies(store, "a") == [0, 1, 2, 3]
+
+
+def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
+    """A name without the prefix jams a broker's dispatch, so it is refused; one with a slash has a number and no queue."""
+    with open_light(world, tmp_path / "s") as store:
+        for names in ("plain", "%LMQ%a,plain", "%LMQ%a,,%LMQ%b", "%LMQ%" + "x" * 260):
+            with pytest.raises(PutRejected) as error:
+                store.put(world.commitlog.Message("T", b"1", queue_id=0, properties={NAMES: names}))
+            assert error.value.status == world.commitlog.PutStatus.MESSAGE_ILLEGAL
+        put_light(world, store, 1, "a/b", "c")
+        assert bodies(store, "c") == [1]
+        assert not any("/" in topic for topic in store.topics())
+
+
+def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
+    """Retry topics, and stores where light queues are off: an ordinary message."""
+    message = world.commitlog.Message("%RETRY%g", b"1", queue_id=0, properties={NAMES: "%LMQ%a"})
+    with open_light(world, tmp_path / "s") as store:
+        result = store.put(message)
+        assert NUMBERS not in store.message_at(result.physical_offset).all_properties
+        assert "%LMQ%a" not in store.topics()
+    with open_small(world, tmp_path / "off") as store:
+        result = put_light(world, store, 1, "a")
+        assert NUMBERS not in store.message_at(result.physical_offset).all_properties
+
+
+def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: Path) -> None:
+    """A delayed message gets its number when it is delivered; one that was sent back is in a light queue once, as it was."""
+    clock = Clock()
+    with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False) as store:
+        properties = {NAMES: "%LMQ%a", "DELAY": "1"}
+        store.put(world.commitlog.Message("T", b"1", queue_id=0, properties=properties))
+        put_light(world, store, 2, "a")
+        assert bodies(store, "a") == [2]
+        with store.consumer("T", group="g") as consumer:
+            consumer.nack(consumer.poll()[0], delay_level=1)
+        clock.now_ms += 1000
+        deliver(store)
+        assert bodies(store, "a") == [2, 1]
+        assert store.max_offset("%RETRY%g", 0) == 1
+    before = files_below(tmp_path / "s" / "consumequeue")
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    (tmp_path / "s" / "abort").touch()
+    with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False):
+        pass
+    assert files_below(tmp_path / "s" / "consumequeue") == before
+
+
+def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
+    """The log holds the numbers of each queue in their order."""
+    import threading
+
+    with open_light(world, tmp_path / "s") as store:
+
+        def put_some() -> None:
+            for number in range(100):
+                put_light(world, store, number, "a", f"b{number % 3}")
+
+        threads = [threading.Thread(target=put_some) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = [message.all_properties[NUMBERS].split(",")[0] for message in store.read("%LMQ%a", 0)]
+        assert found == [str(number) for number in range(400)]
+
+
+def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> None:
+    """The next number is the queue's length, as the real store gives it after a restart."""
+    fixture = fixture_store("lmq", own=True)
+    lengths = {queue["topic"]: queue["maxOffset"] for queue in fixture.truth()["queues"] if queue["topic"].startswith("%LMQ%")}
+    with open_light(world, fixture.store, "r+") as store:
+        for topic, length in lengths.items():
+            result = put_light(world, store, 0, topic.removeprefix("%LMQ%"))
+            assert store.message_at(result.physical_offset).all_properties[NUMBERS] == str(length)
+        store.engine.settle()
+        assert {topic: store.max_offset(topic, 0) - 1 for topic in lengths} == lengths

@@ -1,0 +1,231 @@
+"""Consumers that fail: messages sent back, tried again, and buried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage
+from tests.messagestore.kit import Clock, crash_copy, open_small, put_numbers, read_all
+from tests.messagestore.test_delays import LEVELS_S, deliver
+
+SCHEDULE, RETRY, DEAD = "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def open_idle(world: Any, folder: Path, clock: Clock, **changes: Any) -> Any:
+    return open_small(world, folder, clock=clock, deliver_delayed=False, **changes)
+
+
+def next_try(store: Any, clock: Clock, level: int) -> None:
+    """When a message that waits in a level has come again."""
+    store.engine.settle()
+    clock.now_ms += 1000 * LEVELS_S[level - 1]
+    deliver(store)
+
+
+def numbers(messages: Any) -> list[int]:
+    return [int(message.body[:8]) for message in messages]
+
+
+def test_a_message_sent_back_waits_as_a_real_broker_has_it(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """Properties, tries, topic and level (fixture broker-ext); the first time level 3."""
+    with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
+        put_numbers(world, store, range(1), tags="paid", keys=["k"], born_timestamp_ms=7)
+        (message,) = consumer.poll()
+        result = consumer.nack(message)
+        stored = store.message_at(result.physical_offset)
+        assert (stored.topic, stored.queue_id, stored.reconsume_times) == (SCHEDULE, 2, 1)
+        assert stored.properties == {
+            "KEYS": "k", "TAGS": "paid", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": message.message_id, "WAIT": "false",
+            "DELAY": "3", "REAL_TOPIC": RETRY, "REAL_QID": "0",
+        }  # fmt: skip
+        assert (stored.body, stored.born_timestamp_ms) == (message.body, 7)
+        topic = store.engine.topics.get(RETRY)
+        assert (topic.write_queues, topic.read_queues, topic.perm) == (1, 1, 6)
+
+
+def test_it_comes_again_from_the_same_consumer_and_is_done_then(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """Once, with the tries counted; both offsets move, and nothing is left after a restart."""
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_numbers(world, store, range(3))
+        with store.consumer("T", group="G") as consumer:
+            first = consumer.poll()
+            assert numbers(first) == [0, 1, 2]
+            consumer.nack(first[1])
+            consumer.ack(first[0])
+            consumer.ack(first[2])
+            assert consumer.poll() == []
+            next_try(store, clock, 3)
+            (again,) = consumer.poll()
+            assert (again.topic, numbers([again]), again.reconsume_times) == (RETRY, [1], 1)
+            assert again.all_properties["RETRY_TOPIC"] == "T"
+            assert consumer.ack(again)
+            assert not consumer.ack(again)
+            assert consumer.poll() == []
+        assert store.committed_offsets("T", "G") == {0: 3}
+        assert store.committed_offsets(RETRY, "G") == {0: 1}
+    with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
+        assert consumer.poll() == []
+
+
+def test_sixteen_tries_then_the_dead_letters(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """The delay grows a level each time and stays at the last; then %DLQ%, DELAY=0, tries counted once more, nothing waits."""
+    with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
+        put_numbers(world, store, range(1))
+        (message,) = consumer.poll()
+        first_id = message.message_id
+        for attempt in range(16):
+            result = consumer.nack(message)
+            level = min(3 + attempt, 18)
+            waiting = store.message_at(result.physical_offset)
+            assert (waiting.topic, waiting.queue_id, waiting.reconsume_times) == (SCHEDULE, level - 1, attempt + 1)
+            next_try(store, clock, level)
+            (message,) = consumer.poll()
+            assert (message.topic, message.reconsume_times) == (RETRY, attempt + 1)
+        result = consumer.nack(message)
+        (dead,) = read_all(store, DEAD)
+        assert dead.physical_offset == result.physical_offset
+        assert (dead.queue_id, dead.reconsume_times) == (0, 17)
+        wanted = {"DELAY": "0", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": first_id, "WAIT": "false"}
+        assert wanted.items() <= dead.properties.items()
+        assert store.engine.topics.get(DEAD).perm == 6
+        next_try(store, clock, 18)
+        assert consumer.poll() == []
+        assert len(read_all(store, DEAD)) == 1
+
+
+@pytest.mark.parametrize("is_ext", [False, True])
+def test_a_groups_own_numbers_count(world: Any, tmp_path: Path, clock: Clock, is_ext: bool) -> None:
+    """retryMaxTimes and retryQueueNums of subscriptionGroup.json; the fixture's group has 1 and 2."""
+    with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=is_ext) as store:
+        store.engine.retries.set_group("G", retry_max_times=1, retry_queues=2)
+        put_numbers(world, store, range(20))
+        with store.consumer("T", group="G") as consumer:
+            for message in consumer.poll(100):
+                consumer.nack(message, delay_level=1)
+            next_try(store, clock, 1)
+            again = consumer.poll(100)
+            assert sorted(numbers(again)) == list(range(20))
+            assert {message.queue_id for message in again} == {0, 1}
+            for message in again:
+                consumer.nack(message)
+        assert sorted(numbers(read_all(store, DEAD))) == list(range(20))
+        assert {message.reconsume_times for message in read_all(store, DEAD)} == {2}
+    text = (tmp_path / "s" / "config" / "subscriptionGroup.json").read_text()
+    assert '"retryMaxTimes":1' in text
+    assert '"retryQueueNums":2' in text
+
+
+def test_dead_at_once(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """A level below 0, as a client sends it."""
+    with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
+        put_numbers(world, store, range(1))
+        consumer.nack(consumer.poll()[0], delay_level=-1)
+        assert numbers(read_all(store, DEAD)) == [0]
+        assert store.max_offset(SCHEDULE, 0) == 0
+
+
+def test_what_does_not_wait_cannot_be_sent_back(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """Done already, or another's: nothing is written."""
+    with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
+        put_numbers(world, store, range(2))
+        first, second = consumer.poll()
+        consumer.ack(first)
+        end = store.log_end
+        assert consumer.nack(first) is None
+        assert store.log_end == end
+        assert consumer.nack(second) is not None
+        assert consumer.nack(second) is None
+        with store.consumer("T", group="a/b") as other, pytest.raises(InvalidMessage):
+            other.nack(other.poll(1)[0])
+
+
+def test_groups_and_topics_keep_apart(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """One group reads two topics, another one of them: each failure comes back where it came from, and an acknowledged one
+    stays done while an older one of the other topic waits.
+    """
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_numbers(world, store, range(2), topic="T")
+        put_numbers(world, store, range(10, 12), topic="U")
+        with (
+            store.consumer("U", group="G") as other,
+            store.consumer("T", group="G") as one,
+            store.consumer("T", group="H") as third,
+        ):
+            for consumer in (other, one):
+                for message in consumer.poll():
+                    consumer.nack(message, delay_level=1)
+            assert numbers(third.poll()) == [0, 1]
+            next_try(store, clock, 1)
+            assert numbers(third.poll()) == []
+            came = one.poll()
+            assert numbers(came) == [0, 1]
+            for message in came:
+                one.ack(message)
+            assert store.committed_offsets(RETRY, "G") == {}
+            came = other.poll()
+            assert numbers(came) == [10, 11]
+            other.ack(came[0])
+            assert store.committed_offsets(RETRY, "G") == {0: 1}
+            other.ack(came[1])
+            assert store.committed_offsets(RETRY, "G") == {0: 4}
+            assert (one.poll(), other.poll()) == ([], [])
+
+
+def test_consumers_of_one_group_share_what_comes_back(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """Two consumers of a topic: each failure comes to one of them."""
+    with open_idle(world, tmp_path / "s", clock) as store:
+        store.engine.retries.set_group("G", retry_queues=4)
+        put_numbers(world, store, range(30))
+        with store.consumer("T", group="G") as one, store.consumer("T", group="G") as two:
+            for message in [*one.poll(100), *two.poll(100)]:
+                assert (one.nack(message, delay_level=1) or two.nack(message, delay_level=1)) is not None
+            next_try(store, clock, 1)
+            parts = numbers(one.poll(100)), numbers(two.poll(100))
+            assert sorted([*parts[0], *parts[1]]) == list(range(30))
+
+
+def test_killed_after_sending_back_a_message_comes_at_least_once(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """The new record is there before the old one counts as done."""
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_numbers(world, store, range(5))
+        with store.consumer("T", group="G") as consumer:
+            for message in consumer.poll():
+                consumer.nack(message, delay_level=1)
+            copy = crash_copy(tmp_path / "s", tmp_path / "killed")
+    with open_idle(world, copy, clock) as store, store.consumer("T", group="G") as consumer:
+        next_try(store, clock, 1)
+        assert set(numbers(consumer.poll(100))) == set(range(5))
+
+
+@pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
+def test_a_real_brokers_failed_messages_are_its_retries(world: Any, fixture_store: Any, name: str) -> None:
+    """What came back and what died, by group, as the real broker wrote it: our records of the same have the same fields."""
+    fixture = fixture_store(name, own=True)
+    with open_small(world, fixture.store, "r+", deliver_delayed=False) as store:
+        dead = read_all(store, "%DLQ%G_fail")
+        assert dead
+        for message in dead:
+            assert message.all_properties["DELAY"] == "0"
+            assert message.reconsume_times == 2
+        assert store.engine.retries.group("G_fail").retry_max_times == 1
+        with store.consumer("LiveFail", group="G_fail") as consumer:
+            assert consumer.poll() == []
+            message = world.commitlog.Message("LiveFail", b"ours", queue_id=0, keys=["fail-0"])
+            store.put(message)
+            result = consumer.nack(consumer.poll()[0], delay_level=1)
+            ours = store.message_at(result.physical_offset).all_properties
+            theirs = read_all(store, SCHEDULE, 0)
+            known = next(one for one in theirs if one.all_properties.get("REAL_TOPIC") == "%RETRY%G_fail").all_properties
+            marks = {"DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "WAIT"}
+            assert marks <= ours.keys()
+            assert marks <= known.keys()
+            for name_ in ("DELAY", "REAL_TOPIC", "RETRY_TOPIC", "WAIT"):
+                assert ours[name_] == known[name_]

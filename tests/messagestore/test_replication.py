@@ -1,0 +1,168 @@
+"""A slave that takes its master's log bytes, and refuses everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreReadOnly
+from tests.messagestore.kit import Clock, files_below, open_small, put_numbers, read_all
+
+
+def open_slave(world: Any, folder: Path, **changes: Any) -> Any:
+    return open_small(world, folder, broker_role=world.messagestore.Role.SLAVE, **changes)
+
+
+def replicate(master: Any, slave: Any, offset: int | None = None, size: int = 10_000) -> int:
+    """Everything there is; how many ranges it took."""
+    offset, ranges = slave.log_end if offset is None else offset, 0
+    while data := master.read_log_bytes(offset, size):
+        offset = slave.append_data(offset, data)
+        ranges += 1
+    slave.engine.settle()
+    return ranges
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+def test_a_replicated_folder_says_what_the_master_says(world: Any, tmp_path: Path, size: int) -> None:
+    """Log and queues to the byte, over several files, whatever the size of a range; keys are found too."""
+    with open_small(world, tmp_path / "m", clock=Clock()) as master, open_slave(world, tmp_path / "s") as slave:
+        put_numbers(world, master, range(600), size=200, keys=["k"], topic="T")
+        put_numbers(world, master, range(100), size=20, topic="U", queue_id=3)
+        assert replicate(master, slave, size=size) >= 3
+        assert slave.log_end == master.log_end
+        assert [m.body for m in read_all(slave, "T")] == [m.body for m in read_all(master, "T")]
+        assert len(slave.query("U", "k")) == 0
+        assert len(slave.query("T", "k", max_count=700)) == len(master.query("T", "k", max_count=700)) > 0
+    for part in ("commitlog", "consumequeue"):
+        assert files_below(tmp_path / "s" / part) == files_below(tmp_path / "m" / part)
+
+
+def test_replication_goes_on_where_it_stopped_after_both_were_closed(world: Any, tmp_path: Path) -> None:
+    """The slave's own end says what it wants next; so after each opening."""
+    for part in range(3):
+        with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
+            put_numbers(world, master, range(200 * part, 200 * part + 200), size=300)
+            replicate(master, slave)
+            assert slave.max_offset("T", 0) == 200 * part + 200
+    with open_small(world, tmp_path / "s") as promoted:
+        assert promoted.put(world.commitlog.Message("T", b"x", queue_id=0)).queue_offset == 600
+
+
+def test_a_master_whose_first_files_are_gone(world: Any, tmp_path: Path) -> None:
+    """A slave begins with the master's first file; its queues begin where the master's do."""
+    with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
+        put_numbers(world, master, range(900), size=300)
+        master.flush()
+        master.engine.settle()
+        master.delete_before(2 << 16)
+        low = master.engine.log.min_offset
+        assert low == 2 << 16
+        replicate(master, slave, offset=low)
+        assert slave.min_offset("T", 0) == master.min_offset("T", 0) > 0
+        assert [m.body for m in read_all(slave, "T")] == [m.body for m in read_all(master, "T")]
+
+
+def test_a_slave_refuses_every_put_and_a_master_every_range(world: Any, tmp_path: Path) -> None:
+    """SERVICE_NOT_AVAILABLE, by status or as an error; a reader has nothing to write with."""
+    status = world.commitlog.PutStatus.SERVICE_NOT_AVAILABLE
+    message = world.commitlog.Message("T", b"x")
+    with open_slave(world, tmp_path / "s") as slave:
+        assert slave.put(message, check=False).status is status
+        assert slave.put_many([message], check=False).status is status
+        for call in (
+            lambda: slave.put(message),
+            lambda: slave.begin_transaction(message),
+            lambda: slave.put_batch("T", 0, [message]),
+        ):
+            with pytest.raises(PutRejected):
+                call()
+    with open_small(world, tmp_path / "m") as master:
+        master.put(message)
+        with pytest.raises(PutRejected):
+            master.append_data(master.log_end, b"")
+    with open_small(world, tmp_path / "m", "r") as reader, pytest.raises(StoreReadOnly):
+        reader.append_data(0, b"")
+
+
+def test_bytes_for_another_place_are_refused(world: Any, tmp_path: Path) -> None:
+    """Only the log's end takes bytes: a range that was lost, or comes twice, changes nothing."""
+    with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
+        put_numbers(world, master, range(20))
+        data = master.read_log_bytes(0, 1000)
+        with pytest.raises(InvalidMessage):
+            slave.append_data(100, data)
+        end = slave.append_data(0, data)
+        for wrong in (0, end - 1, end + 100):
+            with pytest.raises(InvalidMessage):
+                slave.append_data(wrong, data)
+        assert slave.log_end == end
+
+
+def test_every_damaged_byte_of_a_range_is_met_before_anything_is_written(world: Any, tmp_path: Path) -> None:
+    """With the checksum over the whole record no flipped bit gets in; nothing of the range does."""
+    with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
+        put_numbers(world, master, range(3))
+        data = master.read_log_bytes(0, 1)
+        for place in range(len(data) - 20):  # behind it: the checksum, without which a record counts as unprotected
+            hurt = bytearray(data)
+            hurt[place] ^= 0x10
+            try:
+                end = slave.append_data(0, bytes(hurt))
+            except StoreCorrupt:
+                continue
+            assert end == 0, f"byte {place}: taken up to {end}"  # a length that grew: not whole yet
+        assert slave.log_end == 0
+        assert slave.append_data(0, data) == len(data)
+
+
+def test_a_record_cut_at_the_ranges_end_comes_with_the_next(world: Any, tmp_path: Path) -> None:
+    """What a real master sends: ranges cut anywhere.  The answer says from where to send again."""
+    with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
+        put_numbers(world, master, range(500), size=250)
+        whole = b"".join(path.read_bytes() for path in sorted((tmp_path / "m" / "commitlog").iterdir()))[: master.log_end]
+        offset = 0
+        while offset < len(whole):
+            offset = slave.append_data(offset, whole[offset : offset + 1777])
+        assert [m.body for m in read_all(slave, "T")] == [m.body for m in read_all(master, "T")]
+
+
+def test_a_blank_that_lies_about_the_files_rest_is_refused(world: Any, tmp_path: Path) -> None:
+    """Else the slave's files would end elsewhere than the master's."""
+    with open_slave(world, tmp_path / "s") as slave:
+        for size in (7, 8, 65535, 65537, -1):
+            with pytest.raises(StoreCorrupt):
+                slave.append_data(0, size.to_bytes(4, "big", signed=True) + bytes.fromhex("cbd43194"))
+        assert slave.append_data(0, (65536).to_bytes(4, "big") + bytes.fromhex("cbd43194")) == 65536
+
+
+def test_a_killed_slave_goes_on(world: Any, tmp_path: Path) -> None:
+    """What a killed process leaves, opened again: at most the end is asked for anew."""
+    from tests.messagestore.kit import crash_copy
+
+    with open_small(world, tmp_path / "m") as master:
+        put_numbers(world, master, range(300), size=300)
+        with open_slave(world, tmp_path / "s") as slave:
+            slave.append_data(0, master.read_log_bytes(0, 20_000))
+            copy = crash_copy(tmp_path / "s", tmp_path / "killed")
+        with open_slave(world, copy) as slave:
+            assert slave.log_end > 0
+            replicate(master, slave)
+            assert [m.body for m in read_all(slave, "T")] == [m.body for m in read_all(master, "T")]
+
+
+def test_under_synchronous_flush_only_durable_bytes_leave_the_master(world: Any, tmp_path: Path) -> None:
+    """A slave never has what its master could still lose; and the slave's own answer comes after its sync."""
+    sync = world.messagestore.FlushMode.SYNC
+    with (
+        open_small(world, tmp_path / "m", flush_disk_type=sync) as master,
+        open_slave(world, tmp_path / "s", flush_disk_type=sync) as slave,
+    ):
+        put_numbers(world, master, range(3))
+        master.put(world.commitlog.Message("T", b"later", properties={"WAIT": "false"}))
+        while master.read_log_bytes(slave.log_end):
+            end = slave.append_data(slave.log_end, master.read_log_bytes(slave.log_end))
+            assert slave.engine.flusher.flushed_offset >= end
+            assert end <= master.engine.flusher.flushed_offset

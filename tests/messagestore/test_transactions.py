@@ -1,0 +1,363 @@
+"""Transactions: half messages, their decisions, and those that nobody decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage, PutRejected, StoreReadOnly
+from tests.messagestore.kit import Clock, crash_copy, open_small, read_all
+from tests.messagestore.writers import Writer
+
+HALF, OP, GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
+COMMIT, MASK = 0x8, 0xC
+
+
+def half(world: Any, store: Any, number: int, topic: str = "T", **fields: Any) -> Any:
+    message = world.commitlog.Message(topic, b"%d" % number, queue_id=1, keys=[f"k{number}"], tags="paid", **fields)
+    return store.begin_transaction(message, producer_group="P")
+
+
+def bodies(messages: Any) -> list[int]:
+    return [int(message.body) for message in messages]
+
+
+def undecided(store: Any) -> list[int]:
+    return bodies(one.message for one in store.undecided_transactions())
+
+
+def progress(store: Any) -> tuple[int, int]:
+    """The broker's own group, in both topics."""
+    store.flush()
+    store.engine.persist_offsets()
+    return store.committed_offsets(HALF, GROUP).get(0, 0), store.committed_offsets(OP, GROUP).get(0, 0)
+
+
+def test_a_half_message_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
+    """Topic, queue, properties, flags cleared (fixture broker-ext); consumers of the topic see nothing, keys find nothing."""
+    with open_small(world, tmp_path / "s") as store:
+        begun = half(world, store, 1, properties={"a": "b"}, sys_flag=0x4)
+        stored = store.message_at(begun.half.physical_offset)
+        assert (stored.topic, stored.queue_id, stored.queue_offset, stored.sys_flag) == (HALF, 0, 0, 0)
+        unique = begun.transaction_id
+        assert len(unique) == 32
+        assert stored.properties == {
+            "KEYS": "k1", "TAGS": "paid", "a": "b", "UNIQ_KEY": unique, "__transactionId__": unique, "TRAN_MSG": "true",
+            "PGROUP": "P", "REAL_TOPIC": "T", "REAL_QID": "1",
+        }  # fmt: skip
+        assert store.max_offset("T", 1) == 0
+        assert store.query("T", "k1") == []
+        assert undecided(store) == [1]
+
+
+def test_a_commit_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
+    """The commit bits, the half record's offset, every property of the half; then the op record with its offset and a comma."""
+    with open_small(world, tmp_path / "s") as store:
+        half(world, store, 0).rollback()
+        begun = half(world, store, 1, born_timestamp_ms=77)
+        result = begun.commit()
+        assert (result.queue_id, result.queue_offset) == (1, 0)
+        prepared, committed = (store.message_at(one.physical_offset) for one in (begun.half, result))
+        assert committed.topic == "T"
+        assert committed.sys_flag & MASK == COMMIT
+        assert committed.prepared_transaction_offset == begun.half.physical_offset > 0
+        assert committed.properties == prepared.properties
+        assert (committed.body, committed.born_timestamp_ms) == (b"1", 77)
+        assert [message.body for message in store.read("T", 1)] == [b"1"]
+        assert [message.body for message in store.query("T", "k1")] == [b"1"]
+        ops = read_all(store, OP)
+        marks = {"TAGS": "d", "WAIT": "true"}
+        assert [(op.body, op.properties) for op in ops] == [
+            (b"0,", marks),
+            (b"1,", marks),
+        ]
+        assert undecided(store) == []
+
+
+def test_a_rolled_back_message_never_appears(world: Any, tmp_path: Path) -> None:
+    """Nothing in the topic, nothing open; and it stays so."""
+    with open_small(world, tmp_path / "s") as store:
+        half(world, store, 1).rollback()
+        assert (store.max_offset("T", 1), undecided(store)) == (0, [])
+    with open_small(world, tmp_path / "s") as store:
+        assert (store.max_offset("T", 1), undecided(store)) == (0, [])
+
+
+def test_a_with_block_commits_and_an_error_in_it_rolls_back(world: Any, tmp_path: Path) -> None:
+    """And what the block decided by itself stays decided."""
+    with open_small(world, tmp_path / "s") as store:
+        with half(world, store, 1):
+            assert store.max_offset("T", 1) == 0
+        with pytest.raises(ZeroDivisionError), half(world, store, 2):
+            1 / 0  # noqa: B018
+        with half(world, store, 3) as begun:
+            begun.rollback()
+        with half(world, store, 4) as begun:
+            assert begun.commit().queue_offset == 1
+        assert bodies(store.read("T", 1)) == [1, 4]
+        assert undecided(store) == []
+
+
+def test_deciding_twice_is_refused(world: Any, tmp_path: Path) -> None:
+    """A message is committed once, whoever asks."""
+    with open_small(world, tmp_path / "s") as store:
+        begun = half(world, store, 1)
+        begun.commit()
+        for again in (begun.commit, begun.rollback):
+            with pytest.raises(InvalidMessage):
+                again()
+        assert bodies(store.read("T", 1)) == [1]
+        assert len(read_all(store, OP)) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_undecided_ones_are_known_after_a_restart_and_can_be_decided(world: Any, tmp_path: Path, is_killed: bool) -> None:
+    """From the queues alone, clean or killed."""
+    folder = tmp_path / "s"
+    with open_small(world, folder) as store:
+        begun = [half(world, store, number) for number in range(6)]
+        begun[1].commit()
+        begun[3].rollback()
+        if is_killed:
+            folder = crash_copy(folder, tmp_path / "killed")
+    with open_small(world, folder) as store:
+        assert undecided(store) == [0, 2, 4, 5]
+        found = store.undecided_transactions()
+        assert [(one.topic, one.queue_id, one.producer_group, one.check_times) for one in found] == [("T", 1, "P", 0)] * 4
+        assert [one.transaction_id for one in found] == [begun[number].transaction_id for number in (0, 2, 4, 5)]
+        store.commit_transaction(found[1])
+        store.roll_back_transaction(found[2])
+        with pytest.raises(InvalidMessage):
+            store.commit_transaction(found[1])
+        assert undecided(store) == [0, 5]
+        assert bodies(store.read("T", 1)) == [1, 2]
+    with open_small(world, folder) as store:
+        assert undecided(store) == [0, 5]
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, has_index: bool) -> None:
+    """The committed record itself says so: it is not committed a second time."""
+    put = world.module("messagestore.broker_services.transactions").Transactions._decide
+    with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
+        half(world, store, 1)
+        begun = half(world, store, 2)
+        copies = []
+
+        def interrupted(_self: Any, half_offset: int) -> None:
+            store.engine.settle()
+            copies.append(crash_copy(tmp_path / "s", tmp_path / f"killed-{half_offset}"))
+
+        kind = type(store.engine.transactions)
+        kind._decide = interrupted
+        try:
+            begun.commit()
+        finally:
+            kind._decide = put
+    with open_small(world, copies[0], message_index_enable=has_index) as store:
+        assert undecided(store) == [1]
+        assert bodies(store.read("T", 1)) == [2]
+
+
+def test_the_groups_offsets_move_only_past_what_is_decided_for_good(world: Any, tmp_path: Path) -> None:
+    """CID_RMQ_SYS_TRANS stands at the first undecided half message, and at the first op record about one behind it."""
+    with open_small(world, tmp_path / "s") as store:
+        begun = [half(world, store, number) for number in range(4)]
+        assert progress(store) == (0, 0)
+        begun[2].commit()
+        assert progress(store) == (0, 0)
+        begun[0].commit()
+        assert progress(store) == (1, 0)
+        begun[1].rollback()
+        assert progress(store) == (3, 3)
+        begun[3].commit()
+        assert progress(store) == (4, 4)
+
+
+def test_what_is_not_on_the_disk_yet_moves_nothing(world: Any, tmp_path: Path) -> None:
+    """A decision that the machine could still lose must not count: the half message would be forgotten."""
+    with open_small(world, tmp_path / "s", flush_interval_commit_log_ms=3_600_000) as store:
+        half(world, store, 1).rollback()
+        store.engine.persist_offsets()
+        assert store.committed_offsets(HALF, GROUP) == {0: 0} or store.committed_offsets(HALF, GROUP) == {}
+        assert progress(store) == (1, 1)
+
+
+def test_a_check_asks_about_the_old_and_puts_the_undecided_again(world: Any, tmp_path: Path) -> None:
+    """As the broker's service: one check more, same born time and id, and the group's offset moves on."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        begun = [half(world, store, number) for number in range(3)]
+        assert store.check_transactions(lambda _half: True) == 0, "too young to be asked about"
+        clock.now_ms += 6000
+        answers = {0: True, 1: False, 2: None}
+        assert store.check_transactions(lambda one: answers[int(one.message.body)]) == 3
+        assert bodies(store.read("T", 1)) == [0]
+        (left,) = store.undecided_transactions()
+        assert (left.queue_offset, left.check_times, int(left.message.body)) == (3, 1, 2)
+        assert left.message.born_timestamp_ms == clock.now_ms - 6000
+        assert left.transaction_id == begun[2].transaction_id
+        assert progress(store) == (3, 2)
+        assert store.check_transactions(lambda _half: None) == 1
+        assert [one.check_times for one in store.undecided_transactions()] == [2]
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        assert store.check_transactions(lambda _half: True) == 1
+        assert bodies(store.read("T", 1)) == [0, 2]
+        assert undecided(store) == []
+
+
+def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
+    """After 15 checks it goes to TRANS_CHECK_MAX_TIME_TOPIC, as the broker has it."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock, transaction_check_max=2) as store:
+        half(world, store, 1)
+        clock.now_ms += 6000
+        asked = []
+        for _ in range(5):
+            store.check_transactions(lambda one: asked.append(one.check_times))
+        assert asked == [0, 1]
+        assert undecided(store) == []
+        assert bodies(read_all(store, "TRANS_CHECK_MAX_TIME_TOPIC")) == [1]
+        assert progress(store) == (3, 0)
+
+
+def test_an_earlier_copys_decision_counts_for_the_later(world: Any, tmp_path: Path) -> None:
+    """A check put a half message again, then the producer's late answer named the first copy: no second message comes."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        half(world, store, 1)
+        half(world, store, 2)
+        clock.now_ms += 6000
+        store.check_transactions(lambda _half: None)
+        for offset in (0, 1):  # what a broker writes for the late answers: op records about the first copies
+            op = world.commitlog.Message(OP, b"%d," % offset, queue_id=0, properties={"TAGS": "d", "WAIT": "true"})
+            store.put(op)
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        assert undecided(store) == []
+
+
+@pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
+def test_a_real_brokers_undecided_transactions(world: Any, fixture_store: Any, name: str) -> None:
+    """Those whose listener never knew (every fourth, case 2), each once however often it was checked; after a kill too."""
+    fixture = fixture_store(name, own=True)
+    truth = fixture.truth()["messages"]
+    wanted = {
+        message["properties"]["KEYS"] for message in truth if message["topic"] == HALF and message["properties"]["case"] == "2"
+    }
+    times = max(int(message["properties"].get("TRANSACTION_CHECK_TIMES", "0")) for message in truth)
+    for is_killed in (False, True):
+        if is_killed:
+            (fixture.store / "abort").touch()
+        with open_small(world, fixture.store, "r+", deliver_delayed=False) as store:
+            found = store.undecided_transactions()
+            assert sorted(one.message.keys[0] for one in found) == sorted(wanted)
+            assert {one.check_times for one in found} == {times}
+            assert {one.producer_group for one in found} == {"P_tran"}
+    with open_small(world, fixture.store, "r+", deliver_delayed=False) as store:
+        before = len(read_all(store, "LiveTran", found[0].queue_id))
+        result = store.commit_transaction(store.undecided_transactions()[0])
+        assert result.queue_offset == before
+        assert store.message_at(result.physical_offset).sys_flag & MASK == COMMIT
+
+
+KILLED = """
+import random
+with open_store(root, enabled_append_prop_crc=True, flush_consumer_offset_interval_ms=20) as store:
+    said("open")
+    number = int(told())
+    draw = random.Random(number)
+    open_ = []
+    while True:
+        open_.append((number, store.begin_transaction(Message("T", b"%d" % number, queue_id=0))))
+        number += 1
+        if draw.random() < 0.9:
+            which, transaction = open_.pop(draw.randrange(len(open_)))
+            if which % 3:
+                transaction.commit()
+            else:
+                transaction.rollback()
+            said(number, which)
+        if number % 50 == 0:
+            time.sleep(0.03)
+"""
+
+
+def test_killed_again_and_again_each_message_is_decided_once(tmp_path: Path) -> None:
+    """SIGKILL at any time: every half message is committed once, rolled back, or known as undecided; none is both."""
+    from messagestore import MessageStore
+
+    number, decided = 0, set()
+    for _ in range(3):
+        with Writer(tmp_path / "s", KILLED) as writer:
+            assert writer.hear() == "open"
+            writer.tell(str(number))
+            for _ in range(300):
+                number, which = map(int, writer.hear().split())
+                decided.add(which)
+        number = (number // 1000 + 1) * 1000
+    with MessageStore.open(tmp_path / "s", "r+") as store:
+        halves = {int(message.body) for message in read_all(store, HALF, 0)}
+        committed = [int(message.body) for message in store.read("T", 0)]
+        left = {int(one.message.body) for one in store.undecided_transactions()}
+        assert len(committed) == len(set(committed))
+        assert not left & set(committed)
+        assert not left & decided
+        assert {which for which in decided if which % 3} <= set(committed)
+        rolled_back = halves - set(committed) - left
+        assert all(which % 3 == 0 for which in rolled_back)
+        store.check_transactions(lambda one: int(one.message.body) % 3 != 0, older_than_ms=0)
+        assert store.undecided_transactions() == []
+        assert {int(message.body) for message in store.read("T", 0)} == {which for which in halves if which % 3}
+
+
+def test_what_no_transaction_can_be(world: Any, tmp_path: Path) -> None:
+    """A delay in it, a topic that cannot be, a store that only reads."""
+    with open_small(world, tmp_path / "s") as store:
+        with pytest.raises(InvalidMessage):
+            half(world, store, 1, properties={"DELAY": "1"})
+        with pytest.raises(PutRejected):
+            half(world, store, 1, topic="a/b")
+        assert undecided(store) == []
+        store.put(world.commitlog.Message("T", b"x"))
+    with open_small(world, tmp_path / "s", "r") as store:
+        for call in (
+            lambda: half(world, store, 1),
+            store.undecided_transactions,
+            lambda: store.check_transactions(lambda _half: True),
+        ):
+            with pytest.raises(StoreReadOnly):
+                call()
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_threads_decide_at_the_same_time(world: Any, tmp_path: Path, is_sync: bool) -> None:
+    """Eight producers: each commit is one message, and nothing stays open."""
+    import threading
+
+    changes = {"flush_disk_type": world.messagestore.FlushMode.SYNC} if is_sync else {}
+    with open_small(world, tmp_path / "s", **changes) as store:
+
+        def produce(first: int) -> None:
+            for number in range(first, first + 25):
+                half(world, store, number).commit() if number % 5 else half(world, store, number).rollback()
+
+        threads = [threading.Thread(target=produce, args=(100 * part,)) for part in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(bodies(store.read("T", 1))) == len(set(bodies(store.read("T", 1)))) == 8 * 20
+        assert undecided(store) == []
+        assert progress(store) == (200, 200)
+
+
+def test_prepared_and_rolled_back_records_of_old_logs(world: Any, tmp_path: Path) -> None:
+    """Their flags put directly: queue offset 0, no unit; a prepared one's keys are found, a rolled back one's are not."""
+    with open_small(world, tmp_path / "s") as store:
+        for flag, key in ((0x4, "prepared"), (0xC, "rolled"), (0x8, "committed"), (0, "plain")):
+            store.put(world.commitlog.Message("T", b"0", queue_id=0, sys_flag=flag, keys=[key]))
+        assert [message.keys for message in store.read("T", 0)] == [["committed"], ["plain"]]
+        found = {key: len(store.query("T", key)) for key in ("prepared", "rolled", "committed", "plain")}
+        assert found == {"prepared": 1, "rolled": 0, "committed": 1, "plain": 1}
