@@ -6,6 +6,7 @@ import os
 from enum import Enum
 from typing import NamedTuple
 
+from messagestore.foreign import has_dledger_log, has_rocksdb_queues
 from storageio import REAL_DISK, Disk, Kind, Mode, UnknownStore
 
 
@@ -29,7 +30,6 @@ class StoreFolder(NamedTuple):
 
 _LOG = "commitlog"
 _VHOSTS = os.path.join("msg_stores", "vhosts")  # in a RabbitMQ node's data folder
-_ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second where the broker keeps both kinds in one place
 _MAGICS = tuple(bytes.fromhex(magic) for magic in ("daa320a7", "daa320ab", "cbd43194"))
 _LOOKED_FOR = (
     "a commitlog folder (RocketMQ store), files named by twenty digits (its commit log), "
@@ -58,9 +58,9 @@ def is_folder(disk: Disk, path: str) -> bool:
 
 
 def _kind(disk: Disk, folder: str, names: set[str]) -> FolderKind | None:
-    if any(disk.stat(os.path.join(folder, name, "CURRENT")) for name in _ROCKSDB_FOLDERS if name in names):
+    if has_rocksdb_queues(disk, folder):
         return FolderKind.ROCKSDB
-    if any(name.startswith("dledger-") and is_folder(disk, os.path.join(folder, name)) for name in names):
+    if has_dledger_log(disk, folder):
         return FolderKind.DLEDGER
     if _LOG in names and is_folder(disk, os.path.join(folder, _LOG)):
         return FolderKind.ROCKETMQ

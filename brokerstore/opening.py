@@ -6,14 +6,15 @@ import importlib
 import os
 from typing import Any
 
+from messagestore.foreign import DLEDGER_TEXT, ROCKSDB_TEXT
 from storageio import REAL_DISK, Disk, UnknownStore
 
 from .identify import FolderKind, StoreFolder, identify
 
 _ENGINES = {FolderKind.ROCKETMQ: ("messagestore", "MessageStore"), FolderKind.RABBITMQ: ("rabbitstore", "RabbitStore")}
 _NAMED = {
-    FolderKind.ROCKSDB: "its queues lie in RocksDB",
-    FolderKind.DLEDGER: "its log is a DLedger (Raft) log",
+    FolderKind.ROCKSDB: ROCKSDB_TEXT,
+    FolderKind.DLEDGER: DLEDGER_TEXT,
 }
 
 

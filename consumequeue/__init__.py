@@ -33,7 +33,7 @@ from .batch import BatchQueue, BatchUnit
 from .batch_queues import BatchQueues
 from .batch_time import batch_offset_by_time
 from .consume_queue import NO_RECORD, ConsumeQueue, Unit
-from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, queue_folders
+from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, queue_folders, refuse_other_file_size
 from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
 from .ext_writer import ExtWriter
 from .queue_files import QueueFiles
@@ -60,4 +60,5 @@ __all__ = [
     "is_ext_address",
     "offset_by_time",
     "queue_folders",
+    "refuse_other_file_size",
 ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 
 from commitlog.offset_files import common_file_size, list_offset_files
-from storageio import Disk, InvalidMessage, Kind
+from storageio import Disk, InvalidMessage, Kind, StoreCorrupt
 
 from .consume_queue import NO_RECORD, ConsumeQueue
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .queue_files import QueueFiles
 
 QUEUE_ID_MAX = (1 << 31) - 1
+QUEUES_ASKED_MAX = 100
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
 
 
@@ -52,6 +54,20 @@ def find_file_size(disk: Disk, folder: str) -> int | None:
         if found is not None:
             return found
     return None
+
+
+def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
+    """Raise `StoreCorrupt` where no queue file has the size that was given: it is not the files', not one file damaged."""
+    wanted_bytes = round_up(wanted_bytes)
+    found = None
+    for topic, queue_id in islice(queue_folders(disk, folder), QUEUES_ASKED_MAX):
+        for file in list_offset_files(disk, os.path.join(folder, topic, str(queue_id))):
+            if file.size_bytes == wanted_bytes:
+                return
+            found = file if found is None and file.size_bytes else found
+    if found is not None:
+        told = f"{found.size_bytes} bytes"
+        raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{wanted_bytes} bytes", found=told)
 
 
 class ConsumeQueues:

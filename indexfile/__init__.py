@@ -25,7 +25,7 @@ What the words mean
 
 from .index_file import Header, IndexFile
 from .index_files import IndexFiles, index_paths, item_hash, name_of
-from .shape import Shape, default_shape, find_shape, shape_for
+from .shape import Shape, default_shape, find_shape, refuse_other_shape, shape_for
 
 __all__ = [
     "Header",
@@ -37,5 +37,6 @@ __all__ = [
     "index_paths",
     "item_hash",
     "name_of",
+    "refuse_other_shape",
     "shape_for",
 ]

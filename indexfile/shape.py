@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from storageio import Disk, File, Mode, StoreError
+from storageio import Disk, File, Mode, StoreCorrupt, StoreError
 
 from .index_file import Header, IndexFile
 from .layout import (
@@ -75,6 +75,27 @@ def find_shape(disk: Disk, paths: list[str]) -> Shape | None:
             return usual
         return _search(disk, path, entry.size_bytes, header)
     return fallback
+
+
+def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
+    """Raise `StoreCorrupt` where the files surely have another shape: whoever looks with a wrong one finds nothing.
+
+    Files of one size can have many shapes, so the chains decide; a file that agrees with no shape is not judged.
+    """
+    for path in reversed(paths):
+        entry = disk.stat(path)
+        if (
+            entry is None
+            or entry.size_bytes <= HEADER_SIZE
+            or IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0
+        ):
+            continue
+        found = None if _agrees(disk, path, wanted) else find_shape(disk, [path])
+        if found is not None and found != wanted:
+            expected = f"{wanted.slots} slots and {wanted.items} items"
+            told = f"{found.slots} slots and {found.items} items"
+            raise StoreCorrupt("index shape", file=path, offset=0, expected=expected, found=told)
+        return
 
 
 def _agrees(disk: Disk, path: str, shape: Shape) -> bool:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, Message, PutResult, QueueOffsets
-from consumequeue import BatchQueues, ConsumeQueues, find_file_size
+from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_other_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
-from indexfile import IndexFiles, find_shape, index_paths
+from indexfile import IndexFiles, Shape, find_shape, index_paths, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
@@ -122,6 +122,7 @@ class Engine:
             self._lock = disk.lock(self.places.lock)
         try:
             self.config = found_sizes(config, self.places, disk)
+            self._check_given_sizes(config)
             if writable:
                 self._load(clock)
                 self._recover()
@@ -134,6 +135,16 @@ class Engine:
             raise
 
     # Opening
+
+    def _check_given_sizes(self, given: StoreConfig) -> None:
+        """Sizes that are not the files' are said now: a put would be in the log already, a query would find nothing."""
+        disk, places = self.disk, self.places
+        if given.mapped_file_size_consume_queue and disk.stat(places.queues) is not None:
+            refuse_other_file_size(disk, places.queues, given.mapped_file_size_consume_queue)
+        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
+        is_shape_given = given.max_hash_slot_num or given.max_index_num
+        if is_shape_given and slots and items and disk.stat(places.index) is not None:
+            refuse_other_shape(disk, index_paths(disk, places.index)[0], Shape(slots, items))
 
     def _load(self, clock: Callable[[], int] | None) -> None:
         config, disk, places = self.config, self.disk, self.places

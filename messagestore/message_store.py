@@ -43,6 +43,7 @@ from .config import Role, StoreConfig
 from .consumer import Consumer
 from .engine import Engine
 from .follower import Follower, LogFollower, OwnFollower
+from .foreign import refuse_foreign
 from .reads import Page, QueueReader
 from .retention import Retention
 
@@ -105,12 +106,13 @@ class MessageStore:
     ) -> MessageStore:
         """Modes: "a" opens for writing and creates, "r+" must exist, "x" must not, "r" only reads and changes nothing.
 
-        Raises `StoreLocked` when somebody writes, `UnknownStore` when there is none, `StoreCorrupt` for damage to safely
-        stored data.
+        Raises `StoreLocked` when somebody writes, `UnknownStore` when there is none or its queues or log are of a kind that
+        is not read here, `StoreCorrupt` for damage to safely stored data.
         """
         root = os.fspath(path)
         if mode not in MODES or not isinstance(root, str):
             raise ValueError(f"mode {mode!r}: one of {', '.join(MODES)}; the path is text")
+        refuse_foreign(disk, root)
         exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config and config.store_path_commit_log)
         if mode in ("r", "r+") and not exists:
             raise UnknownStore(f"{root}: no commitlog folder in it")

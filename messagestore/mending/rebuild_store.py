@@ -10,6 +10,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
 from ..config import StoreConfig
 from ..engine import Places, found_sizes
+from ..foreign import refuse_foreign
 from .damage import survey
 from .left_alone import left_alone
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
@@ -29,6 +30,7 @@ def rebuild_store(
     """
     if not what or not what <= ALL:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
+    refuse_foreign(disk, root)
     places = Places(root, config.store_path_commit_log if config else None)
     folders = LogPaths.parse(disk, places.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):

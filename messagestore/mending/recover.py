@@ -25,6 +25,7 @@ from ..abort_file import AbortFile
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Engine, Places, found_sizes
+from ..foreign import refuse_foreign
 from ..recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
 from ..set_back import set_back_numbers
 from .agreement import Agreement
@@ -96,7 +97,8 @@ class Recovery:
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
         keep_backup: bool = True, progress: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """Reads only."""
+        """Reads only.  Raises `UnknownStore` for RocksDB queues and for a DLedger log."""
+        refuse_foreign(disk, root)
         self.root = root
         self.choice = choice
         self.disk = disk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ FIELDS = (
     "store_timestamp_ms", "reconsume_times", "prepared_transaction_offset", "message_id",
 )  # fmt: skip
 KEYS_MAX = 150
+ADDED_BY_A_CLIENT = ("MIN_OFFSET", "MAX_OFFSET")
 
 
-def our_messages(folder: Path) -> list[dict[str, Any]]:
-    """Every record of the log, in order."""
+def our_messages(folder: Path, topics: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Every record of the log, or of some topics, in order."""
     walk = LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages()
-    return [_told(found) for found in walk if isinstance(found, StoredMessage)]
+    found = (one for one in walk if isinstance(one, StoredMessage))
+    return [_told(one) for one in found if topics is None or one.topic in topics]
 
 
 def _told(message: StoredMessage) -> dict[str, Any]:
@@ -40,6 +43,12 @@ def _host(text: str, separator: str) -> str:
     """One spelling of an address."""
     address, port = text.rsplit(separator, 1)
     return f"{ipaddress.ip_address(address.strip('[]').split('%')[0])} {port}"
+
+
+def from_java(told: dict[str, Any]) -> dict[str, Any]:
+    """A message of a driver's, in our words; without what only a client adds."""
+    properties = {name: value for name, value in told["properties"].items() if name not in ADDED_BY_A_CLIENT}
+    return told | {"properties": properties} | {name: _host(told[name], "|") for name in ("born_host", "store_host")}
 
 
 def our_queues(store: MessageStore) -> list[dict[str, Any]]:
@@ -79,9 +88,7 @@ def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
     """Messages, queues, times and keys as the real store sees them and as ours does; both are open on equal files."""
     messages, queues = our_messages(folder), our_queues(ours)
     told = real.ask("messages")
-    for message in told["messages"]:
-        message |= {name: _host(message[name], "|") for name in ("born_host", "store_host")}
-    assert told["messages"] == messages
+    assert [from_java(message) for message in told["messages"]] == messages
     assert [queue for queue in real.ask("queues") if queue["max_offset"]] == [queue for queue in queues if queue["max_offset"]]
     times, keys = questions(messages, queues)
     answers = [

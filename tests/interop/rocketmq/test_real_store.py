@@ -13,41 +13,25 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore import FlushMode, MessageStore
 from messagestore.mending.recover import Choice, Recovery
 from tests.messagestore import test_recover as damage
 
 from .answers import assert_agree, for_java, our_messages
-from .real_store import RealStore, RealStores, prepare, why_not
+from .folders import JAVA_NAMES, LOG_SIZE, LONG_TOPIC, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
+from .jvm import prepare_or_skip, why_not
+from .real_store import RealStore, RealStores
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
-LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS = 65536, 2000, 500, 2000
-JAVA_NAMES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
-SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
 DAMAGED_SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, 50, 400), strict=True))
-START_MS = 1_700_000_000_000
-SEQUENCES, OPEN_AT_ONCE = 200, 25
+SEQUENCES, OPEN_AT_ONCE = 200, 50
 ROUNDS = 3
-LONG_TOPIC = "%RETRY%" + "group" * 26  # above 127 bytes: the second record version
-
-
-def ours(**changes: Any) -> StoreConfig:
-    sizes = {
-        "mapped_file_size_commit_log": LOG_SIZE,
-        "mapped_file_size_consume_queue": QUEUE_SIZE,
-        "max_hash_slot_num": SLOTS,
-        "max_index_num": ITEMS,
-    }
-    return StoreConfig(**(sizes | changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStores]:
     """One for the module: its start is what costs."""
-    try:
-        prepare()
-    except RuntimeError as error:
-        pytest.skip(str(error))
+    prepare_or_skip()
     made = RealStores(tmp_path_factory.mktemp("jvm") / "stderr")
     yield made
     made.end()
@@ -146,33 +130,6 @@ def append_by_java(real: RealStore, count: int, clock_ms: int, topic: str = "jav
 # 2. Ours, theirs, ours, theirs
 
 
-def mixed(number: int) -> Message:
-    """All that a record can differ in, by its number."""
-    hosts = ("127.0.0.1:10911", "[2001:db8::7]:40000", "[fe80::1]:1")
-    topic = (f"topic-{number % 5}", LONG_TOPIC, "Тема-é")[0 if number % 3 else number // 3 % 3]
-    return Message(
-        topic, b"%06d" % number + os.urandom(number * 13 % 700), queue_id=number % 3, flag=number % 7,
-        tags=(None, "A", "тег")[number % 3], keys=[f"k{number}", f"every-{number % 50}"] if number % 4 else None,
-        properties={"n": str(number)} if number % 2 else None,
-        born_host=hosts[number % 3], store_host=hosts[number // 3 % 3],
-        reconsume_times=number % 5,
-    )  # fmt: skip
-
-
-def write_mixed(store: MessageStore, numbers: range) -> None:
-    """One by one, many at once, and as batches."""
-    for start in range(numbers.start, numbers.stop, 50):
-        messages = [mixed(number) for number in range(start, min(start + 50, numbers.stop))]
-        for message in messages[:20]:
-            store.put(message)
-        store.put_many(messages[20:40])
-        batch = [
-            Message("batches", message.body[:100], tags="b", keys=[f"b{start}-{n}"]) for n, message in enumerate(messages[40:])
-        ]
-        if batch:
-            store.put_batch("batches", start // 50 % 2, batch)
-
-
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("has_crc", [True, False], ids=["crc", "plain"])
 def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mode: FlushMode, has_crc: bool) -> None:
@@ -182,7 +139,7 @@ def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mo
     settings = SIZES | {"enabledAppendPropCRC": has_crc, "flushDiskType": mode.value}
     clock_ms = START_MS
     for turn in range(ROUNDS):
-        with MessageStore.open(folder, config=config, clock=_Ticking(clock_ms)) as store:
+        with MessageStore.open(folder, config=config, clock=Ticking(clock_ms)) as store:
             write_mixed(store, range(turn * 700, turn * 700 + 700))
             if turn:
                 low = store.earliest_time()
@@ -204,17 +161,6 @@ def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mo
         assert len(list((folder / "commitlog").iterdir())) > 3 and (folder / "index").is_dir()
     assert len(list((folder / "index").iterdir())) > 1, "the index was meant to roll"
     assert not Recovery(str(folder), Choice.REFUSE, config).plan().problems
-
-
-class _Ticking:
-    """40 ms a look."""
-
-    def __init__(self, start_ms: int) -> None:
-        self.now = start_ms
-
-    def __call__(self) -> int:
-        self.now += 40
-        return self.now
 
 
 # 3. The same puts, the same bytes

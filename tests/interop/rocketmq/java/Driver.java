@@ -1,11 +1,6 @@
-import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
-import com.alibaba.fastjson2.JSONWriter;
-import java.io.BufferedReader;
 import java.io.IOException;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -40,7 +35,7 @@ import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * The real store without a broker: one JSON command a line on stdin, one JSON answer a line on stdout.
+ * The real store without a broker, asked by lines.
  * Stores are named by a number ("id"), so that many can be open at once.
  */
 public class Driver {
@@ -48,7 +43,7 @@ public class Driver {
     private static final int READ_BATCH = 32;
 
     private final Map<Integer, Store> stores = new HashMap<>();
-    private final PrintStream out;
+    private final Lines lines = new Lines();
 
     /** A store whose clock can be held. */
     static class Store extends DefaultMessageStore {
@@ -67,26 +62,10 @@ public class Driver {
         @Override public SystemClock getSystemClock() { return clock; }
     }
 
-    Driver(PrintStream out) { this.out = out; }
-
     public static void main(String[] arguments) throws Exception {
-        PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        System.setOut(System.err);  // whatever a library prints is no answer
-        Driver driver = new Driver(answers);
-        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line; (line = commands.readLine()) != null; ) driver.answer(line);
+        Driver driver = new Driver();
+        driver.lines.serve(driver::run);
         System.exit(0);
-    }
-
-    private void answer(String line) {
-        Object answer;
-        try {
-            answer = run(JSON.parseObject(line));
-        } catch (Throwable error) {
-            error.printStackTrace();
-            answer = new JSONObject(Map.of("error", error.toString()));
-        }
-        out.println(JSON.toJSONString(answer, JSONWriter.Feature.WriteNulls));
     }
 
     private Object run(JSONObject command) throws Exception {
@@ -242,7 +221,7 @@ public class Driver {
             message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
             PutMessageResult result = store.putMessage(message);
             if (!result.isOk()) throw new IllegalStateException(result.getPutMessageStatus().name());
-            if (!quiet) out.println("[" + result.getAppendMessageResult().getWroteOffset() + "," + number + "]");
+            if (!quiet) lines.line("[" + result.getAppendMessageResult().getWroteOffset() + "," + number + "]");
         }
         waitDispatched(store);
         return new JSONObject(Map.of("end", store.getMaxPhyOffset()));
@@ -265,38 +244,12 @@ public class Driver {
             } else {
                 byte[] record = new byte[size];
                 bytes.get(record);
-                found.add(message(MessageDecoder.decode(ByteBuffer.wrap(record), true, false)));
+                found.add(Told.message(MessageDecoder.decode(ByteBuffer.wrap(record), true, false)));
                 at += size;
             }
             piece.release();
         }
         return new JSONObject(Map.of("messages", found, "blanks", blanks));
-    }
-
-    private static String text(InetSocketAddress host) {
-        return host.getAddress().getHostAddress() + "|" + host.getPort();
-    }
-
-    private static JSONObject message(MessageExt message) {
-        JSONObject told = new JSONObject();
-        told.put("physical_offset", message.getCommitLogOffset());
-        told.put("size", message.getStoreSize());
-        told.put("topic", message.getTopic());
-        told.put("queue_id", message.getQueueId());
-        told.put("queue_offset", message.getQueueOffset());
-        told.put("flag", message.getFlag());
-        told.put("sys_flag", message.getSysFlag());
-        told.put("body_crc", message.getBodyCRC());
-        told.put("born_timestamp_ms", message.getBornTimestamp());
-        told.put("store_timestamp_ms", message.getStoreTimestamp());
-        told.put("born_host", text((InetSocketAddress) message.getBornHost()));
-        told.put("store_host", text((InetSocketAddress) message.getStoreHost()));
-        told.put("reconsume_times", message.getReconsumeTimes());
-        told.put("prepared_transaction_offset", message.getPreparedTransactionOffset());
-        told.put("message_id", message.getMsgId());
-        told.put("properties", message.getProperties() == null ? Map.of() : message.getProperties());
-        told.put("body", message.getBody() == null ? "" : Base64.getEncoder().encodeToString(message.getBody()));
-        return told;
     }
 
     private static JSONArray queues(Store store) throws Exception {

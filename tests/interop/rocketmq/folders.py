@@ -1,0 +1,63 @@
+"""Stores of ours that the real RocketMQ is given, and their sizes in both languages."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+
+LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS = 65536, 2000, 500, 2000
+JAVA_NAMES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
+START_MS = 1_700_000_000_000
+LONG_TOPIC = "%RETRY%" + "group" * 26  # above 127 bytes: the second record version
+
+
+def ours(**changes: Any) -> StoreConfig:
+    sizes = {
+        "mapped_file_size_commit_log": LOG_SIZE,
+        "mapped_file_size_consume_queue": QUEUE_SIZE,
+        "max_hash_slot_num": SLOTS,
+        "max_index_num": ITEMS,
+    }
+    return StoreConfig(**(sizes | changes))  # type: ignore[arg-type]
+
+
+def mixed(number: int) -> Message:
+    """All that a record can differ in, by its number."""
+    hosts = ("127.0.0.1:10911", "[2001:db8::7]:40000", "[fe80::1]:1")
+    topic = (f"topic-{number % 5}", LONG_TOPIC, "Тема-é")[0 if number % 3 else number // 3 % 3]
+    return Message(
+        topic, b"%06d" % number + os.urandom(number * 13 % 700), queue_id=number % 3, flag=number % 7,
+        tags=(None, "A", "тег")[number % 3], keys=[f"k{number}", f"every-{number % 50}"] if number % 4 else None,
+        properties={"n": str(number)} if number % 2 else None,
+        born_host=hosts[number % 3], store_host=hosts[number // 3 % 3],
+        reconsume_times=number % 5,
+    )  # fmt: skip
+
+
+def write_mixed(store: MessageStore, numbers: range) -> None:
+    """One by one, many at once, and as batches."""
+    for start in range(numbers.start, numbers.stop, 50):
+        messages = [mixed(number) for number in range(start, min(start + 50, numbers.stop))]
+        for message in messages[:20]:
+            store.put(message)
+        store.put_many(messages[20:40])
+        batch = [
+            Message("batches", message.body[:100], tags="b", keys=[f"b{start}-{n}"]) for n, message in enumerate(messages[40:])
+        ]
+        if batch:
+            store.put_batch("batches", start // 50 % 2, batch)
+
+
+class Ticking:
+    """40 ms a look."""
+
+    def __init__(self, start_ms: int) -> None:
+        self.now = start_ms
+
+    def __call__(self) -> int:
+        self.now += 40
+        return self.now

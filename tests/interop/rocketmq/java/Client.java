@@ -1,0 +1,348 @@
+import com.alibaba.fastjson2.JSONArray;
+import com.alibaba.fastjson2.JSONObject;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Asked by lines. */
+public class Client {
+    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500;
+    private static final long FOR_EVER_MS = Long.MAX_VALUE;
+
+    private final Lines lines = new Lines();
+    private final String names, address, brokerName;
+    private final DefaultMQAdminExt admin = new DefaultMQAdminExt("interop-admin");
+    private final DefaultMQProducer producer = new DefaultMQProducer("interop-producer");
+    private DefaultMQPullConsumer reader;
+    private TransactionMQProducer transactions;
+
+    Client(String names, String address, String brokerName) throws Exception {
+        this.names = names;
+        this.address = address;
+        this.brokerName = brokerName;
+        admin.setNamesrvAddr(names);
+        producer.setNamesrvAddr(names);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setRetryTimesWhenSendFailed(0);  // what is acknowledged is there once
+        admin.start();
+        producer.start();
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        System.setProperty("rocketmq.client.rebalance.waitInterval", String.valueOf(LOOK_MS));
+        Client client = new Client(arguments[0], arguments[1], arguments[2]);
+        client.lines.say(new JSONObject());
+        client.lines.serve(client::run);
+        System.exit(0);
+    }
+
+    private Object run(JSONObject command) throws Exception {
+        switch (command.getString("do")) {
+            case "topic": return topic(command);
+            case "delete_topic": admin.deleteTopicInBroker(Set.of(address), command.getString("topic")); return new JSONObject();
+            case "group": return group(command);
+            case "topics": return admin.getAllTopicConfig(address, TIMEOUT_MS).getTopicConfigTable();
+            case "groups": return admin.getAllSubscriptionGroup(address, TIMEOUT_MS).getSubscriptionGroupTable();
+            case "offsets": return offsets(command);
+            case "commit": return commit(command);
+            case "send": return send(command);
+            case "send_batch": return sendBatch(command);
+            case "send_transaction": return sendTransaction(command);
+            case "stream": return stream(command);
+            case "flood": return flood(command);
+            case "read": return read(command);
+            case "subscribe": return subscribe(command);
+            case "query": return query(command.getJSONArray("asked"));
+            case "view": return view(command.getJSONArray("asked"));
+            case "times": return times(command.getJSONArray("asked"));
+            default: throw new IllegalArgumentException(command.getString("do"));
+        }
+    }
+
+    // What the broker keeps as configuration
+
+    private JSONObject topic(JSONObject command) throws Exception {
+        TopicConfig topic = new TopicConfig(command.getString("topic"));
+        topic.setReadQueueNums(command.getIntValue("queues"));
+        topic.setWriteQueueNums(command.getIntValue("queues"));
+        if (command.containsKey("perm")) topic.setPerm(command.getIntValue("perm"));
+        JSONObject attributes = command.getJSONObject("attributes");  // with their + sign
+        if (attributes != null) for (String name : attributes.keySet()) topic.getAttributes().put(name, attributes.getString(name));
+        admin.createAndUpdateTopicConfig(address, topic);
+        return new JSONObject();
+    }
+
+    private JSONObject group(JSONObject command) throws Exception {
+        admin.createAndUpdateSubscriptionGroupConfig(address, command.getObject("group", SubscriptionGroupConfig.class));
+        return new JSONObject();
+    }
+
+    /** Queue id to what the broker says the group has committed; -1 for nothing. */
+    private JSONObject offsets(JSONObject command) throws Exception {
+        DefaultMQPullConsumer consumer = puller(command.getString("group"));
+        JSONObject found = new JSONObject();
+        for (MessageQueue queue : queues(consumer, command.getString("topic"))) {
+            found.put(String.valueOf(queue.getQueueId()), consumer.fetchConsumeOffset(queue, true));
+        }
+        consumer.shutdown();  // or it would take queues from the group's next member
+        return found;
+    }
+
+    private JSONObject commit(JSONObject command) throws Exception {
+        MessageQueue queue = new MessageQueue(command.getString("topic"), brokerName, command.getIntValue("queue_id"));
+        admin.updateConsumeOffset(address, command.getString("group"), queue, command.getLongValue("offset"));
+        return new JSONObject();
+    }
+
+    // Producers
+
+    private static Message message(JSONObject from) {
+        Message message = new Message(from.getString("topic"), Base64.getDecoder().decode(from.getString("body")));
+        if (from.getString("tags") != null) message.setTags(from.getString("tags"));
+        if (from.getJSONArray("keys") != null) message.setKeys(from.getJSONArray("keys").toList(String.class));
+        if (from.containsKey("delay")) message.setDelayTimeLevel(from.getIntValue("delay"));
+        JSONObject properties = from.getJSONObject("properties");
+        if (properties != null) for (String name : properties.keySet()) message.putUserProperty(name, properties.getString(name));
+        return message;
+    }
+
+    private MessageQueue queue(JSONObject from) {
+        return new MessageQueue(from.getString("topic"), brokerName, from.getIntValue("queue_id"));
+    }
+
+    /** [status, client's id, offset id or several, queue id, queue offset] */
+    private static JSONArray told(SendResult result) {
+        return JSONArray.of(
+            result.getSendStatus().name(), result.getMsgId(), result.getOffsetMsgId(),
+            result.getMessageQueue().getQueueId(), result.getQueueOffset());
+    }
+
+    private JSONArray send(JSONObject command) throws Exception {
+        JSONArray results = new JSONArray();
+        JSONArray messages = command.getJSONArray("messages");
+        for (int i = 0; i < messages.size(); i++) {
+            JSONObject from = messages.getJSONObject(i);
+            results.add(told(from.containsKey("queue_id") ? producer.send(message(from), queue(from)) : producer.send(message(from))));
+        }
+        return results;
+    }
+
+    private JSONArray sendBatch(JSONObject command) throws Exception {
+        List<Message> batch = new ArrayList<>();
+        JSONArray messages = command.getJSONArray("messages");
+        for (int i = 0; i < messages.size(); i++) batch.add(message(messages.getJSONObject(i)));
+        return told(producer.send(batch, queue(messages.getJSONObject(0))));
+    }
+
+    /** Each message with a "decision" of its own. */
+    private JSONArray sendTransaction(JSONObject command) throws Exception {
+        if (transactions == null) transactions = transactionProducer();
+        JSONArray results = new JSONArray();
+        JSONArray messages = command.getJSONArray("messages");
+        for (int i = 0; i < messages.size(); i++) {
+            JSONObject from = messages.getJSONObject(i);
+            results.add(told(transactions.sendMessageInTransaction(message(from), from.getString("decision"))));
+        }
+        return results;
+    }
+
+    private TransactionMQProducer transactionProducer() throws MQClientException {
+        TransactionMQProducer made = new TransactionMQProducer("interop-transactions");
+        made.setNamesrvAddr(names);
+        made.setTransactionListener(new TransactionListener() {
+            @Override public LocalTransactionState executeLocalTransaction(Message message, Object decision) {
+                return LocalTransactionState.valueOf((String) decision);
+            }
+
+            /** Asked by the broker for what nobody decided: the message's own word. */
+            @Override public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                String answer = message.getUserProperty("answer");
+                return answer == null ? LocalTransactionState.UNKNOW : LocalTransactionState.valueOf(answer);
+            }
+        });
+        made.start();
+        return made;
+    }
+
+    /** One message a call over "queues" queues, until "count" or until the broker is gone; a line for each acknowledgement. */
+    private JSONObject stream(JSONObject command) throws Exception {
+        for (int number = command.getIntValue("first"), i = 0; i < command.getIntValue("count"); number++, i++) {
+            MessageQueue queue = new MessageQueue(command.getString("topic"), brokerName, number % command.getIntValue("queues"));
+            Message message = new Message(command.getString("topic"), "tag", "key-" + number, String.valueOf(number).getBytes());
+            SendResult result;
+            try {
+                result = producer.send(message, queue);
+            } catch (Exception error) {
+                return JSONObject.of("failed", error.toString(), "first", number);
+            }
+            if (result.getSendStatus() != SendStatus.SEND_OK) throw new IllegalStateException(result.toString());
+            lines.line("[" + number + "," + queue.getQueueId() + "," + result.getQueueOffset() + ",\"" + result.getOffsetMsgId() + "\"]");
+        }
+        return new JSONObject();
+    }
+
+    /** Small messages as fast as the broker takes them, each a send of its own, "ahead" of them on their way. */
+    private JSONObject flood(JSONObject command) throws Exception {
+        String topic = command.getString("topic");
+        int count = command.getIntValue("count"), queues = command.getIntValue("queues"), ahead = command.getIntValue("ahead");
+        Semaphore places = new Semaphore(ahead);
+        AtomicReference<Object> failure = new AtomicReference<>();
+        long began = System.nanoTime();
+        for (int number = 0; number < count && failure.get() == null; number++) {
+            places.acquire();
+            Message message = new Message(topic, "tag", "flood-" + number, String.valueOf(number).getBytes());
+            producer.send(message, new MessageQueue(topic, brokerName, number % queues), new SendCallback() {
+                @Override public void onSuccess(SendResult result) {
+                    if (result.getSendStatus() != SendStatus.SEND_OK) failure.set(result);
+                    places.release();
+                }
+
+                @Override public void onException(Throwable error) {
+                    failure.set(error);
+                    places.release();
+                }
+            });
+        }
+        places.acquire(ahead);
+        if (failure.get() != null) throw new IllegalStateException(failure.get().toString());
+        return JSONObject.of("seconds", (System.nanoTime() - began) / 1e9);
+    }
+
+    // Consumers
+
+    private DefaultMQPullConsumer puller(String group) throws MQClientException {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        consumer.setNamesrvAddr(names);
+        consumer.setConsumerPullTimeoutMillis(TIMEOUT_MS);
+        consumer.start();
+        return consumer;
+    }
+
+    private static Set<MessageQueue> queues(DefaultMQPullConsumer consumer, String topic) throws MQClientException {
+        return new TreeSet<>(consumer.fetchSubscribeMessageQueues(topic));
+    }
+
+    /** Every message of a topic that a consumer receives, queue by queue; with "brief" [queue, offset, physical offset, body] of each. */
+    private JSONArray read(JSONObject command) throws Exception {
+        if (reader == null) reader = puller("interop-reader");
+        String tags = command.getString("tags");
+        JSONArray found = new JSONArray();
+        for (MessageQueue queue : queues(reader, command.getString("topic"))) {
+            long end = reader.maxOffset(queue);
+            for (long at = reader.minOffset(queue); at < end; ) {
+                PullResult page = reader.pull(queue, tags == null ? "*" : tags, at, PAGE);
+                if (page.getMsgFoundList() != null) {
+                    for (MessageExt message : page.getMsgFoundList()) found.add(received(message, command.getBooleanValue("brief")));
+                }
+                if (page.getNextBeginOffset() <= at) throw new IllegalStateException(queue + " at " + at + ": " + page);
+                at = page.getNextBeginOffset();
+            }
+        }
+        return found;
+    }
+
+    private static Object received(MessageExt message, boolean brief) {
+        if (!brief) return Told.message(message);
+        String body = Base64.getEncoder().encodeToString(message.getBody());
+        return JSONArray.of(message.getQueueId(), message.getQueueOffset(), message.getCommitLogOffset(), body);
+    }
+
+    /**
+     * A push consumer until it has done "count" messages, or for "patience_ms"; its offsets are committed when it ends.
+     * The first "failures" tries of each message fail.
+     */
+    private JSONArray subscribe(JSONObject command) throws Exception {
+        ConcurrentLinkedQueue<Object> received = new ConcurrentLinkedQueue<>();
+        Semaphore done = new Semaphore(0);
+        int failures = command.getIntValue("failures");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(names);
+        consumer.setPollNameServerInterval(LOOK_MS);  // a retry topic is made while we run
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAwaitTerminationMillisWhenShutdown(TIMEOUT_MS);  // until what failed last is sent back
+        if (command.containsKey("max_tries")) consumer.setMaxReconsumeTimes(command.getIntValue("max_tries"));
+        if (command.containsKey("sql")) consumer.subscribe(command.getString("topic"), MessageSelector.bySql(command.getString("sql")));
+        else consumer.subscribe(command.getString("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                received.add(Told.message(message));
+                if (message.getReconsumeTimes() < failures) {
+                    done.release(command.getBooleanValue("count_failures") ? 1 : 0);
+                    return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                }
+                done.release();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        done.tryAcquire(command.getIntValue("count"), command.getLongValue("patience_ms"), java.util.concurrent.TimeUnit.MILLISECONDS);
+        consumer.shutdown();
+        return new JSONArray(received);
+    }
+
+    // Single messages
+
+    /** [topic, key] to the physical offsets that a query finds, in order. */
+    private JSONArray query(JSONArray asked) throws Exception {
+        JSONArray answers = new JSONArray();
+        for (int i = 0; i < asked.size(); i++) {
+            TreeSet<Long> offsets = new TreeSet<>();
+            try {
+                List<MessageExt> found = admin.queryMessage(asked.getJSONArray(i).getString(0), asked.getJSONArray(i).getString(1), 64, 0, FOR_EVER_MS)
+                    .getMessageList();
+                for (MessageExt message : found) offsets.add(message.getCommitLogOffset());
+            } catch (MQClientException nothing) {
+                if (!String.valueOf(nothing.getMessage()).contains("no message")) throw nothing;
+            }
+            answers.add(new JSONArray(offsets));
+        }
+        return answers;
+    }
+
+    /** [topic, offset id] to the message. */
+    private JSONArray view(JSONArray asked) throws Exception {
+        JSONArray answers = new JSONArray();
+        for (int i = 0; i < asked.size(); i++) {
+            answers.add(Told.message(producer.viewMessage(asked.getJSONArray(i).getString(0), asked.getJSONArray(i).getString(1))));
+        }
+        return answers;
+    }
+
+    /** [topic, queue, time] to [lower, upper]. */
+    private JSONArray times(JSONArray asked) throws Exception {
+        JSONArray answers = new JSONArray();
+        for (int i = 0; i < asked.size(); i++) {
+            JSONArray one = asked.getJSONArray(i);
+            MessageQueue queue = new MessageQueue(one.getString(0), brokerName, one.getIntValue(1));
+            answers.add(JSONArray.of(
+                admin.searchLowerBoundaryOffset(queue, one.getLongValue(2)), admin.searchUpperBoundaryOffset(queue, one.getLongValue(2))));
+        }
+        return answers;
+    }
+}

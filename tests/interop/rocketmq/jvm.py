@@ -1,0 +1,156 @@
+"""JVMs with RocketMQ's own jars in them, asked by JSON lines.  Jars and classes are kept in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+VERSION = "5.3.3"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerstore" / f"rocketmq-{VERSION}"
+MAVEN_PATIENCE_S = 240
+ANSWER_PATIENCE_S = 120
+STOP_PATIENCE_S = 120
+SMALL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+OPTIONS = [
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "-Dfile.encoding=UTF-8",  # bodies and properties ...
+    "-Dsun.jnu.encoding=UTF-8",  # ... and names of folders, whatever the locale
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98",
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+]
+
+
+def why_not() -> str:
+    """Why there can be no real RocketMQ here; empty when there can."""
+    if os.environ.get("BROKERSTORE_INTEROP") != "1":
+        return "set BROKERSTORE_INTEROP=1 to start a real RocketMQ"
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (Java 17 and Maven are needed)"
+    return ""
+
+
+def prepare_or_skip() -> None:
+    """For fixtures: no jars, no test, and the reason is told."""
+    try:
+        prepare()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+def prepare() -> str:
+    """Resolve the jars once and compile the drivers once a change; the class path.  `RuntimeError` where Maven cannot."""
+    jars = CACHE / f"lib-{_digest([HERE / 'pom.xml'])}"
+    if not jars.is_dir():
+        _resolve(jars)
+    sources = sorted((HERE / "java").glob("*.java"))
+    classes = CACHE / f"classes-{_digest([*sources, HERE / 'logback.xml'])}"
+    if not classes.is_dir():
+        made = classes.with_name(f"{classes.name}-{os.getpid()}")
+        command = ["javac", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(made)]
+        subprocess.run([*command, *map(str, sources)], check=True, capture_output=True)
+        shutil.copy(HERE / "logback.xml", made)
+        _take_name(made, classes)
+    return f"{classes}:{jars}/*"
+
+
+def _digest(paths: list[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+
+def _resolve(jars: Path) -> None:
+    """Into a folder beside, renamed when whole."""
+    made = jars.with_name(f"{jars.name}-{os.getpid()}")
+    command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
+    command += [f"-DoutputDirectory={made}", "-DincludeScope=runtime"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"Maven cannot resolve RocketMQ {VERSION}: {done.stdout[-300:]}")
+    _take_name(made, jars)
+
+
+def _take_name(made: Path, name: Path) -> None:
+    """A whole folder at once; another process may have been first."""
+    try:
+        made.rename(name)
+    except OSError:
+        if not name.is_dir():
+            raise
+        shutil.rmtree(made)
+
+
+class Refused(Exception):
+    """The JVM answered with an error, or not at all."""
+
+
+class Jvm:
+    """One JVM of one of the drivers in `java/`."""
+
+    def __init__(
+        self, main: str, arguments: list[str], errors: Path, *, heap: str = "512m", options: list[str] | None = None
+    ) -> None:
+        """`errors`: a file for what the JVM prints on stderr; RocketMQ's own logs go nowhere else."""
+        path = prepare()
+        logback = path.split(":")[0] + "/logback.xml"
+        own = [f"-Drmq.logback.configurationFile={logback}", f"-Dlogback.configurationFile={logback}"]
+        own += [f"-Duser.home={errors.parent}", f"-Drocketmq.home.dir={errors.parent}"]
+        command = ["java", f"-Xmx{heap}", *OPTIONS, *(SMALL_JVM if options is None else options), *own, "-cp", path, main]
+        self._errors = errors
+        with errors.open("ab") as stream:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen([*command, *arguments], stdin=pipe, stdout=pipe, stderr=stream)
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """One command, one answer."""
+        self.tell(do, **arguments)
+        return self.answer()
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        """A command alone."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The next line."""
+        assert self.process.stdout is not None
+        ready = select.select([self.process.stdout], [], [], ANSWER_PATIENCE_S)[0] or self.process.stdout.peek(1)  # type: ignore[attr-defined]
+        line = self.process.stdout.readline() if ready else b""
+        if not line.endswith(b"\n"):
+            raise Refused(f"no answer from the JVM; its stderr ends with {self._errors.read_text()[-2000:]}")
+        found = json.loads(line)
+        if isinstance(found, dict) and "error" in found:
+            raise Refused(f"{found['error']}\n{self._errors.read_text()[-3000:]}")
+        return found
+
+    def stop(self) -> None:
+        """SIGTERM, which RocketMQ takes as its clean stop, and its end."""
+        self.process.terminate()
+        self.process.wait(STOP_PATIENCE_S)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """No process and no pipe is left."""
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()

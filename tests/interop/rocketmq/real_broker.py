@@ -1,0 +1,130 @@
+"""The real name server and broker in one JVM (`java/Broker.java`), and real clients in another (`java/Client.java`).
+
+Everything is on 127.0.0.1, on ports that are free when asked for, in folders that the test gave.  A broker of one's own costs
+about five seconds to start and five to stop cleanly; by SIGKILL it ends at once.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .jvm import Jvm
+
+NAME = "interop-a"
+CLUSTER = "interop"
+LOWEST_PORT, HIGHEST_PORT = 15_000, 32_000  # below what systems give to clients
+PATIENT_MS = 60_000
+LOOK_S = 0.1
+BROKER_HEAP, CLIENT_HEAP = "384m", "256m"
+
+# Nothing may be refused because a machine is slow, and nothing deleted under a test.
+CALM = {
+    "waitTimeMillsInSendQueue": PATIENT_MS,
+    "waitTimeMillsInPullQueue": PATIENT_MS,
+    "waitTimeMillsInHeartbeatQueue": PATIENT_MS,
+    "waitTimeMillsInTransactionQueue": PATIENT_MS,
+    "osPageCacheBusyTimeOutMills": PATIENT_MS,
+    "fileReservedTime": 24 * 365 * 50,
+    "cleanFileForciblyEnable": False,
+    "diskMaxUsedSpaceRatio": 95,
+    "autoCreateTopicEnable": False,
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on.  A broker listens on the port before the one before its own too."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(LOWEST_PORT, HIGHEST_PORT)
+        if all(_is_free(port - step) for step in (0, 2)) and not {port, port - 2, port + 2} & set(found):
+            found.append(port)
+    return found
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    """Look again until something holds."""
+    end = time.monotonic() + PATIENT_MS / 1000
+    while not is_so():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(LOOK_S)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class RealBroker:
+    """A running name server and broker on a store's folder, and clients of it.  Leaving the context kills what still runs."""
+
+    def __init__(self, store: Path, scratch: Path, *, port: int | None = None, **settings: Any) -> None:
+        """`scratch`: a folder for configuration and logs.  `port`: the broker's own, when a test has to know it before."""
+        names_port, high_availability_port, free = free_ports(3)
+        self.port = port or free
+        scratch.mkdir(parents=True, exist_ok=True)
+        told: dict[str, Any] = {
+            "brokerClusterName": CLUSTER,
+            "brokerName": NAME,
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "listenPort": self.port,
+            "haListenPort": high_availability_port,
+            "namesrvAddr": f"127.0.0.1:{names_port}",
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+        }
+        self.conf = scratch / "broker.conf"
+        self.conf.write_text("".join(f"{name}={_value(value)}\n" for name, value in (told | CALM | settings).items()))
+        self.store = store
+        self.server = Jvm("Broker", [str(names_port), str(self.conf)], scratch / "broker.stderr", heap=BROKER_HEAP)
+        try:
+            self.clients = Jvm(
+                "Client",
+                [f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", NAME],
+                scratch / "client.stderr",
+                heap=CLIENT_HEAP,
+            )
+            self.started = self.server.answer()
+            self.clients.answer()
+        except BaseException:
+            self.end()
+            raise
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """The clients' answer."""
+        return self.clients.ask(do, **arguments)
+
+    def stop(self) -> None:
+        """The clients first, then the broker, cleanly."""
+        self.clients.end()
+        self.server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL to the broker."""
+        self.server.kill()
+
+    def end(self) -> None:
+        """Nothing of it is left running."""
+        self.server.end()
+        if hasattr(self, "clients"):
+            self.clients.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

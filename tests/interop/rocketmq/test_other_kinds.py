@@ -1,0 +1,148 @@
+"""Folders that are configured otherwise than we, or the real store, were told: both say so, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brokerstore
+from messagestore import MessageStore
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from storageio import StoreCorrupt, UnknownStore
+
+from .answers import our_messages
+from .folders import LOG_SIZE, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
+from .jvm import Refused, prepare_or_skip, why_not
+from .real_broker import NAME, RealBroker, free_ports
+from .real_store import RealStores
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "brokerstore", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", ["RocksDB", "DLedger"])
+def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alone(tmp_path: Path, kind: str) -> None:
+    """A real broker with RocksDB queues, and one with a Raft log.  Neither may be taken for an empty or damaged store."""
+    prepare_or_skip()
+    folder = tmp_path / "store"
+    settings: dict[str, Any] = {"storeType": "defaultRocksDB"}
+    if kind == "DLedger":
+        (port,) = free_ports(1)
+        settings = {"enableDLegerCommitLog": True, "dLegerGroup": NAME, "dLegerSelfId": "n0"}
+        settings["dLegerPeers"] = f"n0-127.0.0.1:{port}"
+    with RealBroker(folder, tmp_path / "broker", **SIZES, **settings) as broker:
+        broker.ask("topic", topic="T", queues=1)
+        results = broker.ask("send", messages=[{"topic": "T", "body": "eA==", "queue_id": 0, "keys": ["k"]} for _ in range(5)])
+        assert [(result[0], result[4]) for result in results] == [("SEND_OK", number) for number in range(5)]
+    before = contents(folder)
+    for mode in ("r", "r+", "a"):
+        for opening in (MessageStore.open, brokerstore.open):
+            with pytest.raises(UnknownStore, match=kind):
+                opening(str(folder), mode)
+    with pytest.raises(UnknownStore, match=kind):
+        Recovery(str(folder), Choice.SKIP).apply()
+    with pytest.raises(UnknownStore, match=kind):
+        rebuild_store(str(folder))
+    told = tool("info", "--json", str(folder))
+    if kind == "RocksDB":  # the log itself can be read
+        assert json.loads(told.stdout)["kind"] == "rocketmq-rocksdb" and told.returncode == 0
+        assert len(our_messages(folder, ["T"])) == 5
+    else:
+        assert told.returncode == 3 and "DLedger" in told.stderr
+    assert tool("recover", "--apply", str(folder)).returncode == 3
+    assert contents(folder) == before
+
+
+def test_other_file_sizes_than_the_files_are_said_by_us_and_refused_by_the_real_store(tmp_path: Path) -> None:
+    """The log's and the queues' file sizes: the real store does not load; we name file, size expected and size found."""
+    prepare_or_skip()
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=ours(), clock=Ticking(START_MS)) as store:
+        write_mixed(store, range(0, 300))
+    before = contents(folder)
+    jvm = RealStores(tmp_path / "stderr")
+    try:
+        for name, java, size in (
+            ("mapped_file_size_commit_log", "mappedFileSizeCommitLog", 2 * LOG_SIZE),
+            ("mapped_file_size_consume_queue", "mappedFileSizeConsumeQueue", 2 * QUEUE_SIZE),
+        ):
+            for mode in ("r", "r+"):
+                with pytest.raises(StoreCorrupt, match="size") as caught:
+                    MessageStore.open(folder, mode, ours(**{name: size}))
+                assert (caught.value.expected, caught.value.found) == (f"{size} bytes", f"{size // 2} bytes")
+            assert verify_store(str(folder), ours(**{name: size})).problems
+            assert {path: data for path, data in contents(folder).items() if not path.endswith("/lock")} == {
+                path: data for path, data in before.items() if not path.endswith("/lock")
+            }
+            with pytest.raises(Refused, match="refused"):
+                jvm.open(folder, **SIZES | {java: size})
+    finally:
+        jvm.end()
+
+
+def test_other_index_slots_than_the_files_are_said(tmp_path: Path) -> None:
+    """The real store's files have one size in many shapes; with a wrong one it finds no key, and says nothing.  We do."""
+    prepare_or_skip()
+    folder = tmp_path / "store"
+    jvm = RealStores(tmp_path / "stderr")
+    try:
+        real = jvm.open(folder, **SIZES)
+        message = {"topic": "T", "queue_id": 0, "body": "eA==", "born_timestamp_ms": START_MS}
+        message |= {"born_host": "127.0.0.1:1", "store_host": "127.0.0.1:1", "properties": "KEYS\x01k\x02"}
+        assert {result[0] for result in real.ask("put", messages=[message] * 50)} == {"PUT_OK"}
+        real.close()
+        other = SIZES | {"maxHashSlotNum": SIZES["maxHashSlotNum"] + 100, "maxIndexNum": SIZES["maxIndexNum"] - 20}
+        for settings, wanted in ((SIZES, 50), (other, 0)):
+            real = jvm.open(folder, **settings)
+            assert len(real.ask("queries", asked=[["T", "k"]])[0]) == wanted
+            real.close()
+    finally:
+        jvm.end()
+    for mode in ("r", "r+"):
+        with pytest.raises(StoreCorrupt, match="index shape"):
+            MessageStore.open(folder, mode, ours(max_hash_slot_num=other["maxHashSlotNum"], max_index_num=other["maxIndexNum"]))
+    with MessageStore.open(folder, "r") as store:  # found from the files
+        assert (store.config.max_hash_slot_num, store.config.max_index_num) == (SIZES["maxHashSlotNum"], SIZES["maxIndexNum"])
+        assert len(store.query("T", "k", max_count=64)) == 50
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["with checksums first", "without first"])
+def test_a_log_of_which_a_part_has_whole_record_checksums_is_told_and_read(tmp_path: Path, first: bool) -> None:
+    """enabledAppendPropCRC changed between two runs, of which one is the real store's; both read all of it."""
+    prepare_or_skip()
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=ours(enabled_append_prop_crc=first), clock=Ticking(START_MS)) as store:
+        write_mixed(store, range(0, 100))
+    before = our_messages(folder)
+    jvm = RealStores(tmp_path / "stderr")
+    try:
+        real = jvm.open(folder, START_MS + 10**8, **SIZES, enabledAppendPropCRC=not first)
+        message = {"topic": "T", "queue_id": 0, "body": "eA==", "born_timestamp_ms": START_MS, "properties": ""}
+        message |= {"born_host": "127.0.0.1:1", "store_host": "127.0.0.1:1"}
+        assert {result[0] for result in real.ask("put", messages=[message] * 10)} == {"PUT_OK"}
+        assert len(real.ask("messages")["messages"]) == 110
+        real.close()
+    finally:
+        jvm.end()
+    assert our_messages(folder)[: len(before)] == before
+    assert not verify_store(str(folder), ours()).problems
+    told = json.loads(tool("verify", "--json", str(folder)).stdout)
+    assert told["ok"] and (told["counts"]["protected_records"], told["counts"]["records"]) == (100 if first else 10, 110)

@@ -1,0 +1,333 @@
+"""The real name server, broker and clients as the judge: a folder of ours is served, added to, killed, mended, served again.
+
+One folder's life, in two fixtures; the tests say what had to hold at each station.  A fixture never judges, so that one thing
+that is wrong fails one test.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from consumequeue import Boundary
+from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+
+from .answers import from_java, our_messages, our_queues, questions
+from .folders import JAVA_NAMES, LONG_TOPIC, START_MS, Ticking, write_mixed
+from .jvm import prepare_or_skip, why_not
+from .real_broker import RealBroker, free_ports, until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS = 128 << 10, 20_000, 5_000, 20_000
+SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=LOG_SIZE,
+    mapped_file_size_consume_queue=QUEUE_SIZE,
+    max_hash_slot_num=SLOTS,
+    max_index_num=ITEMS,
+)
+TOPICS = [*(f"topic-{number}" for number in range(5)), LONG_TOPIC, "Тема-é", "batches", "here"]
+FLOOD, FLOOD_QUEUES = 100_000, 4
+STREAMED, STREAM_QUEUES = 2_000, 3
+BOUNDARIES = (Boundary.LOWER, Boundary.UPPER)
+
+
+@dataclass
+class Station:
+    """What was seen while a broker ran, and the folder as it was left."""
+
+    folder: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def text(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+def write_ours(folder: Path, port: int) -> None:
+    """Both flush modes, with and without whole-record checksums, all kinds of record, several files, the first deleted."""
+    host = f"127.0.0.1:{port}"
+    config = CONFIG.but(flush_disk_type=FlushMode.SYNC, store_host=host)
+    with MessageStore.open(folder, config=config, clock=Ticking(START_MS)) as store:
+        write_mixed(store, range(0, 400))
+    config = CONFIG.but(enabled_append_prop_crc=False, store_host=host)
+    with MessageStore.open(folder, config=config, clock=Ticking(START_MS + 10**6)) as store:
+        write_mixed(store, range(400, 900))
+        for number in range(40):
+            store.put(Message("here", b"here %d" % number, queue_id=0, tags="h", keys=[f"here-{number}"]))
+    with MessageStore.open(folder, config=config) as store:
+        assert store.delete_before(2 * LOG_SIZE) == 2
+
+
+def received(broker: RealBroker, topics: list[str]) -> list[dict[str, Any]]:
+    """What a real consumer receives of the topics, in log order."""
+    found = [from_java(message) for topic in topics for message in broker.ask("read", topic=topic)]
+    return sorted(found, key=lambda message: message["physical_offset"])  # type: ignore[no-any-return]
+
+
+def id_of(port: int, physical_offset: int) -> str:
+    """The id under which a broker on 127.0.0.1 has a record, whatever store host it says."""
+    return f"7F000001{port:08X}{physical_offset:016X}"
+
+
+# 1. The broker starts on our folder
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """Ours, read whole by a real consumer, asked by time, key and id, added to by real producers, stopped cleanly."""
+    prepare_or_skip()
+    root = tmp_path_factory.mktemp("served")
+    (port,) = free_ports(1)
+    station = Station(root / "store", {"port": port})
+    write_ours(station.folder, port)
+    with MessageStore.open(station.folder, "r", CONFIG) as store:
+        station.facts["queues"] = our_queues(store)
+        times, keys = questions(our_messages(station.folder, TOPICS), station.facts["queues"])
+        station.facts |= {"ours": our_messages(station.folder, TOPICS), "times": times, "keys": keys}
+        station.facts["our times"] = [[store.offset_by_time(*one, boundary) for boundary in BOUNDARIES] for one in times]
+        station.facts["our hits"] = [[found.physical_offset for found in store.query(*one, max_count=64)] for one in keys]
+    with RealBroker(station.folder, root / "broker", port=port, **SIZES) as broker:
+        ask_for_ours(broker, station)
+        add_to_it(broker, station)
+        broker.stop()
+    yield station
+    shutil.rmtree(root)
+
+
+def ask_for_ours(broker: RealBroker, station: Station) -> None:
+    facts = station.facts
+    facts["received"] = received(broker, TOPICS)
+    facts["tagged"] = broker.ask("read", topic="topic-1", tags="A || тег")
+    facts["times answered"] = broker.ask("times", asked=facts["times"])
+    facts["hits"] = broker.ask("query", asked=[key for key in facts["keys"] if key[0] in TOPICS])
+    facts["viewed"] = broker.ask(
+        "view", asked=[[one["topic"], id_of(facts["port"], one["physical_offset"])] for one in facts["ours"][::7]]
+    )
+    facts["by our id"] = broker.ask(
+        "view", asked=[["here", one["message_id"]] for one in facts["ours"] if one["topic"] == "here"]
+    )
+
+
+def sent(topic: str, number: int, **more: Any) -> dict[str, Any]:
+    """A message for the real producer."""
+    return {"topic": topic, "body": text(b"%s %d" % (topic.encode(), number)), "keys": [f"{topic}-{number}"]} | more
+
+
+def add_to_it(broker: RealBroker, station: Station) -> None:
+    """All that a producer can do; what was acknowledged."""
+    for topic in ("added", "delayed", "decided"):
+        broker.ask("topic", topic=topic, queues=2)
+    plain = [sent("added", number, queue_id=number % 2, tags="t", properties={"n": f"№{number}"}) for number in range(60)]
+    plain += [sent("topic-1", number, queue_id=number % 3) for number in range(30)]
+    station.facts["sent"] = list(zip(plain, broker.ask("send", messages=plain), strict=True))
+    batches = [[sent("added", 100 * batch + number, queue_id=1) for number in range(1, 9)] for batch in range(1, 5)]
+    station.facts["batches"] = [(batch, broker.ask("send_batch", messages=batch)) for batch in batches]
+    delayed = [sent("delayed", number, queue_id=0, delay=1) for number in range(5)]
+    broker.ask("send", messages=[*delayed, sent("delayed", 99, queue_id=1, delay=18)])
+    decisions = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
+    broker.ask("send_transaction", messages=[sent("decided", number, decision=decisions[number % 3]) for number in range(9)])
+    until(lambda: len(broker.ask("read", topic="delayed")) >= 5, "delayed messages are delivered")
+    until(lambda: len(broker.ask("read", topic="decided")) >= 3, "transactions are committed")
+
+
+def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None:
+    """Every field, body, property and place; a version-2 topic, IPv6 hosts and batches among them."""
+    assert len(served.facts["ours"]) > 300
+    assert served.facts["received"] == served.facts["ours"]
+    consumed = {(one["topic"], one["queue_id"], one["queue_offset"]) for one in served.facts["received"]}
+    assert len(consumed) == len(served.facts["ours"]) == sum(len(queue["consumed"]) for queue in served.facts["queues"])
+
+
+def test_a_real_consumer_of_some_tags_receives_those(served: Station) -> None:
+    """The broker filters by the hash in our units, the client by the text."""
+    wanted = [
+        one for one in served.facts["ours"] if one["topic"] == "topic-1" and one["properties"].get("TAGS") in ("A", "тег")
+    ]
+    found = sorted(from_java(one)["physical_offset"] for one in served.facts["tagged"])
+    assert found == [one["physical_offset"] for one in wanted] and wanted
+
+
+def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
+    """Both boundaries, at, before and after store times of every queue."""
+    facts = served.facts
+    assert list(zip(facts["times"], facts["times answered"], strict=True)) == list(
+        zip(facts["times"], facts["our times"], strict=True)
+    )
+
+
+def test_a_real_query_by_key_finds_ours(served: Station) -> None:
+    """The same records as our query, for keys of one and of many messages."""
+    facts = served.facts
+    pairs = [(key, hits) for key, hits in zip(facts["keys"], facts["our hits"], strict=True) if key[0] in TOPICS]
+    assert len(pairs) > 50 and all(hits for _, hits in pairs)
+    assert list(zip([key for key, _ in pairs], facts["hits"], strict=True)) == pairs
+
+
+def test_a_real_query_by_id_finds_ours(served: Station) -> None:
+    """By the ids that our puts return, and by an id made for each record."""
+    facts = served.facts
+    assert [from_java(one) for one in facts["viewed"]] == facts["ours"][::7]
+    here = [one for one in facts["ours"] if one["topic"] == "here"]
+    assert [from_java(one) for one in facts["by our id"]] == here and len(here) == 40
+
+
+def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) -> None:
+    """By place, by key, in the log; ours before it unchanged; nothing to mend."""
+    facts = served.facts
+    assert our_messages(served.folder, TOPICS)[: len(facts["ours"])] == facts["ours"]
+    with MessageStore.open(served.folder, "r", CONFIG) as store:
+        for message, (status, client_id, message_id, queue_id, queue_offset) in facts["sent"]:
+            (found,) = store.get(message["topic"], queue_id, queue_offset, 1).messages
+            assert (status, found.message_id, text(found.body)) == ("SEND_OK", message_id, message["body"])
+            for key in (*message["keys"], client_id):
+                assert found.physical_offset in [hit.physical_offset for hit in store.query(message["topic"], key)]
+        for batch, (status, _, message_ids, queue_id, queue_offset) in facts["batches"]:
+            page = store.get("added", queue_id, queue_offset, len(batch))
+            assert status == "SEND_OK" and ",".join(found.message_id for found in page.messages) == message_ids
+            assert [text(found.body) for found in page.messages] == [message["body"] for message in batch]
+    assert_sound(served.folder)
+
+
+def test_what_a_real_broker_delayed_and_decided_is_there(served: Station) -> None:
+    """Delivered and committed once; rolled back and undecided not; what is pending waits in its level's queue."""
+    with MessageStore.open(served.folder, "r", CONFIG) as store:
+        delivered = sorted(message.body for message in store.read("delayed", 0))
+        assert delivered == [b"delayed %d" % number for number in range(5)]
+        decided = sorted(message.body for queue_id in store.queue_ids("decided") for message in store.read("decided", queue_id))
+        assert decided == [b"decided 0", b"decided 3", b"decided 6"]
+        assert [message.body for message in store.read("SCHEDULE_TOPIC_XXXX", 17)] == [b"delayed 99"]
+        assert store.engine.consumer_offsets().offsets_of("nowhere", "nobody") == {}
+
+
+def assert_sound(folder: Path) -> None:
+    report = verify_store(str(folder), CONFIG)
+    assert not report.problems
+    plan = Recovery(str(folder), Choice.REFUSE, CONFIG).plan()
+    assert not plan.problems and not plan.is_damaged
+
+
+# 2. Followed while it is written, and killed
+
+
+@pytest.fixture(scope="module")
+def killed(served: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """The same folder, continued by us, served again, followed by us while a producer floods it, and killed amid sends."""
+    root = tmp_path_factory.mktemp("killed")
+    station = Station(root / "store")
+    shutil.copytree(served.folder, station.folder)
+    with MessageStore.open(station.folder, "r+", CONFIG) as store:
+        for number in range(50):
+            store.put(Message("here", b"again %d" % number, queue_id=0, keys=[f"again-{number}"]))
+    everything = [*TOPICS, "added", "delayed", "decided"]
+    station.facts["before"] = our_messages(station.folder, everything)
+    with RealBroker(station.folder, root / "broker", **SIZES) as broker:
+        station.facts["received"] = received(broker, everything)
+        for topic, queues in (("flood", FLOOD_QUEUES), ("streamed", STREAM_QUEUES)):
+            broker.ask("topic", topic=topic, queues=queues)
+        station.facts["followed"] = follow_flood(broker)
+        station.facts["acknowledged"] = stream_and_kill(broker)
+    yield station
+    shutil.rmtree(root)
+
+
+def follow_flood(broker: RealBroker) -> list[tuple[int, int, int, int]]:
+    """(physical offset, queue, queue offset, number) of what our follower handed out beside the running broker."""
+    seen = []
+    with MessageStore.open(broker.store, "r", CONFIG) as store, store.follow(timeout_s=60) as follower:
+        broker.clients.tell("flood", topic="flood", count=FLOOD, queues=FLOOD_QUEUES, ahead=2000)
+        for message in follower:
+            if message.topic == "flood":
+                seen.append((message.physical_offset, message.queue_id, message.queue_offset, int(message.body)))
+                if len(seen) == FLOOD:
+                    break
+        broker.clients.answer()
+        while more := follower.poll():
+            seen += [(one.physical_offset, one.queue_id, one.queue_offset, -1) for one in more if one.topic == "flood"]
+    return seen
+
+
+def stream_and_kill(broker: RealBroker) -> list[list[Any]]:
+    """[number, queue, queue offset, id] of every message that a producer was told is stored."""
+    broker.clients.tell("stream", topic="streamed", first=0, count=1 << 20, queues=STREAM_QUEUES)
+    acknowledged = [broker.clients.answer() for _ in range(STREAMED)]
+    broker.kill()
+    while isinstance(answer := broker.clients.answer(), list):
+        acknowledged.append(answer)
+    return acknowledged
+
+
+def test_what_the_broker_wrote_and_we_continued_is_served_again(killed: Station) -> None:
+    """Ours, then the broker's, then ours again, to a real consumer."""
+    received = [one for one in killed.facts["received"] if "TRAN_MSG" not in one["properties"]]
+    before = [one for one in killed.facts["before"] if "TRAN_MSG" not in one["properties"]]
+    assert received == before
+    assert [one["body"] for one in killed.facts["received"]] == [one["body"] for one in killed.facts["before"]]
+    assert len([one for one in before if one["topic"] == "here"]) == 90
+
+
+def test_a_follower_beside_a_live_broker_sees_a_hundred_thousand_messages_in_order_and_once(killed: Station) -> None:
+    """Every physical offset, queue offset and number, while the broker wrote, rolled files and the dispatcher ran behind."""
+    seen = killed.facts["followed"]
+    assert len(seen) == FLOOD
+    assert [one[0] for one in seen] == sorted({one[0] for one in seen})
+    for queue_id in range(FLOOD_QUEUES):
+        assert [offset for _, queue, offset, _ in seen if queue == queue_id] == list(range(FLOOD // FLOOD_QUEUES))
+    assert sorted(number for _, _, _, number in seen) == list(range(FLOOD))
+
+
+@pytest.mark.parametrize("way", ["opened by us", "recovered", "rebuilt"])
+def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_again(
+    killed: Station, tmp_path: Path, way: str
+) -> None:
+    """SIGKILL amid its sends.  Whatever we make of the folder holds every acknowledged message, and a broker starts on it."""
+    folder = tmp_path / "store"
+    shutil.copytree(killed.folder, folder)
+    assert (folder / "abort").exists()
+    WAYS[way](folder)
+    with MessageStore.open(folder, "r", CONFIG) as store:
+        for number, queue_id, queue_offset, message_id in killed.facts["acknowledged"]:
+            (found,) = store.get("streamed", queue_id, queue_offset, 1).messages
+            assert (found.message_id, found.body) == (message_id, b"%d" % number)
+        flooded = {
+            (found.physical_offset, queue_id, found.queue_offset, int(found.body))
+            for queue_id in range(FLOOD_QUEUES)
+            for found in store.read("flood", queue_id)
+        }
+    assert flooded == set(killed.facts["followed"])
+    if way != "rebuilt":  # still as the crash left it, but for queues and index
+        assert_sound(folder)
+    wanted = our_messages(folder, [*TOPICS, "added", "streamed"])
+    with RealBroker(folder, tmp_path / "broker", **SIZES) as broker:
+        assert received(broker, [*TOPICS, "added", "streamed"]) == wanted
+        told = broker.ask("read", topic="flood", brief=True)
+        assert {(at, queue, offset, int(base64.b64decode(body))) for queue, offset, at, body in told} == flooded
+        assert len(told) == FLOOD
+        keys = [["flood", f"flood-{number}"] for number in range(0, FLOOD, FLOOD // 50)] if way != "rebuilt" else []
+        assert all(len(found) == 1 for found in broker.ask("query", asked=keys))
+
+
+def open_and_go_on(folder: Path) -> None:
+    with MessageStore.open(folder, "r+", CONFIG) as store:
+        store.put(Message("here", b"after the crash", queue_id=0))
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "opened by us": open_and_go_on,
+    "recovered": lambda folder: Recovery(str(folder), Choice.REFUSE, CONFIG).apply(),
+    "rebuilt": lambda folder: rebuild_store(str(folder), config=CONFIG),
+}

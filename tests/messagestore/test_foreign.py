@@ -1,0 +1,105 @@
+"""Folders that are configured otherwise than the caller, or RocketMQ's other kinds of store: said, and nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from storageio import StoreCorrupt, UnknownStore
+
+SLOTS, ITEMS = 500, 2000
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=SLOTS, max_index_num=ITEMS
+)
+
+
+def written(folder: Path, count: int = 300) -> Path:
+    with MessageStore.open(folder, config=SMALL) as store:
+        for number in range(count):
+            store.put(Message("T", b"x" * 50, queue_id=0, keys=[f"key-{number}"]))
+    return folder
+
+
+def rocksdb_folder(folder: Path) -> Path:
+    """As storeType=defaultRocksDB leaves it: the log, and a RocksDB database where queue files would be."""
+    written(folder)
+    for path in sorted((folder / "consumequeue").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    for name in ("CURRENT", "IDENTITY", "LOCK", "MANIFEST-000005", "000004.log"):
+        (folder / "consumequeue" / name).write_bytes(b"MANIFEST-000005\n")
+    return folder
+
+
+def dledger_folder(folder: Path) -> Path:
+    """As enableDLegerCommitLog leaves it: no commit log, a Raft log, ordinary queue files."""
+    written(folder)
+    (folder / "dledger-n0" / "data").mkdir(parents=True)
+    (folder / "commitlog" / ("0" * 20)).rename(folder / "dledger-n0" / "data" / ("0" * 20))
+    (folder / "commitlog").rmdir()
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "opened to write": lambda folder: MessageStore.open(folder),
+    "opened to continue": lambda folder: MessageStore.open(folder, "r+"),
+    "opened to read": lambda folder: MessageStore.open(folder, "r"),
+    "rebuilt": lambda folder: rebuild_store(str(folder)),
+    "recovered": lambda folder: Recovery(str(folder), Choice.SKIP).apply(),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("kind", [rocksdb_folder, dledger_folder], ids=["rocksdb", "dledger"])
+def test_queues_or_log_of_another_kind_are_named_and_left_alone(tmp_path: Path, kind: Callable[[Path], Path], way: str) -> None:
+    """A new log beside a DLedger one would have emptied its queues; queue files beside RocksDB would have shadowed it."""
+    folder = kind(tmp_path / "store")
+    before = contents(folder)
+    with pytest.raises(UnknownStore, match="RocksDB" if kind is rocksdb_folder else "DLedger"):
+        WAYS[way](folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mapped_file_size_commit_log": 1 << 20},
+        {"mapped_file_size_consume_queue": 20_000},
+        {"max_hash_slot_num": SLOTS + 100},
+        {"max_index_num": ITEMS + 100},
+        {"max_hash_slot_num": SLOTS + 100, "max_index_num": ITEMS - 20},  # a file of the same size
+    ],
+    ids=["log", "queue", "slots", "items", "shape of one size"],
+)
+def test_a_size_that_is_not_the_files_is_said(tmp_path: Path, change: dict[str, int], mode: str) -> None:
+    """With other slots every query would find nothing, in files that look as they should."""
+    folder = written(tmp_path / "store")
+    before = contents(folder)
+    with pytest.raises(StoreCorrupt, match=r"size|shape") as caught:
+        MessageStore.open(folder, mode, StoreConfig(**change))  # type: ignore[arg-type]
+    assert caught.value.file and caught.value.expected and caught.value.found
+    assert {path: data for path, data in contents(folder).items() if not path.endswith("/lock")} == {
+        path: data for path, data in before.items() if not path.endswith("/lock")
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_index_that_says_little_is_not_judged(tmp_path: Path, count: int) -> None:
+    """The only item points at offset 0, as any place of a file of zeros does: every shape seems to agree."""
+    config = SMALL.but(max_hash_slot_num=700, max_index_num=900)
+    with MessageStore.open(tmp_path / "store", config=config) as store:
+        for number in range(count):
+            store.put(Message("T", b"x", queue_id=0, keys=[f"key-{number}"]))
+    with MessageStore.open(tmp_path / "store", "r", config) as store:
+        assert [len(store.query("T", f"key-{number}")) for number in range(count)] == [1] * count
