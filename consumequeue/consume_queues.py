@@ -119,10 +119,14 @@ class ConsumeQueues:
         for queue in self:
             _ = queue.starts
 
-    def recover(self) -> None:
-        """`recover` and `drop_tail` of every queue: what a writer does after an unclean stop."""
+    def recover(self, safe_offset: int = 0) -> None:
+        """What a writer does with every queue after an unclean stop.
+
+        Units of records before the physical offset `safe_offset` were on the disk for sure.
+        """
         for queue in self:
-            queue.recover()
+            queue.drop_behind_hole()
+            queue.recover(safe_offset)
             queue.drop_tail()
 
     def max_physical_offset(self) -> int:

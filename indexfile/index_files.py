@@ -131,6 +131,8 @@ class IndexFiles:
     def _roll(self, full: IndexFile | None) -> IndexFile:
         if full is None:
             self.disk.make_folder(self.folder)
+        else:
+            self._sync_name()  # or a crash could lose the older file and keep the younger, which looks whole without it
         path = os.path.join(self.folder, self._new_name())
         made = IndexFile.create(self.disk, path, self.slots, self.items, full.header if full else None)
         with self._guard:
@@ -333,10 +335,9 @@ class IndexFiles:
             self._files = [file for file in self._files if file not in gone]
             self._full = [file for file in self._full if file not in gone]
             self._opened = [file for file in self._opened if file not in gone]
-        for file in gone:
+        for file in reversed(gone):  # the youngest first, each for good: what a crash leaves has no hole
             file.close()
             self.disk.delete(file.path)
-        if gone:
             self.disk.sync_folder(self.folder)
 
     def _must_write(self) -> None:

@@ -200,7 +200,7 @@ class Engine:
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
-        self.queues.recover()
+        self.queues.recover(end.dispatch_from)
         self.queues.truncate(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
@@ -265,9 +265,12 @@ class Engine:
         self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
+        self._start_threads()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    def _start_threads(self) -> None:
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
-        self.flags.open(self.config.broker_role is not Role.SLAVE)
 
     @property
     def lookup(self) -> ReaderView | ConsumeQueues:
