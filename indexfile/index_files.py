@@ -271,10 +271,11 @@ class IndexFiles:
         size = file_size(self.slots, self.items)
         files = self.files
         for place, file in enumerate(files):
-            is_vouched = self._size(file) == size and file.header.end_timestamp_ms <= index_timestamp_ms
+            is_vouched = self._size(file) == size and 0 < file.header.end_timestamp_ms <= index_timestamp_ms
             is_whole = is_vouched or self._is_sound(file)
             is_last = place + 1 == len(files) or (is_whole and file.header.end_physical_offset >= log_end)
-            if is_whole and not is_last:
+            is_followed = is_vouched or (is_whole and file.header.next_item >= self.items)  # a file before others was full
+            if is_followed and not is_last:
                 continue
             self._delete(files[place + is_whole :])
             if is_whole and file.buffer.keep_items(file.header.next_item, log_end) == FIRST_ITEM:
