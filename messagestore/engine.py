@@ -28,7 +28,7 @@ from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import IndexNote, read_note, write_note
+from .index_note import IndexNote, drop_note, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -215,6 +215,7 @@ class Engine:
         note = read_note(self.disk, self.places.own)
         if note is None or not self.index.keep_until(*note, end.offset):
             self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
+        drop_note(self.disk, self.places.own)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 

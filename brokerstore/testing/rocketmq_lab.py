@@ -9,9 +9,7 @@ The store works as it does elsewhere, only without threads: what they do at some
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -21,6 +19,7 @@ from messagestore.engine import Engine
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 
+from .report import Report
 from .rocketmq_check import Broken, check_store, same_again
 from .rocketmq_ledger import Ledger
 
@@ -58,16 +57,6 @@ def abandon(store: MessageStore) -> None:
     """As the process's death: nothing more is done to the files, now or at exit."""
     store._finalizer.detach()
     store.engine.abandon()
-
-
-@dataclass
-class Report:
-    """What a run tried."""
-
-    images: int = 0
-    again: int = 0  # crashes of recoveries among them
-    by_kind: Counter[tuple[str, str]] = field(default_factory=Counter)  # (operation, kind of file that was open to change)
-    seen: set[int] = field(default_factory=set)
 
 
 class Run:
@@ -111,11 +100,8 @@ class Run:
         kinds = self.open_kinds()
         flushed, low = self.ledger.flushed, self.ledger.low
         for image in self.disk.images(self.random, self.chances, limit=self.limit):
-            key = image.key
-            if key not in self.report.seen:
-                self.report.seen.add(key)
-                for kind in kinds:
-                    self.report.by_kind[self.operation, kind] += 1
+            if self.report.is_new(image.key):
+                self.report.count(self.operation, kinds)
                 self._caught.append((operation, path, image, flushed, low))
 
     def open_kinds(self) -> set[str]:
