@@ -213,6 +213,9 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
+        if self.index.changes_vouched(self.checkpoint.min_index_timestamp_ms, end.offset):
+            self.checkpoint.index_msg_timestamp_ms = 0
+            self.checkpoint.flush()
         if note is None or not self.index.keep_until(*note, end.offset):
             self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
         drop_note(self.disk, self.places.own)

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from rabbitstore import RabbitStore, verify
@@ -31,7 +33,16 @@ class QueueLedger:
         self.published: list[bytes] = []  # persistent ones, tried ones among them
         self.confirmed: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
+        self.doubtful: set[bytes] = set()  # to be acknowledged by a call that has not returned, or failed
         self.gone: set[bytes] = set()  # acknowledged, and synced since
+
+    @contextlib.contextmanager
+    def acknowledging(self, bodies: set[bytes]) -> Iterator[None]:
+        """While this is done nobody knows whether they are there; afterwards they are not wanted."""
+        self.doubtful |= bodies
+        yield
+        self.doubtful -= bodies
+        self.acknowledged |= bodies
 
     def sync(self) -> None:
         """Everything so far is safe: what was published is there, what was acknowledged is not."""
@@ -50,7 +61,7 @@ class RabbitLedger:
     def floor(self) -> Floor:
         """As a crash now would have to respect it."""
         return Floor(
-            {name: frozenset(queue.confirmed - queue.acknowledged) for name, queue in self.queues.items()},
+            {name: frozenset(queue.confirmed - queue.acknowledged - queue.doubtful) for name, queue in self.queues.items()},
             {name: frozenset(queue.gone) for name, queue in self.queues.items()},
         )
 
@@ -63,7 +74,7 @@ class RabbitLedger:
         """After a crash: what is left was confirmed, the rest never was."""
         for name, queue in self.queues.items():
             queue.published = list(found.get(name, []))
-            queue.confirmed, queue.acknowledged, queue.gone = set(queue.published), set(), set()
+            queue.confirmed, queue.acknowledged, queue.gone, queue.doubtful = set(queue.published), set(), set(), set()
 
 
 def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict[str, list[bytes]]:
@@ -74,9 +85,12 @@ def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict
             continue
         bodies, queue = found.get(name, []), ledger.queues[name]
         known = set(queue.published)
-        wanted = kept - queue.acknowledged
+        wanted = kept - queue.acknowledged - queue.doubtful
         lost = wanted.difference(bodies)
-        must(not lost, f"queue {name} lost {len(lost)} of {len(wanted)} confirmed messages, the first {min(lost, default=b'')[:9]!r}")
+        must(
+            not lost,
+            f"queue {name} lost {len(lost)} of {len(wanted)} confirmed messages, the first {min(lost, default=b'')[:9]!r}",
+        )
         must(len(bodies) == len(set(bodies)), f"queue {name} has a message twice")
         bodies = [body if body in known else torn_copy(body, queue.published) for body in bodies]
         strange = set(bodies).difference(queue.published)

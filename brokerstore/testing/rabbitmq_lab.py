@@ -11,8 +11,8 @@ from rabbitstore.content import Content
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 
-from .report import Report
 from .rabbitmq_check import Floor, QueueLedger, RabbitLedger, check_folder, check_rabbit
+from .report import Report
 from .rocketmq_check import Broken
 
 ROOT = "/vhost"
@@ -30,9 +30,9 @@ class RabbitRun:
 
     def __init__(
         self, seed: int = 0, *, settings: RabbitSettings = SETTINGS, chances: int = 2, deep: int = 0, limit: int = 0,
-        report: Report | None = None, tries: bool = True,
+        report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
     ) -> None:  # fmt: skip
-        """Opens a new store."""
+        """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
         self.seed = seed
         self.random = Random(seed)
         self.settings = settings
@@ -45,7 +45,7 @@ class RabbitRun:
         self.held: list[Delivery] = []
         self._caught: list[tuple[str, str, Image, Floor]] = []
         self.operation = "open"
-        self.disk = ForgettingDisk()
+        self.disk = disk or ForgettingDisk()
         self.disk.watch = self.catch
         self.store = self.open(self.disk)
         self.judge()
@@ -148,8 +148,8 @@ class RabbitRun:
 
     def _acknowledge(self, delivery: Delivery) -> None:
         self.held.remove(delivery)
-        self.ledger.queues[delivery.queue].acknowledged.add(delivery.body)
-        self.store.ack(delivery)
+        with self.ledger.queues[delivery.queue].acknowledging({delivery.body}):
+            self.store.ack(delivery)
 
     def do_settle(self, acknowledges: bool) -> None:
         """The oldest held message, acknowledged or put back."""
@@ -185,8 +185,8 @@ class RabbitRun:
         """All that waits goes; what is held stays."""
         if name in self.store.queue_names():
             queue = self.ledger.queues[name]
-            queue.acknowledged.update(set(queue.published).difference(delivery.body for delivery in self.held))
-            self.store.purge(name)
+            with queue.acknowledging(set(queue.published).difference(delivery.body for delivery in self.held)):
+                self.store.purge(name)
 
     def do_delete(self, name: str) -> None:
         """A queue with all its messages."""

@@ -67,9 +67,9 @@ class Run:
 
     def __init__(
         self, seed: int = 0, *, config: StoreConfig | None = None, chances: int = 2, limit: int = 0, deep: int = 0,
-        report: Report | None = None, tries: bool = True,
+        report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
     ) -> None:  # fmt: skip
-        """Opens a new store."""
+        """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
         self.seed = seed
         self.random = Random(seed)
         self.config = config or lab_config()
@@ -82,7 +82,7 @@ class Run:
         self.number = 0
         self._caught: list[tuple[str, str, Image, int, int]] = []
         self.operation = "open"
-        self.disk = ForgettingDisk()
+        self.disk = disk or ForgettingDisk()
         self.disk.watch = self.catch
         self.store = self.open()
         self.judge()
@@ -214,7 +214,8 @@ class Run:
 
     def do_derive(self, thorough: bool) -> None:
         """The housekeeper's round: queues and index to the disk, the checkpoint."""
-        self.store.engine.housekeeper.flush_derived(thorough=thorough)
+        keeper = self.store.engine.housekeeper
+        keeper._try(lambda: keeper.flush_derived(thorough=thorough))  # an error is for the housekeeper to deal with
 
     def do_prepare(self) -> None:
         """The next log file, ahead of time."""

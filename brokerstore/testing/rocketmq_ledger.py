@@ -61,7 +61,13 @@ class Ledger:
             tags_code = java_hash(message.tags) if message.tags else 0
             self.entries.append(
                 Entry(
-                    message.topic, message.queue_id, message.queue_offset, message.physical_offset, bytes(raw), tags_code, hashes
+                    message.topic,
+                    message.queue_id,
+                    message.queue_offset,
+                    message.physical_offset,
+                    bytes(raw),
+                    tags_code,
+                    hashes,
                 )
             )
         return len(self.entries)

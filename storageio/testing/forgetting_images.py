@@ -151,9 +151,7 @@ def _page(node: FileNode, at: int, answer: Answer) -> bytes:
     versions = node.versions(at)
     if isinstance(answer, int):
         return versions[answer].data
-    parts = [
-        versions[place].data[number * SECTOR_SIZE : (number + 1) * SECTOR_SIZE] for number, place in enumerate(answer)
-    ]
+    parts = [versions[place].data[number * SECTOR_SIZE : (number + 1) * SECTOR_SIZE] for number, place in enumerate(answer)]
     return b"".join(parts)
 
 
