@@ -152,7 +152,7 @@ class MappedFileQueue:
             return file
 
     def _create(self, start_offset: int) -> MappedFile:
-        """A new file whose size and name are on the disk before it is used: a crash must not leave an empty one before others."""
+        """A new file whose size and name are on the disk before it is used: no crash leaves an empty one before others."""
         folder = self.paths.folder_for(start_offset, self.file_size_bytes)
         self._disk.make_folder(folder)
         path = os.path.join(folder, file_name(start_offset))

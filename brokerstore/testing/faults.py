@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
+from rabbitstore import RabbitStore
 from storageio import DiskError, DiskFull, StoreError
 from storageio.testing import ForgettingDisk, Image, ShortWrite
 
@@ -198,7 +199,7 @@ def suffer_rabbitmq(program: Program, fault: Fault) -> None:
 def _rabbit_recovers(run: rabbitmq_lab.RabbitRun | None, image: Image, now_ms: int) -> None:
     disk = ForgettingDisk.of(image, now_ms)
     with contextlib.suppress(StoreError) if run is None else contextlib.nullcontext():
-        store = rabbitmq_lab.RabbitStore.open(rabbitmq_lab.ROOT, settings=rabbitmq_lab.SETTINGS, disk=disk)
+        store = RabbitStore.open(rabbitmq_lab.ROOT, settings=rabbitmq_lab.SETTINGS, disk=disk)
         if run is not None:
             check_rabbit(store, run.ledger, run.ledger.floor())
         store.abandon()

@@ -79,7 +79,7 @@ class RabbitLedger:
 
 def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict[str, list[bytes]]:
     """An open store, just recovered; what its queues hold.  Takes every message out, so that it is to be abandoned."""
-    found = {name: [delivery.body for delivery in iter(lambda n=name: store.get(n), None)] for name in store.queue_names()}
+    found = {name: take_all(store, name) for name in store.queue_names()}
     for name, kept in floor.kept.items():
         if name in ledger.deleted:
             continue
@@ -104,6 +104,14 @@ def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict
         part.process()
         part.check()
     return found
+
+
+def take_all(store: RabbitStore, queue: str) -> list[bytes]:
+    """Every body that waits in a queue, in order."""
+    bodies = []
+    while (delivery := store.get(queue)) is not None:
+        bodies.append(delivery.body)
+    return bodies
 
 
 def torn_copy(body: bytes, published: list[bytes]) -> bytes:

@@ -43,6 +43,7 @@ class RabbitRun:
         self.done: list[tuple[Any, ...]] = []
         self.number = 0
         self.held: list[Delivery] = []
+        self.limbo: set[str] = set()  # queues with a message that could not be read: out of the queue until the next start
         self._caught: list[tuple[str, str, Image, Floor]] = []
         self.operation = "open"
         self.disk = disk or ForgettingDisk()
@@ -140,7 +141,11 @@ class RabbitRun:
         """The next message, acknowledged or held."""
         if name not in self.store.queue_names():
             return
-        delivery = self.store.get(name)
+        try:
+            delivery = self.store.get(name)
+        except StoreError:
+            self.limbo.add(name)
+            raise
         if delivery is not None:
             self.held.append(delivery)
         if delivery is not None and acknowledges:
@@ -185,7 +190,12 @@ class RabbitRun:
         """All that waits goes; what is held stays."""
         if name in self.store.queue_names():
             queue = self.ledger.queues[name]
-            with queue.acknowledging(set(queue.published).difference(delivery.body for delivery in self.held)):
+            waiting = set(queue.published).difference(delivery.body for delivery in self.held)
+            if name in self.limbo:
+                queue.doubtful |= waiting
+                self.store.purge(name)
+                return
+            with queue.acknowledging(waiting):
                 self.store.purge(name)
 
     def do_delete(self, name: str) -> None:
@@ -240,7 +250,7 @@ def any_operation(random: Random) -> tuple[Any, ...]:
     """One step of a random program."""
     name = random.choice(NAMES)
     some = tuple(random.sample(NAMES, random.randrange(1, 3)))
-    makers: list[tuple[int, Callable[[], tuple[Any, ...]]]] = [
+    makers: list[tuple[float, Callable[[], tuple[Any, ...]]]] = [
         (4, lambda: ("declare", name, random.choice(("default", "lazy")))),
         (14, lambda: ("publish", some, random.choice((10, 10, 150, 400, 3000)), random.random() < 0.9)),
         (7, lambda: ("get", name, random.random() < 0.7)),
