@@ -11,6 +11,7 @@ from storageio import Disk, InvalidMessage, Kind
 from .consume_queue import NO_RECORD, ConsumeQueue
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .queue_files import QueueFiles
+from .unit_folder import EVERYTHING
 
 QUEUE_ID_MAX = (1 << 31) - 1
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
@@ -119,7 +120,7 @@ class ConsumeQueues:
         for queue in self:
             _ = queue.starts
 
-    def recover(self, safe_offset: int = 0) -> None:
+    def recover(self, safe_offset: int = EVERYTHING) -> None:
         """What a writer does with every queue after an unclean stop.
 
         Units of records before the physical offset `safe_offset` were on the disk for sure.

@@ -21,6 +21,7 @@ BLOCK_UNITS = 200  # read at once while the end is looked for
 READ_SIZE = 1 << 18  # read at once while a whole file is walked
 ZEROS = bytes(READ_SIZE)
 RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a)
+EVERYTHING = (1 << 63) - 1
 
 
 class UnitFolder:
@@ -163,7 +164,7 @@ class UnitFolder:
         """Whether a file begins with a unit that was on the disk before the crash, and so everything before it was."""
         return True
 
-    def recover(self, safe_offset: int = 0) -> int:
+    def recover(self, safe_offset: int = EVERYTHING) -> int:
         """Find the end as after an unclean stop: read every unit from the third file before the end (section 5.2 a).
 
         And from further back, where that file begins with units of records behind `safe_offset`: those are not vouched for.

@@ -11,6 +11,7 @@ from rabbitstore.content import Content
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 
+from .deep import crash_inside
 from .rabbitmq_check import Floor, QueueLedger, RabbitLedger, check_folder, check_rabbit
 from .report import Report
 from .rocketmq_check import Broken
@@ -61,8 +62,9 @@ class RabbitRun:
             return
         kinds = {kind_of_file(unsettled) for unsettled in self.disk.unsettled_paths()}
         floor = self.ledger.floor()
+        promised = hash((*floor.kept.values(), *floor.gone.values()))
         for image in self.disk.images(self.random, self.chances, limit=self.limit):
-            if self.report.is_new(image.key):
+            if self.report.is_new(hash((image.key, promised))):
                 self.report.count(self.operation, kinds)
                 self._caught.append((operation, path, image, floor))
 
@@ -83,30 +85,27 @@ class RabbitRun:
     def judge_image(self, image: Image, floor: Floor) -> None:
         """One crash: recover, check; now and then recover again, and crash inside the recovery."""
         self.report.images += 1
-        is_deep = bool(self.deep) and self.report.images % self.deep == 0
+        number = self.report.images
         disk = ForgettingDisk.of(image, self.disk.time_ms)
-        inner: list[Image] = []
-        if is_deep:
-            disk.watch = lambda _operation, _path: inner.extend(disk.images(self.random, 1)) if len(inner) < 200 else None
         store = self.open(disk)
-        disk.watch = None
-        if is_deep or self.report.images % 4 == 0:
-            inner.append(disk.after_kill())
-            inner.append(disk.image([0] * len(disk.questions())))
+        again = [disk.after_kill(), disk.least()] if number % 4 == 0 else []
         check_rabbit(store, self.ledger, floor)
         store.abandon()
-        for again in inner:
-            self.judge_inner(again, floor)
+        for left in again:
+            second = ForgettingDisk.of(left, self.disk.time_ms)
+            self.recover(second, floor)
+            check_folder(ROOT, second)
+        found = len(again)
+        if self.deep and number % self.deep == 0:
+            found += crash_inside(image, self.disk.time_ms, lambda disk: self.recover(disk, floor), self.random, depth=1)
+        self.report.images += found
+        self.report.again += found
 
-    def judge_inner(self, image: Image, floor: Floor) -> None:
-        """A recovery that another crash cut short, or that was done, is run again."""
-        self.report.images += 1
-        self.report.again += 1
-        disk = ForgettingDisk.of(image, self.disk.time_ms)
+    def recover(self, disk: ForgettingDisk, floor: Floor) -> None:
+        """Open and check."""
         store = self.open(disk)
         check_rabbit(store, self.ledger, floor)
         store.abandon()
-        check_folder(ROOT, disk)
 
     # Operations
 
@@ -220,7 +219,7 @@ class RabbitRun:
         floor = self.ledger.floor()
         self.store.abandon()
         self.held = []
-        image = self.random.choice(list(self.disk.images(self.random, 8)))
+        image = self.disk.any_image(self.random)
         disk = ForgettingDisk.of(image, self.disk.time_ms)
         store = self.open(disk)
         found = check_rabbit(store, self.ledger, floor)

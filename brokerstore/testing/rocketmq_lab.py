@@ -9,7 +9,7 @@ The store works as it does elsewhere, only without threads: what they do at some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -19,6 +19,7 @@ from messagestore.engine import Engine
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 
+from .deep import crash_inside
 from .report import Report
 from .rocketmq_check import Broken, check_store, same_again
 from .rocketmq_ledger import Ledger
@@ -100,7 +101,7 @@ class Run:
         kinds = self.open_kinds()
         flushed, low = self.ledger.flushed, self.ledger.low
         for image in self.disk.images(self.random, self.chances, limit=self.limit):
-            if self.report.is_new(image.key):
+            if self.report.is_new(hash((image.key, flushed))):
                 self.report.count(self.operation, kinds)
                 self._caught.append((operation, path, image, flushed, low))
 
@@ -129,39 +130,29 @@ class Run:
         self.report.images += 1
         number = self.report.images
         disk = ForgettingDisk.of(image, self.disk.time_ms)
-        inner: list[Image] = []
-        if self.deep and number % self.deep == 0:
-            disk.watch = lambda _operation, _path: inner.extend(disk.images(self.random, 1)) if len(inner) < 200 else None
-        store = open_still(disk, self.config)
-        disk.watch = None
-        count = check_store(store, disk, self.ledger, flushed)
-        abandon(store)
-        inner += [disk.image([0] * len(disk.questions()))]
+        count = self.recover(disk, flushed)
         if number % 4 == 0:
             self.recover_again(disk, count)
-        for again in inner[1:] if self.deep and number % self.deep == 0 else inner[:0]:
-            self.judge_inner(again, flushed, count)
+        if self.deep and number % self.deep == 0:
+            found = crash_inside(image, self.disk.time_ms, lambda disk: self.recover(disk, flushed), self.random, depth=1)
+            self.report.images += found
+            self.report.again += found
+
+    def recover(self, disk: ForgettingDisk, flushed: int) -> int:
+        """Open and check; how many records are left."""
+        store = open_still(disk, self.config)
+        count = check_store(store, disk, self.ledger, flushed)
+        abandon(store)
+        return count
 
     def recover_again(self, disk: ForgettingDisk, count: int) -> None:
         """What was recovered is there after the next crash too, with the same bytes if only the process died."""
         second = ForgettingDisk.of(disk.after_kill(), disk.time_ms)
-        store = open_still(second, self.config)
-        check_store(store, second, self.ledger, count)
-        abandon(store)
+        self.recover(second, count)
         same_again(disk.files(), second.files(), ROOT)
-        lost = ForgettingDisk.of(disk.image([0] * len(disk.questions())), disk.time_ms)
-        store = open_still(lost, self.config)
-        check_store(store, lost, self.ledger, count)
-        abandon(store)
-
-    def judge_inner(self, image: Image, flushed: int, count: int) -> None:
-        """A recovery that was cut short by another crash, run again, gives what the first would have."""
-        self.report.images += 1
-        self.report.again += 1
-        disk = ForgettingDisk.of(image, self.disk.time_ms)
-        store = open_still(disk, self.config)
-        check_store(store, disk, self.ledger, flushed)
-        abandon(store)
+        self.recover(ForgettingDisk.of(disk.least(), disk.time_ms), count)
+        self.report.images += 2
+        self.report.again += 2
 
     # Operations
 
@@ -256,9 +247,7 @@ class Run:
         """One of the crashes is for real: the program goes on behind it."""
         self.ledger.learn(self.store)
         abandon(self.store)
-        images = list(self.disk.images(self.random, 8))
-        time_ms = self.disk.time_ms
-        self.disk = ForgettingDisk.of(self.random.choice(images), time_ms)
+        self.disk = ForgettingDisk.of(self.disk.any_image(self.random), self.disk.time_ms)
         self.disk.watch = self.catch
         self.operation = "recover"
         self.store = self.open()
@@ -299,6 +288,26 @@ def any_operation(random: Random) -> tuple[Any, ...]:
         (5, lambda: ("wait", random.choice(WAITS_MS))),
     ]
     return random.choices([maker for _, maker in makers], [weight for weight, _ in makers])[0]()
+
+
+OPERATIONS: Program = [
+    ("put", "T", 0, 10, 1), ("put", "T", 1, 3000, 2), ("put_many", "T", 3, 10), ("put_batch", "V", 0, 2, 10), ("flush",),
+    ("dispatch",), ("derive", True), ("derive", False), ("prepare",), ("retain", 1), ("commit", "T", 0), ("wait", 61_000),
+    ("close",),
+]  # fmt: skip
+BEFORE: Program = [("put", "T", 0, 2500, 1), ("put", "T", 0, 2500, 1), ("put", "T", 1, 2500, 1), ("flush",), ("derive", True)]
+
+
+def small_scope(programs: Iterable[Program], *, report: Report, limit: int = 1 << 10, **changes: Any) -> None:
+    """Each program on a small store that is all on the disk, with every combination of lost and kept at every moment."""
+    for program in programs:
+        run = Run(config=lab_config(**changes), limit=limit, chances=1, report=report, tries=False)
+        for operation in BEFORE:
+            run.do(operation)
+        run.tries = True
+        for operation in program:
+            run.do(operation)
+        abandon(run.store)
 
 
 def any_config(random: Random) -> StoreConfig:

@@ -236,6 +236,17 @@ class ForgettingDisk:
         for number in range(chances if asked else 0):
             yield build(self._root, asked, by_chance(asked, random, torn=number % 2 == 0))
 
+    def any_image(self, random: Random) -> Image:
+        """One by chance: nothing lost, everything, or each thing on its own."""
+        asked = self.questions()
+        kind = random.randrange(4)
+        return build(self._root, asked, everything(asked, kind == 1) if kind < 2 else by_chance(asked, random, torn=kind == 2))
+
+    def least(self) -> Image:
+        """Everything lost that can be."""
+        asked = self.questions()
+        return build(self._root, asked, everything(asked, False))
+
     def unsettled_paths(self) -> set[str]:
         """Of every file and name that a crash now could leave in more than one way, as they are live."""
         found = set()
