@@ -35,7 +35,7 @@ from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import note_of, read_note, write_note
+from .index_note import drop_note, note_of, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -255,7 +255,7 @@ class Engine:
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
-        self.queues.recover()
+        self.queues.recover(end.dispatch_from)
         self.queues.truncate(end.offset)
         self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
@@ -270,13 +270,19 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
+        if self.index.changes_vouched(self.checkpoint.min_index_timestamp_ms, end.offset):
+            self.checkpoint.index_msg_timestamp_ms = 0
+            self.checkpoint.flush()
         if note is not None and index_note.still_holds(self.log, note):
             start = min(note.end_offset, end.offset)
             if self.index.keep_until(note.name, note.next_item, start):
+                if end.offset < note.end_offset:  # what is put now will lie where the note vouches for other items
+                    drop_note(self.disk, self.places.own)
                 return max(low, start)
         if not index_note.is_of_log(self.log, self.index, end.offset):
             self.index.destroy()
         self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
+        drop_note(self.disk, self.places.own)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -347,9 +353,12 @@ class Engine:
         self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
+        self._start_threads()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    def _start_threads(self) -> None:
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
-        self.flags.open(self.config.broker_role is not Role.SLAVE)
 
     @property
     def lookup(self) -> ReaderView | ConsumeQueues:

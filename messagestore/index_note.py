@@ -86,7 +86,7 @@ def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
 
 
 def drop_note(disk: Disk, folder: str) -> None:
-    """Before the index is replaced: the note would tell of other files."""
+    """For good, before the index is replaced, or gets other items where the note vouches for those it had."""
     path = os.path.join(folder, NAME)
     if disk.stat(path) is not None:
         disk.delete(path)
