@@ -14,6 +14,7 @@ from storageio import Disk, Kind, StoreCorrupt
 from .layout import FILE_NAME_SIZE
 
 OFFSET_MAX = (1 << 63) - 1
+FILE_SIZE_MAX = (1 << 31) - 1  # a Java int in the broker's configuration
 
 
 class OffsetFile(NamedTuple):
@@ -81,9 +82,10 @@ def common_file_size(files: list[OffsetFile]) -> int | None:
     """The size that all files share, found without being told; None when there is none to go by.
 
     Two files next to each other say it by their names, which damage to a file does not change; then the lengths' majority; then
-    the greatest, since mending to it drops nothing.  `load_offset_files` names the odd ones.
+    the greatest, since mending to it drops nothing.  `load_offset_files` names the odd ones.  No real store has a file of
+    more than `FILE_SIZE_MAX`, but a sparse one of any length is quickly made.
     """
-    sizes = [file.size_bytes for file in files if file.size_bytes > 0]
+    sizes = [file.size_bytes for file in files if 0 < file.size_bytes <= FILE_SIZE_MAX]
     starts = [file.start_offset for file in files]
     steps = [after - before for before, after in pairwise(starts)]
     return max(set(sizes), key=lambda size: (steps.count(size), sizes.count(size), size)) if sizes else None

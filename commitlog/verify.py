@@ -70,7 +70,9 @@ class _Protection:
             size = int.from_bytes(piece.view[at : at + 4], "big")
             here = is_protected(piece.view, at, size)
             if not here and _is_hurt_checksum(bytes(piece.view[at + size - CRC_SIZE : at + size])):
-                yield Finding(piece.file, at, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte")
+                yield Finding(
+                    piece.file, at, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte"
+                )
                 here = True
             yield from self._next(piece.file, at, here)
 

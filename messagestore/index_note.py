@@ -40,7 +40,7 @@ def read_note(disk: Disk, folder: str) -> IndexNote | None:
     try:
         fields = json.loads(file.read(0, SIZE_MAX))
         return IndexNote(str(fields["name"]), int(fields["next_item"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     finally:
         file.close()

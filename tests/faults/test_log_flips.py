@@ -32,7 +32,14 @@ def test_a_flipped_bit_in_a_log_is_named_or_nobodys(log: tuple[str, list[LogFile
         bits += sampled_bits(file, SAMPLED[name] // scarce, 1)
         touched |= {file.owner(bit // 8).name for bit in bits}
         found += sweep(file, bits)
-    header = set(UNCOVERED) - {"topic", "properties"} | {"size", "magic", "body_crc", "body_size", "topic_size", "properties_size"}
+    header = set(UNCOVERED) - {"topic", "properties"} | {
+        "size",
+        "magic",
+        "body_crc",
+        "body_size",
+        "topic_size",
+        "properties_size",
+    }
     assert touched >= header
     assert found["named"] > 0
     print(f"{name}: {sum(found.values())} bits flipped: {dict(found)}")
