@@ -25,6 +25,8 @@ if not cython.compiled:
 
 ZERO = 48  # the digit
 HALF = 100_000  # five of the checksum's ten digits
+SECTOR = 512  # what a disk writes at once
+LOST_SIZE_MIN = 12  # zeros that a text does not end in; fewer leave the checksum's name behind
 CRC_NAME_SIZE = len(CRC_NAME)
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
 
@@ -277,12 +279,47 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
         return MISPLACED
     if checks & CHECK_BODY and body_size > 0 and crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
         return BAD_BODY_CRC
-    if checks & CHECK_RECORD and has_trailer(source, at + size, properties_size):
-        if crc32(source, at, size - CRC_SIZE) != _trailer_value(source, at + size):
+    if checks & CHECK_RECORD:
+        if has_trailer(source, at + size, properties_size):
+            if crc32(source, at, size - CRC_SIZE) != _trailer_value(source, at + size):
+                return BAD_RECORD_CRC
+        elif _lost_trailer(source, at + size, properties_size) or _lost_sector(source, at, place + 1 + extra, at + size, base):
             return BAD_RECORD_CRC
     elif checks & CHECK_RECORD and properties_size > 0 and source[at + size - 1] == 0:
         return TORN_PROPERTIES  # as a page that never reached the disk leaves it: without this it would pass as unprotected
     return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _lost_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
+    """Whether only the name of the checksum is left: the sector with its digits never reached the disk."""
+    if properties_size < CRC_SIZE or source[end - 12] != NAME_END or (source[end - 1] != 0 and source[end - 11] != 0):
+        return False
+    return is_same(source, end - CRC_SIZE, CRC_NAME_SIZE, _CRC_NAME, CRC_NAME_SIZE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _lost_sector(source: Source, at: Size, start: Size, end: Size, base: I64) -> Bool:
+    """Whether a sector that the topic or the properties lie in is zero as far as the record at `at` fills it.
+
+    A torn write of a record with a checksum can leave the body whole and the checksum itself lost; without this the record
+    would pass for one that never had any, its properties cut short.
+    """
+    low: Size = start - (base + start) % SECTOR
+    while low < end:
+        first: Size = low if low > at else at
+        stop: Size = low + SECTOR if low + SECTOR < end else end
+        if stop - first >= LOST_SIZE_MIN and source[first] == 0 and source[stop - 1] == 0:
+            while first < stop and source[first] == 0:
+                first += 1
+            if first == stop:
+                return True
+        low += SECTOR
+    return False
 
 
 def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> int:

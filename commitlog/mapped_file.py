@@ -126,6 +126,10 @@ class MappedFile:
             self._close_file()
         return self.flushed
 
+    def sync(self) -> None:
+        """Size, allocation and every byte, whatever is believed of them."""
+        self._opened().sync()
+
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Past the map: how a pool buffer is committed, and how recovery zeroes."""
         self._opened().write(position, data)

@@ -152,7 +152,7 @@ class MappedFileQueue:
             return file
 
     def _create(self, start_offset: int) -> MappedFile:
-        """A new file whose name is on the disk before it is used."""
+        """A new file whose size and name are on the disk before it is used: no crash leaves an empty one before others."""
         folder = self.paths.folder_for(start_offset, self.file_size_bytes)
         self._disk.make_folder(folder)
         path = os.path.join(folder, file_name(start_offset))
@@ -161,6 +161,7 @@ class MappedFileQueue:
         self._making = path
         made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes)
         try:
+            made.sync()
             self._disk.sync_folder(folder)
         except BaseException:
             made.delete()
@@ -180,11 +181,10 @@ class MappedFileQueue:
         with self._lock:
             gone = self.files[: min(count, max(0, len(self.files) - 1))]
             self.files = self.files[len(gone) :]
-            for file in gone:
+            for file in gone:  # each for good before the next: a crash between leaves no gap
                 self._used.pop(file.start_offset, None)
                 file.delete()
-            for folder in {os.path.dirname(file.path) for file in gone}:
-                self._disk.sync_folder(folder)
+                self._disk.sync_folder(os.path.dirname(file.path))
             return len(gone)
 
     def truncate(self, offset: int) -> None:
@@ -199,11 +199,10 @@ class MappedFileQueue:
             self.files = kept
             if kept:
                 kept[-1].set_positions(min(kept[-1].size_bytes, offset - kept[-1].start_offset))
-            for file in reversed(gone):
+            for file in reversed(gone):  # each for good before the one before it: a crash between leaves no gap
                 self._used.pop(file.start_offset, None)
                 file.delete()
-            for folder in {os.path.dirname(file.path) for file in gone}:
-                self._disk.sync_folder(folder)
+                self._disk.sync_folder(os.path.dirname(file.path))
 
     def close(self) -> None:
         """Let go of every map and descriptor; nothing is synced or deleted."""

@@ -44,6 +44,14 @@ class ConsumeQueue(UnitFolder):
     def _count_valid(self, units: bytes) -> int:
         return count_valid(units)
 
+    def _has_left_log(self, start: int) -> bool:
+        last = self._read(start, start + self.file_size_bytes - UNIT_SIZE, UNIT_SIZE)
+        return bool(count_valid(last)) and UNIT.unpack(last)[0] < self._files.log_min_offset
+
+    def _is_vouched(self, start: int, safe_offset: int) -> bool:
+        first = self._read(start, start, UNIT_SIZE)
+        return bool(count_valid(first)) and UNIT.unpack(first)[0] < safe_offset
+
     def _moved(self) -> None:
         self._max_physical_offset = None
         if self._min_offset is not None and self._min_offset * UNIT_SIZE > self._written:

@@ -12,6 +12,7 @@ from storageio import Disk, InvalidMessage, Kind
 from .consume_queue import NO_RECORD, ConsumeQueue
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .queue_files import QueueFiles
+from .unit_folder import EVERYTHING
 
 QUEUE_ID_MAX = (1 << 31) - 1
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
@@ -127,10 +128,14 @@ class ConsumeQueues:
         for queue in self:
             _ = queue.starts
 
-    def recover(self) -> None:
-        """`recover` and `drop_tail` of every queue: what a writer does after an unclean stop."""
+    def recover(self, safe_offset: int = EVERYTHING) -> None:
+        """What a writer does with every queue after an unclean stop.
+
+        Units of records before the physical offset `safe_offset` were on the disk for sure.
+        """
         for queue in self:
-            queue.recover()
+            queue.drop_behind_hole()
+            queue.recover(safe_offset)
             queue.drop_tail()
 
     def max_physical_offset(self) -> int:

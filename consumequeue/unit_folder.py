@@ -21,6 +21,7 @@ BLOCK_UNITS = 200  # read at once while the end is looked for
 READ_SIZE = 1 << 18  # read at once while a whole file is walked
 ZEROS = bytes(READ_SIZE)
 RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a)
+EVERYTHING = (1 << 63) - 1
 
 
 class UnitFolder:
@@ -131,13 +132,49 @@ class UnitFolder:
                 break
         return at
 
-    def recover(self) -> int:
+    def drop_behind_hole(self) -> None:
+        """After an unclean stop, before the files are loaded: have them stand together.
+
+        A crash can lose a file's name or size and keep that of a later one (in a store of a writer that does not `_settle`),
+        or give a deleted file back without its neighbour.  Of the files that stand together the first are kept that still
+        have records in the log; the others go: what lies behind a hole was never synced, and is made again from the log.
+        """
+        self._must_write()
+        together: list[list[int]] = [[]]
+        found = list_offset_files(self._files.disk, self.folder)
+        for file in found:
+            if file.size_bytes == 0:
+                break
+            if together[-1] and file.start_offset != together[-1][-1] + self.file_size_bytes:
+                together.append([])
+            together[-1].append(file.start_offset)
+        while len(together) > 1 and self._has_left_log(together[0][-1]):
+            together.pop(0)
+        kept = together[0]
+        if len(kept) < len(found):
+            with self._files.structure:
+                self._delete_all_but(kept)
+            self._starts = None
+
+    def _has_left_log(self, start: int) -> bool:
+        """Whether every record that the file's units point at was deleted."""
+        return False
+
+    def _is_vouched(self, start: int, safe_offset: int) -> bool:
+        """Whether a file begins with a unit that was on the disk before the crash, and so everything before it was."""
+        return True
+
+    def recover(self, safe_offset: int = EVERYTHING) -> int:
         """Find the end as after an unclean stop: read every unit from the third file before the end (section 5.2 a).
 
+        And from further back, where that file begins with units of records behind `safe_offset`: those are not vouched for.
         Returns where the next unit goes.  Changes no file: see `drop_tail`.
         """
         starts = self.starts
-        recovered = starts[-RECOVERED_FILES:]
+        first = max(0, len(starts) - RECOVERED_FILES)
+        while first > 0 and not self._is_vouched(starts[first], safe_offset):
+            first -= 1
+        recovered = starts[first:]
         end = recovered[0] if recovered else 0
         for start, following in pairwise([*recovered, -1]):
             end = self._end_by_reading(start, start)
@@ -278,12 +315,24 @@ class UnitFolder:
             starts = self.starts
             if not starts:
                 self._files.disk.make_folder(self.folder)
+            else:
+                self._settle(starts[-1])
             self._is_new_name = True
             self._files.create(self.path(start), self.file_size_bytes)
             if not starts:
                 self._flushed = start
             self._written = start
             self._starts = [*self.starts, start]
+
+    def _settle(self, start: int) -> None:
+        """Bring a full file to the disk before the next one is made: a crash may then lose units of the last file alone.
+
+        Otherwise it could lose the first file and keep the second, and nobody could tell that from what retention leaves.
+        """
+        if self._is_new_name or self._flushed < start + self.file_size_bytes:
+            with self._files.borrow(self.path(start)) as file:
+                file.sync()
+            self._sync_name()
 
     def _write(self, data: bytes | memoryview) -> None:
         """Append bytes that fit the last file."""

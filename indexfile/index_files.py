@@ -131,6 +131,8 @@ class IndexFiles:
     def _roll(self, full: IndexFile | None) -> IndexFile:
         if full is None:
             self.disk.make_folder(self.folder)
+        else:
+            self._sync_name()  # or a crash could lose the older file and keep the younger, which looks whole without it
         path = os.path.join(self.folder, self._new_name())
         made = IndexFile.create(self.disk, path, self.slots, self.items, full.header if full else None)
         with self._guard:
@@ -266,18 +268,41 @@ class IndexFiles:
         a sound file is whole up to its last item.  (The real store deletes each file the checkpoint does not vouch for.)
         """
         self._must_write()
-        size = file_size(self.slots, self.items)
         files = self.files
-        for place, file in enumerate(files):
-            is_vouched = self._size(file) == size and file.header.end_timestamp_ms <= index_timestamp_ms
-            is_whole = is_vouched or self._is_sound(file)
-            is_last = place + 1 == len(files) or (is_whole and file.header.end_physical_offset >= log_end)
-            if is_whole and not is_last:
-                continue
-            self._delete(files[place + is_whole :])
-            if is_whole and file.buffer.keep_items(file.header.next_item, log_end) == FIRST_ITEM:
-                self._delete([file])
-            return
+        kept: list[IndexFile] = []
+        for file in files:
+            is_vouched = self._is_vouched(file, index_timestamp_ms)
+            if not is_vouched and not self._is_sound(file):
+                break
+            kept.append(file)
+            if not is_vouched and file.header.next_item < self.items:  # one before others was full
+                break
+        self._delete(files[len(kept) :])
+        if kept:
+            self._keep_items(kept, kept[-1].header.next_item, log_end)
+
+    def _is_vouched(self, file: IndexFile, index_timestamp_ms: int) -> bool:
+        is_whole = self._size(file) == file_size(self.slots, self.items)
+        return is_whole and 0 < file.header.end_timestamp_ms <= index_timestamp_ms
+
+    def changes_vouched(self, index_timestamp_ms: int, log_end: int) -> bool:
+        """Whether `keep_sound` or `keep_until` will change a file that the checkpoint vouches for.
+
+        It must not do so any more then: the next crash could leave the change half done.
+        """
+        files = self.files
+        return any(
+            self._is_vouched(file, index_timestamp_ms) and (file is files[-1] or file.header.end_physical_offset >= log_end)
+            for file in files
+        )
+
+    def _keep_items(self, kept: list[IndexFile], next_item: int, log_end: int) -> None:
+        """Of the kept files the items before `next_item` of the last one; in no file any of records behind the log's end."""
+        while len(kept) > 1 and kept[-2].header.end_physical_offset >= log_end:
+            self._delete([kept.pop()])
+            next_item = self.items
+        if kept[-1].buffer.keep_items(next_item, log_end) == FIRST_ITEM:
+            self._delete([kept[-1]])
 
     def _is_sound(self, file: IndexFile) -> bool:
         try:
@@ -296,10 +321,9 @@ class IndexFiles:
         if name not in names:
             return False
         place = names.index(name)
+        kept = self._files[: place + 1]
         self._delete(self._files[place + 1 :])
-        kept = self._files[place]
-        if kept.buffer.keep_items(next_item, log_end) == FIRST_ITEM:
-            self._delete([kept])
+        self._keep_items(kept, next_item, log_end)
         return True
 
     def _sync_name(self) -> None:
@@ -333,10 +357,9 @@ class IndexFiles:
             self._files = [file for file in self._files if file not in gone]
             self._full = [file for file in self._full if file not in gone]
             self._opened = [file for file in self._opened if file not in gone]
-        for file in gone:
+        for file in reversed(gone):  # the youngest first, each for good: what a crash leaves has no hole
             file.close()
             self.disk.delete(file.path)
-        if gone:
             self.disk.sync_folder(self.folder)
 
     def _must_write(self) -> None:

@@ -98,6 +98,10 @@ class DispatchService:
         """Until everything before `offset` is dispatched; False when it was not in time, or cannot be."""
         if self.position >= offset:
             return True
+        if self._thread is None:  # a store without threads: whoever waits does the work
+            while self.position < offset and self._round_safely(1) == 0:
+                continue
+            return self.position >= offset
         self._wake.set()
         is_done = self._progress.wait_until(lambda: self.position >= offset or self._is_stuck(), timeout_s)
         return is_done and self.position >= offset
@@ -124,19 +128,28 @@ class DispatchService:
     def _run(self) -> None:
         quiet_rounds = 0
         while not self._is_stopping:
-            try:
-                quiet_rounds = 0 if self.run_once() else quiet_rounds + 1
-                pause = 0.0 if quiet_rounds == 0 else POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
-            except DiskError as error:
-                self._pause_for(error)
-                pause = RETRY_S
-            except StoreError as error:
-                self._fail(error)
-                pause = IDLE_S
+            pause = self._round_safely(quiet_rounds + 1)
+            quiet_rounds = quiet_rounds + 1 if pause else 0
             if pause:
                 self.is_idle = pause == IDLE_S
                 self._wake.wait(pause)
                 self.is_idle = False
+
+    def _round_safely(self, quiet_rounds: int) -> float:
+        """One round; how many seconds to pause.  `quiet_rounds`: in a row, with this one, should it be quiet."""
+        try:
+            if self.run_once():
+                return 0.0
+            return POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
+        except DiskError as error:
+            if error.operation.startswith("sync"):  # final: what was to be synced may be lost, and a second try proves nothing
+                self._fail(error)
+                return IDLE_S
+            self._pause_for(error)
+            return RETRY_S
+        except StoreError as error:
+            self._fail(error)
+            return IDLE_S
 
     def _pause_for(self, error: DiskError) -> None:
         """Puts are refused until the same stretch goes through."""

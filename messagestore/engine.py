@@ -28,7 +28,7 @@ from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import IndexNote, read_note, write_note
+from .index_note import IndexNote, drop_note, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -200,7 +200,7 @@ class Engine:
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
-        self.queues.recover()
+        self.queues.recover(end.dispatch_from)
         self.queues.truncate(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
@@ -213,8 +213,12 @@ class Engine:
         if self.index is None:
             return end.offset
         note = read_note(self.disk, self.places.own)
+        if self.index.changes_vouched(self.checkpoint.min_index_timestamp_ms, end.offset):
+            self.checkpoint.index_msg_timestamp_ms = 0
+            self.checkpoint.flush()
         if note is None or not self.index.keep_until(*note, end.offset):
             self.index.keep_sound(self.checkpoint.min_index_timestamp_ms, end.offset)
+        drop_note(self.disk, self.places.own)
         last = self.index.last_header()
         return max(low, last.end_physical_offset) if last is not None else low
 
@@ -265,9 +269,12 @@ class Engine:
         self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
+        self._start_threads()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    def _start_threads(self) -> None:
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
-        self.flags.open(self.config.broker_role is not Role.SLAVE)
 
     @property
     def lookup(self) -> ReaderView | ConsumeQueues:

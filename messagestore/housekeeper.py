@@ -72,6 +72,7 @@ class Housekeeper:
         self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
         self._noted_to = -1
         self._note_folder = note_folder
+        self.failure: DiskError | None = None  # of a sync: what is on the disk is not known any more, so nothing vouches for it
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -118,7 +119,31 @@ class Housekeeper:
             self._log.queue.prepare_next()
 
     def flush_derived(self, *, thorough: bool = False) -> None:
-        """Queues by least pages, now and then all of them; full index files; then the checkpoint."""
+        """Queues by least pages, now and then all of them; full index files; then the checkpoint.
+
+        A failed sync is final: every later call raises the same error, or a second try that looks well would have the
+        checkpoint vouch for pages that the system dropped.
+        """
+        self._final(lambda: self._flush_derived(thorough))
+
+    def flush_queues(self) -> None:
+        """All of them, whatever is due; failures are as final as those of `flush_derived`."""
+        self._final(lambda: self._queues.flush(0))
+
+    def _final(self, step: Callable[[], object]) -> None:
+        failed = self._dispatcher.failure
+        if self.failure is None and isinstance(failed, DiskError):
+            self.failure = failed
+        if self.failure is not None:
+            raise self.failure
+        try:
+            step()
+        except DiskError as error:
+            if error.operation.startswith("sync"):
+                self.failure = error
+            raise
+
+    def _flush_derived(self, thorough: bool) -> None:
         interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
         thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position

@@ -44,3 +44,11 @@ def read_note(disk: Disk, folder: str) -> IndexNote | None:
         return None
     finally:
         file.close()
+
+
+def drop_note(disk: Disk, folder: str) -> None:
+    """For good, before the index is changed after a crash: what is put now may lie where the note vouches for other items."""
+    path = os.path.join(folder, NAME)
+    if disk.stat(path) is not None:
+        disk.delete(path)
+        disk.sync_folder(folder)

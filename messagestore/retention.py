@@ -147,6 +147,8 @@ class Retention:
         """One by one from the front, then what points at them."""
         deleted = 0
         with self._housekeeper.guard:
+            if files:  # a queue whose records are gone knows its next offset from its units alone
+                self._housekeeper.flush_queues()
             for file in files:
                 if self._log.min_offset != file.start_offset:
                     break  # somebody else deleted it

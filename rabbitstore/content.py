@@ -51,6 +51,17 @@ def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
     return content
 
 
+def is_message(term: bytes, msg_id: bytes) -> bool:
+    """Whether a term is a whole message of this id; not when a crash tore it."""
+    parts = split_term(term)
+    if parts is None:
+        try:
+            parts = decode_content(term)
+        except StoreCorrupt:
+            return False
+    return bool(parts[5] == msg_id)
+
+
 def _content(term: Any) -> Content:
     """`ValueError`, `TypeError` or `AttributeError` when the shape is another."""
     name, resource, keys, content, msg_id, persistent = term

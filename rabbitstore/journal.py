@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .entry_cy import IndexEntry
 from .layout import (
     JOURNAL_ACKNOWLEDGED,
@@ -30,8 +32,13 @@ class JournalEntry:
         self.acked = False
 
 
-def read_journal(data: bytes, file: str, problems: list[Problem]) -> tuple[dict[int, JournalEntry], int]:
-    """The entries by sequence number, and where the good bytes end.  A torn tail is dropped and reported."""
+def read_journal(
+    data: bytes, file: str, problems: list[Problem], is_whole: Callable[[IndexEntry], bool] = lambda _entry: True
+) -> tuple[dict[int, JournalEntry], int]:
+    """The entries by sequence number, and where the good bytes end.  A torn tail is dropped and reported.
+
+    It begins at the first entry that does not fit, or that `is_whole` says was never written to its end.
+    """
     found: dict[int, JournalEntry] = {}
     at, stop = 0, len(data)
     while stop - at >= JOURNAL_HEAD.size:
@@ -44,7 +51,7 @@ def read_journal(data: bytes, file: str, problems: list[Problem]) -> tuple[dict[
             entry = JournalEntry(at)
         if kind in (JOURNAL_PUBLISH_PERSISTENT, JOURNAL_PUBLISH_TRANSIENT):
             size = _read_publish(data, at, seq_id, kind == JOURNAL_PUBLISH_PERSISTENT, entry, file)
-            if not size:
+            if not size or (entry.publish is not None and entry.publish.offset == at and not is_whole(entry.publish)):
                 break
         else:
             size = JOURNAL_HEAD.size

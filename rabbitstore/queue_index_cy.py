@@ -17,6 +17,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import Disk, DiskError, File, Mode, StoreReadOnly, replace_file
 
+from .content import is_message
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
 from .layout import (
@@ -27,6 +28,7 @@ from .layout import (
     JOURNAL_PUBLISH_SIZE,
     JOURNAL_PUBLISH_TRANSIENT,
     PUBLISH_BODY,
+    QUEUE_NAME_FILE,
     SEGMENT_HEAD,
     SEGMENT_MARK,
     SEGMENT_PERSISTENT,
@@ -232,7 +234,8 @@ class QueueIndex:
     def _append(self, number: int, segment: _Segment) -> None:
         path, data = f"{self.folder}/{number}.idx", _segment_bytes(segment)
         if segment.must_replace:
-            replace_file(self.disk, path, data, keep_backup=True)
+            replace_file(self.disk, f"{path}.bak", read_if_there(self.disk, path) or b"")  # a copy: the file is never away
+            replace_file(self.disk, path, data)
             segment.must_replace, segment.size_bytes = False, 0
         else:
             self._append_bytes(path, segment.size_bytes, data)
@@ -314,7 +317,7 @@ class QueueIndex:
         The journal is in the segments afterwards, and torn tails are gone: a segment that is not whole is written anew.
         """
         path = f"{self.folder}/{JOURNAL_NAME}"
-        journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [])
+        journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [], _is_whole)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, late in journal.items():
             by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
@@ -331,11 +334,13 @@ class QueueIndex:
         path = f"{self.folder}/{number}.idx"
         data = read_if_there(self.disk, path)
         problems: list[Problem] = []
-        in_file, _end = read_segment(data or b"", first, entries, path, problems)
+        in_file, end = read_segment(data or b"", first, entries, path, problems)
         segment = self._segments[number] = _Segment()
         segment.has_file = data is not None
         segment.size_bytes = len(data or b"")
-        segment.must_replace = bool(problems) or not all(entry.delivered for entry in in_file.values())
+        is_cut = end < segment.size_bytes  # zeros of a write that only the size survived: nothing behind them is ever read
+        is_torn = _drop_torn(in_file, journal, first)
+        segment.must_replace = bool(problems) or is_cut or is_torn or not all(entry.delivered for entry in in_file.values())
         known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
         joined = join_journal(in_file, journal, first)
         highest = max((*joined, *(seq_id - first for seq_id in journal)), default=-1)
@@ -374,12 +379,46 @@ class QueueIndex:
             self._journal = None
 
     def delete(self) -> None:
-        """Remove every file of the queue and its folder."""
+        """Remove every file of the queue and its folder, for good.
+
+        The name goes when all else is gone: a crash must not leave messages of a queue that nobody can name.
+        """
         self.abandon()
-        if self.disk.stat(self.folder) is not None:
-            for entry in self.disk.list(self.folder):
-                self.disk.delete(f"{self.folder}/{entry.name}")
-            self.disk.delete_folder(self.folder)
+        if self.disk.stat(self.folder) is None:
+            return
+        names = [entry.name for entry in self.disk.list(self.folder)]
+        for name in names:
+            if name != QUEUE_NAME_FILE:
+                self.disk.delete(f"{self.folder}/{name}")
+        self.disk.sync_folder(self.folder)
+        if QUEUE_NAME_FILE in names:
+            self.disk.delete(f"{self.folder}/{QUEUE_NAME_FILE}")
+        self.disk.delete_folder(self.folder)
+        self.disk.sync_folder(self.folder.rpartition("/")[0] or ".")
+
+
+def _is_whole(entry: IndexEntry) -> bool:
+    """Whether an entry's message was written to its end; nothing says so of one that lies elsewhere."""
+    return entry.term is None or is_message(entry.term, entry.msg_id)
+
+
+def _drop_torn(in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int) -> bool:
+    """Forget entries of a segment that a crash tore; whether there was one.
+
+    A segment is synced before the journal is emptied, so that what was torn stands in the journal, and its copy counts.
+    """
+    torn = [relative for relative, entry in in_file.items() if not _is_whole(entry)]
+    for relative, entry in in_file.items():
+        late = journal.get(first + relative)
+        if late is not None and late.publish is not None and not _is_same(late.publish, entry):
+            torn.append(relative)
+    for relative in torn:
+        in_file.pop(relative, None)
+    return bool(torn)
+
+
+def _is_same(late: IndexEntry, entry: IndexEntry) -> bool:
+    return (late.msg_id, late.term, late.size, late.expiry_us) == (entry.msg_id, entry.term, entry.size, entry.expiry_us)
 
 
 def _segment_bytes(segment: _Segment) -> bytes:

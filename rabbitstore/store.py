@@ -178,6 +178,11 @@ class RabbitStore:
         return self._opened is not None
 
     @property
+    def parts(self) -> Opened:
+        """Of a store open for writing, for tools and tests."""
+        return self._writable()
+
+    @property
     def lost(self) -> list[Problem]:
         """Index entries that opening for writing dropped because no file has their message."""
         return [] if self._opened is None else self._opened.lost

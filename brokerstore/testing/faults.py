@@ -1,0 +1,206 @@
+"""Every storage call of a program failed, once and for ever, in every way that it can fail.
+
+    for fault in faults_of(calls):           # of an undisturbed run
+        suffer_rocketmq(PROGRAM, fault)      # raises `Broken` where a promise was not kept
+
+After a fault the store raises errors of the library alone, gives back what it still can, and what was promised is there after
+the machine dies too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno as errnos
+import os
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+from rabbitstore import RabbitStore
+from storageio import DiskError, DiskFull, StoreError
+from storageio.testing import ForgettingDisk, Image, ShortWrite
+
+from . import rabbitmq_lab, rocketmq_lab
+from .rabbitmq_check import check_rabbit
+from .rocketmq_check import Broken, check_store, must
+
+SPACE = frozenset({"create", "write", "allocate", "truncate", "make folder", "rename"})
+ALL: frozenset[str] = frozenset()
+KINDS: dict[str, tuple[int, frozenset[str]]] = {  # what fails in this way; an empty set is everything
+    "EIO": (errnos.EIO, ALL),
+    "ENOSPC": (errnos.ENOSPC, SPACE),
+    "EMFILE": (errnos.EMFILE, frozenset({"open", "create", "list", "sync folder", "lock"})),
+    "ENOMEM": (errnos.ENOMEM, frozenset({"map", "read", "open", "create"})),
+    "short write": (errnos.ENOSPC, frozenset({"write"})),
+}
+Program = list[tuple[Any, ...]]
+
+ROCKETMQ_PROGRAM: Program = [
+    ("put", "T", 0, 40, 1), ("put_many", "T", 6, 300), ("dispatch",), ("flush",), ("derive", True), ("wait", 4000),
+    ("put_batch", "U", 1, 4, 60), ("put", "T", 1, 4500, 2), ("put", "T", 0, 3000, 1), ("dispatch",), ("commit", "T", 0),
+    ("flush",), ("derive", False), ("prepare",), ("wait", 61_000), ("put_many", "T", 9, 800), ("flush",), ("dispatch",),
+    ("derive", True), ("retain", 1), ("put", "U", 2, 10, 0), ("flush",),
+]  # fmt: skip
+RABBITMQ_PROGRAM: Program = [
+    ("declare", "a", "default"), ("declare", "b", "lazy"), ("publish", ("a", "b"), 10, True), ("publish", ("a",), 400, True),
+    ("sync",), ("get", "a", True), ("publish", ("b",), 3000, True), ("publish", ("a", "b"), 3000, True),
+    ("publish", ("a",), 3000, False), ("sync",), ("get", "b", True), ("get", "b", True), ("flush_journals",),
+    ("publish", ("a",), 3000, True), ("publish", ("b",), 3000, True), ("publish", ("b",), 3000, True), ("sync",),
+    ("get", "b", True), ("get", "b", True), ("get", "a", True), ("get", "a", True), ("sync",), ("collect",), ("balance",),
+    ("publish", ("a", "b"), 150, True), ("publish", ("a", "b"), 10, True), ("mode", "a", "lazy"), ("sync",),
+    ("purge", "b"), ("publish", ("a",), 10, True), ("flush_journals",),
+]  # fmt: skip
+
+
+class Fault(NamedTuple):
+    """The `number`-th call, from 1; with `for_ever` all of its kind that follow too."""
+
+    kind: str
+    number: int
+    for_ever: bool
+
+
+class Counted:
+    """A disk's `refuse`: counts its calls, and fails those that a fault says."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        """None fails nothing."""
+        self.fault = fault
+        self.calls: list[tuple[str, str]] = []
+        self.failed = 0
+
+    def __call__(self, operation: str, path: str) -> None:
+        """Before every call."""
+        self.calls.append((operation, path))
+        if self.fault is None:
+            return
+        errno, operations = KINDS[self.fault.kind]
+        number = len(self.calls)
+        is_meant = number == self.fault.number or (self.fault.for_ever and number > self.fault.number)
+        if is_meant and (not operations or operation in operations):
+            self.failed += 1
+            error = ShortWrite if self.fault.kind == "short write" else DiskFull if errno == errnos.ENOSPC else DiskError
+            raise error(operation, path, errno, os.strerror(errno))
+
+
+def faults_of(calls: list[tuple[str, str]]) -> Iterator[Fault]:
+    """Every call in every way that it can fail, once and for ever."""
+    for number, (operation, _path) in enumerate(calls, 1):
+        for kind, (_errno, operations) in KINDS.items():
+            if not operations or operation in operations:
+                yield Fault(kind, number, False)
+                yield Fault(kind, number, True)
+
+
+def after(disk: ForgettingDisk, seed: int) -> list[Image]:
+    """What may be left when the machine dies at the end: everything, the least, and two by chance."""
+    random = Random(seed)
+    return [disk.after_kill(), disk.least(), *(disk.any_image(random) for _ in range(2))]
+
+
+# RocketMQ
+
+
+def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[rocketmq_lab.Run | None, ForgettingDisk]:
+    """A program to its end, whatever fails on the way; None where the store could not even be made."""
+    disk = ForgettingDisk()
+    disk.refuse = refuse
+    run = None
+    with contextlib.suppress(StoreError):
+        run = rocketmq_lab.Run(config=rocketmq_lab.lab_config(**changes), tries=False, disk=disk)
+    for operation in program if run is not None else ():
+        with contextlib.suppress(StoreError):
+            run.do(operation)  # type: ignore[union-attr]
+    return run, disk
+
+
+def suffer_rocketmq(program: Program, fault: Fault, **changes: Any) -> None:
+    """One fault.  Afterwards: what was flushed is there, in the open store and after the machine's death."""
+    refuse = Counted(fault)
+    run, disk = run_rocketmq(program, refuse, **changes)
+    try:
+        if run is not None:
+            _still_reads(run)
+            close_rocketmq(run)
+        must(refuse.failed, "the fault never came")
+        disk.refuse = None
+        for image in after(disk, fault.number):
+            _recovers(run, image, disk.time_ms, **changes)
+    except (Broken, StoreError, AssertionError) as error:
+        operation, path = refuse.calls[fault.number - 1]
+        raise Broken(f"{fault}, {operation} of {path}: {type(error).__name__}: {error}") from error
+
+
+def _still_reads(run: rocketmq_lab.Run) -> None:
+    """Records that were flushed, by their place; an error of the library is an answer too."""
+    run.ledger.learn(run.store)
+    for entry in run.ledger.entries[: run.ledger.flushed]:
+        with contextlib.suppress(StoreError):
+            found = run.store.message_at(entry.physical_offset)
+            must(
+                found is not None or entry.physical_offset < run.ledger.low, f"the record at {entry.physical_offset} is unread"
+            )
+    for topic in ("T", "U"):
+        with contextlib.suppress(StoreError):
+            run.store.get(topic, 0, 0)
+
+
+def close_rocketmq(run: rocketmq_lab.Run) -> None:
+    """A clean stop, or one that leaves the abort file."""
+    with contextlib.suppress(StoreError):
+        run.store.close()
+        if f"{rocketmq_lab.ROOT}/abort" not in run.disk.files():
+            run.ledger.flushed = len(run.ledger.entries)
+    must(run.store.engine.is_closed, "the store is not closed")
+
+
+def _recovers(run: rocketmq_lab.Run | None, image: Image, now_ms: int, **changes: Any) -> None:
+    """A new process on what is left."""
+    disk = ForgettingDisk.of(image, now_ms)
+    store = rocketmq_lab.open_still(disk, rocketmq_lab.lab_config(**changes))
+    if run is not None:
+        check_store(store, disk, run.ledger, run.ledger.flushed)
+    rocketmq_lab.abandon(store)
+
+
+# RabbitMQ
+
+
+def run_rabbitmq(program: Program, refuse: Counted) -> tuple[rabbitmq_lab.RabbitRun | None, ForgettingDisk]:
+    """As `run_rocketmq`."""
+    disk = ForgettingDisk()
+    disk.refuse = refuse
+    run = None
+    with contextlib.suppress(StoreError):
+        run = rabbitmq_lab.RabbitRun(tries=False, disk=disk)
+    for operation in program if run is not None else ():
+        with contextlib.suppress(StoreError):
+            run.do(operation)  # type: ignore[union-attr]
+    return run, disk
+
+
+def suffer_rabbitmq(program: Program, fault: Fault) -> None:
+    """One fault.  Afterwards: what was synced and not acknowledged is there."""
+    refuse = Counted(fault)
+    run, disk = run_rabbitmq(program, refuse)
+    try:
+        if run is not None:
+            with contextlib.suppress(StoreError):
+                run.store.close()
+                run.ledger.sync()
+        must(refuse.failed, "the fault never came")
+        disk.refuse = None
+        for image in after(disk, fault.number):
+            _rabbit_recovers(run, image, disk.time_ms)
+    except (Broken, StoreError, AssertionError) as error:
+        operation, path = refuse.calls[fault.number - 1]
+        raise Broken(f"{fault}, {operation} of {path}: {type(error).__name__}: {error}") from error
+
+
+def _rabbit_recovers(run: rabbitmq_lab.RabbitRun | None, image: Image, now_ms: int) -> None:
+    disk = ForgettingDisk.of(image, now_ms)
+    with contextlib.suppress(StoreError) if run is None else contextlib.nullcontext():
+        store = RabbitStore.open(rabbitmq_lab.ROOT, settings=rabbitmq_lab.SETTINGS, disk=disk)
+        if run is not None:
+            check_rabbit(store, run.ledger, run.ledger.floor())
+        store.abandon()

@@ -1,0 +1,174 @@
+"""What must hold of a RocketMQ-style store that was opened after a crash: the list of the lab, in one place.
+
+- every record that was flushed is there, byte for byte; of the others any number is lost, from the tail alone
+- no record that was never put; nothing but zeros behind the last one
+- no queue offset twice and none left out
+- queues and index say what the log says, both ways, and the index's chains are sound
+- recovered again, the same bytes
+
+Expected bytes come from the ledger and the format pages, never from the engine's own readers.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from commitlog import CommitLog
+from messagestore import MessageStore
+from storageio.testing import ForgettingDisk
+
+from .rocketmq_ledger import Entry, Ledger
+
+UNIT = struct.Struct(">qiq")  # physical offset, size, tags code
+INDEX_HEADER = struct.Struct(">qqqqii")
+INDEX_ITEM = struct.Struct(">iqii")
+SAME_AGAIN = ("/commitlog/", "/consumequeue/")  # what a second recovery must leave as it is
+
+
+class Broken(AssertionError):
+    """A promise that was not kept; the text says which."""
+
+
+def must(is_so: object, what: str) -> None:
+    """Raise `Broken` where it is not."""
+    if not is_so:
+        raise Broken(what)
+
+
+def check_store(store: MessageStore, disk: ForgettingDisk, ledger: Ledger, flushed: int) -> int:
+    """An open store, just recovered, against the ledger; how many of its entries the log has.
+
+    `flushed`: how many were safe at the moment of the crash.
+    """
+    engine = store.engine
+    low, end = max(engine.log.min_offset, 0), engine.log.written_offset
+    must(low <= ledger.low, f"the log begins at {low}, deleted was before {ledger.low}")
+    count = _count_kept(ledger, end)
+    must(count >= flushed, f"{flushed - count} flushed records of {flushed} are lost: the log ends at {end}")
+    kept = [entry for entry in ledger.entries[:count] if entry.physical_offset >= low]
+    check_log(engine.log, kept, low, end)
+    files = disk.files()
+    root = engine.places.root
+    check_queues(files, f"{root}/consumequeue/", ledger.entries[:count], low)
+    if engine.index is not None:
+        check_index(files, f"{root}/index/", kept, low, engine.index.slots)
+    for (topic, queue_id), wanted in _next_offsets(ledger.entries[:count]).items():
+        found = engine.offsets.next_offset(topic, queue_id)
+        must(found == wanted, f"the next offset of {topic}-{queue_id} is {found}, not {wanted}")
+    return count
+
+
+def _count_kept(ledger: Ledger, end: int) -> int:
+    """Entries that end by `end`."""
+    count = len(ledger.entries)
+    while count and ledger.entries[count - 1].end_offset > end:
+        count -= 1
+    return count
+
+
+def check_log(log: CommitLog, kept: list[Entry], low: int, end: int) -> None:
+    """The records, one behind the other, and nothing else."""
+    size = log.file_size_bytes
+    at = low
+    for entry in kept:
+        if at != entry.physical_offset:  # a file was closed
+            must(entry.physical_offset == -(-at // size) * size, f"a gap before the record at {entry.physical_offset}")
+        raw = log.select(entry.physical_offset, len(entry.raw))
+        must(raw is not None and raw == entry.raw, f"the record at {entry.physical_offset} is another")
+        at = entry.end_offset
+    must(at == end or end == -(-at // size) * size, f"the log ends at {end}, its last record at {at}")
+    for file in log.queue.files:
+        rest = file.view[max(0, end - file.start_offset) :]
+        must(not any(bytes(rest)), f"bytes behind the log's end in {file.path}")
+
+
+def _next_offsets(entries: list[Entry]) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for entry in entries:
+        place = entry.topic, entry.queue_id
+        must(entry.queue_offset == found.get(place, 0), f"{place} goes on with {entry.queue_offset}")
+        found[place] = entry.queue_offset + 1
+    return found
+
+
+def check_queues(files: dict[str, bytes], folder: str, entries: list[Entry], low: int) -> None:
+    """Every unit of a kept record, and no other; those of records that left the log may be there."""
+    wanted: dict[str, list[bytes]] = {}
+    first: dict[str, int] = {}
+    for entry in entries:
+        place = f"{folder}{entry.topic}/{entry.queue_id}/"
+        units = wanted.setdefault(place, [])
+        if entry.physical_offset >= low:
+            first.setdefault(place, len(units))
+        units.append(UNIT.pack(entry.physical_offset, len(entry.raw), entry.tags_code))
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for path, data in files.items():
+        if path.startswith(folder):
+            place, _, name = path.rpartition("/")
+            found.setdefault(f"{place}/", []).append((int(name), data))
+    for place in found.keys() - wanted.keys():
+        must(not any(any(data) for _, data in found[place]), f"units of no record in {place}")
+    for place, units in wanted.items():
+        _check_queue(place, found.get(place, []), b"".join(units), 20 * first.get(place, len(units)))
+
+
+def _check_queue(place: str, parts: list[tuple[int, bytes]], wanted: bytes, needed_from: int) -> None:
+    """One queue's files against all units it ever had; those before `needed_from` may be gone."""
+    must(parts or needed_from == len(wanted), f"{place} is gone")
+    at = parts[0][0] if parts else 0
+    must(at <= needed_from or needed_from == len(wanted), f"{place} begins at byte {at}, wanted {needed_from}")
+    for start, data in parts:
+        must(start == at, f"{place} lacks the file {at}")
+        expected = wanted[start : start + len(data)].ljust(len(data), b"\0")
+        if data != expected and start < needed_from:  # blanks may stand for what left the log
+            cut = min(needed_from - start, len(data))
+            data, expected = data[cut:], expected[cut:]
+        must(data == expected, f"{place}{start:020d}: units that are not the log's{_first_difference(data, expected)}")
+        at = start + len(data)
+    must(at >= len(wanted), f"{place} ends at byte {at}, wanted {len(wanted)}")
+
+
+def _first_difference(found: bytes, wanted: bytes) -> str:
+    for at in range(0, len(found) - 19, 20):
+        if found[at : at + 20] != wanted[at : at + 20]:
+            return f": unit {at // 20} is {UNIT.unpack(found[at : at + 20])}, not {UNIT.unpack(wanted[at : at + 20])}"
+    return ""
+
+
+def check_index(files: dict[str, bytes], folder: str, kept: list[Entry], low: int, slots: int) -> None:
+    """Every key of a kept record, in log order, and no other; each slot leads through all its items.
+
+    After a recovery the last record of a full file may stand in the next one too, as in the real store: a query drops that.
+    """
+    wanted = [(code, entry.physical_offset) for entry in kept for code in entry.key_hashes]
+    found: list[tuple[int, int]] = []
+    for path in sorted(path for path in files if path.startswith(folder)):
+        found += _items(path, files[path], slots)
+    found = [item for item in found if item[1] >= low]
+    if list(dict.fromkeys(found)) != list(dict.fromkeys(wanted)):
+        missing, strange = set(wanted) - set(found), set(found) - set(wanted)
+        must(False, f"the index lacks {sorted(missing)[:3]}, has strange {sorted(strange)[:3]} or others twice")
+
+
+def _items(path: str, data: bytes, slots: int) -> list[tuple[int, int]]:
+    """(key hash, physical offset) of one file; its chains are followed."""
+    *_, slots_used, next_item = INDEX_HEADER.unpack_from(data)
+    start = INDEX_HEADER.size + 4 * slots
+    items = [INDEX_ITEM.unpack_from(data, start + 20 * number) for number in range(1, max(1, next_item))]
+    heads = [0] * slots
+    for number, (code, _, _, previous) in enumerate(items, 1):
+        must(previous == heads[code % slots], f"{path}: item {number} does not lead to the one before it")
+        heads[code % slots] = number
+    must(list(struct.unpack_from(f">{slots}i", data, INDEX_HEADER.size)) == heads, f"{path}: a slot leads astray")
+    used = sum(1 for head in heads if head)
+    must(not items or slots_used == used, f"{path}: {slots_used} slots used, found {used}")
+    return [(code, offset) for code, offset, _, _ in items]
+
+
+def same_again(before: dict[str, bytes], after: dict[str, bytes], root: str) -> None:
+    """A second recovery changes no byte of log and queues."""
+    for part in SAME_AGAIN:
+        old = {path: data for path, data in before.items() if path.startswith(root + part)}
+        new = {path: data for path, data in after.items() if path.startswith(root + part)}
+        for path in old.keys() | new.keys():
+            must(old.get(path) == new.get(path), f"a second recovery changes {path}")

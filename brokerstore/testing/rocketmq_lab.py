@@ -1,0 +1,339 @@
+"""Programs run on a store over a disk that forgets; after each step every crash is tried.
+
+    run = Run(seed)
+    run.do(("put", "T", 0, 40, 1)); run.do(("flush",)); ...
+    assert run.report.images > 0
+
+The store works as it does elsewhere, only without threads: what they do at some moment, a program does at a chosen one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+from typing import Any
+
+from commitlog import Message
+from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore.engine import Engine
+from storageio import StoreError
+from storageio.testing import ForgettingDisk, Image
+
+from .deep import crash_inside
+from .report import Report
+from .rocketmq_check import Broken, check_store, same_again
+from .rocketmq_ledger import Ledger
+
+ROOT = "/store"
+LOG_SIZE = 8 << 10
+Program = list[tuple[Any, ...]]
+
+
+class StillEngine(Engine):
+    """An engine without threads."""
+
+    def _start_threads(self) -> None:
+        """Whoever wants something done calls it."""
+
+
+def lab_config(**changes: Any) -> StoreConfig:
+    """Files of a few pages, so that a short program fills several of each kind."""
+    sizes: dict[str, Any] = {
+        "mapped_file_size_commit_log": LOG_SIZE,
+        "mapped_file_size_consume_queue": 100,
+        "max_hash_slot_num": 7,
+        "max_index_num": 20,
+        "max_message_size": 5000,
+        "flush_disk_type": FlushMode.ASYNC,
+    }
+    return StoreConfig(**(sizes | changes))
+
+
+def open_still(disk: ForgettingDisk, config: StoreConfig, root: str = ROOT) -> MessageStore:
+    """A writing store without threads; its clock is the disk's."""
+    return MessageStore(StillEngine(root, config, disk, disk.now_ms, writable=True))
+
+
+def abandon(store: MessageStore) -> None:
+    """As the process's death: nothing more is done to the files, now or at exit."""
+    store._finalizer.detach()
+    store.engine.abandon()
+
+
+class Run:
+    """One program.  `chances` images by chance at each moment beside the systematic ones; `deep`: crashes inside recovery.
+
+    `limit`: where all combinations are no more than that, all are tried.
+    """
+
+    def __init__(
+        self, seed: int = 0, *, config: StoreConfig | None = None, chances: int = 2, limit: int = 0, deep: int = 0,
+        report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
+    ) -> None:  # fmt: skip
+        """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
+        self.seed = seed
+        self.random = Random(seed)
+        self.config = config or lab_config()
+        self.is_sync = self.config.is_sync_flush
+        self.chances, self.limit, self.deep = chances, limit, deep
+        self.report = report or Report()
+        self.tries = tries
+        self.ledger = Ledger()
+        self.done: Program = []
+        self.number = 0
+        self._caught: list[tuple[str, str, Image, int, int]] = []
+        self.operation = "open"
+        self.disk = disk or ForgettingDisk()
+        self.disk.watch = self.catch
+        self.store = self.open()
+        self.judge()
+
+    def open(self) -> MessageStore:
+        """On the disk as it is."""
+        return open_still(self.disk, self.config)
+
+    # Crashes
+
+    def catch(self, operation: str, path: str) -> None:
+        """Take the crash images of this moment; they are judged when the operation is over and all it tried is known."""
+        if not self.tries:
+            return
+        kinds = self.open_kinds()
+        flushed, low = self.ledger.flushed, self.ledger.low
+        for image in self.disk.images(self.random, self.chances, limit=self.limit):
+            if self.report.is_new(hash((image.key, flushed))):
+                self.report.count(self.operation, kinds)
+                self._caught.append((operation, path, image, flushed, low))
+
+    def open_kinds(self) -> set[str]:
+        """Kinds of files that a crash now could leave in more than one way."""
+        return {kind_of_file(path) for path in self.disk.unsettled_paths()}
+
+    def judge(self) -> None:
+        """Open what was caught, and check it."""
+        self.catch("after", "")
+        if self.store is not None and not self.store.engine.is_closed:
+            self.ledger.learn(self.store)
+        caught, self._caught = self._caught, []
+        for operation, path, image, flushed, _low in caught:
+            try:
+                self.judge_image(image, flushed)
+            except (Broken, StoreError, AssertionError, ValueError, IndexError, KeyError) as error:
+                moment = f"before {operation} of {path}" if path else "afterwards"
+                raise Broken(
+                    f"seed {self.seed}, {self.operation}, a crash {moment}: {type(error).__name__}: {error}\n"
+                    f"program: {self.done!r}"
+                ) from error
+
+    def judge_image(self, image: Image, flushed: int) -> None:
+        """One crash: recover, check; now and then recover again, and crash inside the recovery."""
+        self.report.images += 1
+        number = self.report.images
+        disk = ForgettingDisk.of(image, self.disk.time_ms)
+        count = self.recover(disk, flushed)
+        if number % 4 == 0:
+            self.recover_again(disk, count)
+        if self.deep and number % self.deep == 0:
+            found = crash_inside(image, self.disk.time_ms, lambda disk: self.recover(disk, flushed), self.random, depth=1)
+            self.report.images += found
+            self.report.again += found
+
+    def recover(self, disk: ForgettingDisk, flushed: int) -> int:
+        """Open and check; how many records are left."""
+        store = open_still(disk, self.config)
+        count = check_store(store, disk, self.ledger, flushed)
+        abandon(store)
+        return count
+
+    def recover_again(self, disk: ForgettingDisk, count: int) -> None:
+        """What was recovered is there after the next crash too, with the same bytes if only the process died."""
+        second = ForgettingDisk.of(disk.after_kill(), disk.time_ms)
+        self.recover(second, count)
+        same_again(disk.files(), second.files(), ROOT)
+        self.recover(ForgettingDisk.of(disk.least(), disk.time_ms), count)
+        self.report.images += 2
+        self.report.again += 2
+
+    # Operations
+
+    def do(self, operation: tuple[Any, ...]) -> None:
+        """One operation of a program, with all its crashes."""
+        name, *arguments = operation
+        self.done.append(operation)
+        self.operation = name
+        getattr(self, f"do_{name}")(*arguments)
+        self.judge()
+
+    def message(self, topic: str, queue_id: int, size: int, keys: int, tags: str | None = "A") -> Message:
+        """A new one; its body says its number."""
+        self.number += 1
+        body = f"{self.number:08d}".encode().ljust(size, b".")
+        self.ledger.bodies.add(body)
+        words = [f"k{(self.number + place) % 5}" for place in range(keys)]
+        return Message(topic, body, queue_id=queue_id, tags=tags, keys=words or None)
+
+    def safe(self) -> None:
+        """Everything that is in the log by now is promised."""
+        self.ledger.flushed = self.ledger.learn(self.store)
+
+    def do_put(self, topic: str, queue_id: int, size: int, keys: int) -> None:
+        """One message."""
+        self.store.put(self.message(topic, queue_id, size, keys))
+        if self.is_sync:
+            self.safe()
+
+    def do_put_many(self, topic: str, count: int, size: int) -> None:
+        """Several, over three queues."""
+        self.store.put_many([self.message(topic, number % 3, size, 1) for number in range(count)])
+        if self.is_sync:
+            self.safe()
+
+    def do_put_batch(self, topic: str, queue_id: int, count: int, size: int) -> None:
+        """A batch of one queue."""
+        self.store.put_batch(topic, queue_id, [self.message(topic, queue_id, size, 1) for _ in range(count)])
+        if self.is_sync:
+            self.safe()
+
+    def do_flush(self) -> None:
+        """The log."""
+        self.store.flush()
+        self.safe()
+
+    def do_dispatch(self) -> None:
+        """Queues and index up to the log's end."""
+        self.store.engine.settle()
+
+    def do_derive(self, thorough: bool) -> None:
+        """The housekeeper's round: queues and index to the disk, the checkpoint."""
+        keeper = self.store.engine.housekeeper
+        keeper._try(lambda: keeper.flush_derived(thorough=thorough))  # an error is for the housekeeper to deal with
+
+    def do_prepare(self) -> None:
+        """The next log file, ahead of time."""
+        self.store.engine.log.queue.prepare_next()
+
+    def do_retain(self, files: int) -> None:
+        """Delete the oldest log files."""
+        wanted = max(self.store.engine.log.min_offset, 0) + files * self.config.mapped_file_size_commit_log  # type: ignore[operator]
+        self.ledger.low = max(self.ledger.low, wanted)
+        self.store.delete_before(wanted)
+
+    def do_commit(self, topic: str, queue_id: int) -> None:
+        """A consumer group's offset, written down."""
+        offsets = self.store.engine.consumer_offsets()
+        offsets.commit(topic, "G", queue_id, self.store.max_offset(topic, queue_id))
+        self.store.engine.persist_offsets()
+
+    def do_topic(self, topic: str, queues: int) -> None:
+        """A topic made by hand."""
+        self.store.create_topic(topic, queues)
+
+    def do_wait(self, milliseconds: int) -> None:
+        """Time goes by."""
+        self.disk.time_ms += milliseconds
+
+    def do_close(self) -> None:
+        """A clean stop, and the store opened again."""
+        self.ledger.learn(self.store)
+        self.store.close()
+        assert "/store/abort" not in self.disk.files(), "not a clean stop"
+        self.ledger.flushed = len(self.ledger.entries)
+        self.judge()
+        self.operation = "reopen"
+        self.store = self.open()
+        assert self.store.engine.was_clean
+
+    def do_crash(self) -> None:
+        """One of the crashes is for real: the program goes on behind it."""
+        self.ledger.learn(self.store)
+        abandon(self.store)
+        self.disk = ForgettingDisk.of(self.disk.any_image(self.random), self.disk.time_ms)
+        self.disk.watch = self.catch
+        self.operation = "recover"
+        self.store = self.open()
+        self.ledger.cut(check_store(self.store, self.disk, self.ledger, self.ledger.flushed))
+
+
+def kind_of_file(path: str) -> str:
+    """What a path in a store is: log, queue, index, checkpoint, abort, lock, note, config, or a folder."""
+    for part, kind in (
+        ("/commitlog", "log"), ("/consumequeue", "queue"), ("/index/", "index"), ("/checkpoint", "checkpoint"),
+        ("/abort", "abort"), ("/lock", "lock"), ("/brokerstore", "note"), ("/config", "config"),
+    ):  # fmt: skip
+        if part in path:
+            return kind
+    return "folder"
+
+
+WAITS_MS = (0, 1, 400, 2900, 3100, 61_000)
+TOPICS = ("T", "Uü")
+
+
+def any_operation(random: Random) -> tuple[Any, ...]:
+    """One step of a random program."""
+    topic, queue_id = random.choice(TOPICS), random.randrange(3)
+    size = random.choice((10, 10, 60, 300, 1500, 4500))
+    makers: list[tuple[int, Callable[[], tuple[Any, ...]]]] = [
+        (10, lambda: ("put", topic, queue_id, size, random.randrange(3))),
+        (4, lambda: ("put_many", topic, random.randrange(1, 9), min(size, 1500))),
+        (2, lambda: ("put_batch", topic, queue_id, random.randrange(1, 5), min(size, 300))),
+        (3, lambda: ("flush",)),
+        (5, lambda: ("dispatch",)),
+        (3, lambda: ("derive", random.random() < 0.5)),
+        (1, lambda: ("prepare",)),
+        (1, lambda: ("retain", random.randrange(1, 3))),
+        (1, lambda: ("commit", topic, queue_id)),
+        (1, lambda: ("close",)),
+        (1, lambda: ("crash",)),
+        (5, lambda: ("wait", random.choice(WAITS_MS))),
+    ]
+    return random.choices([maker for _, maker in makers], [weight for weight, _ in makers])[0]()
+
+
+OPERATIONS: Program = [
+    ("put", "T", 0, 10, 1), ("put", "T", 1, 3000, 2), ("put_many", "T", 3, 10), ("put_batch", "V", 0, 2, 10), ("flush",),
+    ("dispatch",), ("derive", True), ("derive", False), ("prepare",), ("retain", 1), ("commit", "T", 0), ("wait", 61_000),
+    ("close",),
+]  # fmt: skip
+BEFORE: Program = [("put", "T", 0, 2500, 1), ("put", "T", 0, 2500, 1), ("put", "T", 1, 2500, 1), ("flush",), ("derive", True)]
+
+
+def small_scope(programs: Iterable[Program], *, report: Report, limit: int = 1 << 10, **changes: Any) -> None:
+    """Each program on a small store that is all on the disk, with every combination of lost and kept at every moment."""
+    for program in programs:
+        run = Run(config=lab_config(**changes), limit=limit, chances=1, report=report, tries=False)
+        for operation in BEFORE:
+            run.do(operation)
+        run.tries = True
+        for operation in program:
+            run.do(operation)
+        abandon(run.store)
+
+
+def any_config(random: Random) -> StoreConfig:
+    """Sizes and modes of one run."""
+    return lab_config(
+        mapped_file_size_commit_log=random.choice((LOG_SIZE, 2 * LOG_SIZE)),
+        mapped_file_size_consume_queue=random.choice((60, 100, 2000, 8000)),
+        max_hash_slot_num=random.choice((3, 7, 1200)),
+        max_index_num=random.choice((6, 20, 400)),
+        flush_disk_type=random.choice((FlushMode.ASYNC, FlushMode.SYNC)),
+    )
+
+
+def random_run(seed: int, steps: int, *, report: Report | None = None, **options: Any) -> Run:
+    """A program made from a seed alone, run to its end."""
+    random = Random(seed)
+    run = Run(seed, config=any_config(random), report=report, **options)
+    for _ in range(steps):
+        run.do(any_operation(random))
+    return run
+
+
+def programs(operations: list[tuple[Any, ...]], length: int) -> Iterator[Program]:
+    """Every program of so many operations."""
+    if length == 0:
+        yield []
+        return
+    for rest in programs(operations, length - 1):
+        yield from ([*rest, operation] for operation in operations)

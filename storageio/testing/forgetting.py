@@ -1,0 +1,475 @@
+"""A disk in memory that forgets at a crash what was not synced.
+
+    disk = ForgettingDisk()
+    store = MessageStore.open("/store", disk=disk)      # any engine; nothing of the machine's disk is touched
+    ...
+    for image in disk.images(random.Random(7)):         # what a power cut at this moment may leave
+        check(ForgettingDisk.of(image))
+
+`watch(operation, path)` is called before every call that changes something: a place to take images at.  Stores through maps
+make no call; `look` takes note of them, and every call looks first.  `refuse(operation, path)` is called before every call
+and may raise; a refused `sync` leaves its pages clean and unknown (`FileNode.fail_sync`), a refused write that raises
+`ShortWrite` leaves its first half.  One thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+from collections.abc import Callable, Iterator
+from random import Random
+
+from ..disk import Entry, File, FolderLock, Map, Mode, Space
+from ..disk import Kind as EntryKind
+from ..errors import DiskError, DiskFull, StoreLocked
+from .forgetting_images import Image, Question, build, by_chance, everything, one_apart, prefixes, questions, subsets
+from .forgetting_nodes import Change, FileNode, FolderNode, Kind
+
+START_MS = 1_700_000_000_000
+TOTAL_BYTES = 1 << 40
+CHANGING = {
+    "create", "write", "allocate", "truncate", "sync", "make folder", "sync folder", "rename", "delete", "delete folder",
+}  # fmt: skip
+Hook = Callable[[str, str], None]
+
+
+class ShortWrite(DiskFull):
+    """A write of which the first half is in the file."""
+
+
+def _error(operation: str, path: str, number: int) -> DiskError:
+    return DiskError(operation, path, number, os.strerror(number))
+
+
+class ForgettingMap:
+    """A view of the live bytes."""
+
+    def __init__(self, node: FileNode, size_bytes: int, writable: bool) -> None:
+        """Of a file that has the bytes."""
+        view = memoryview(node.live)[:size_bytes]
+        self._view: memoryview | None = view if writable else view.toreadonly()
+
+    @property
+    def view(self) -> memoryview:
+        """The whole map."""
+        assert self._view is not None, "a closed map was used"
+        return self._view
+
+    def populate(self, start: int, stop: int) -> None:
+        """Nothing to do."""
+
+    def expect_random(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """The bytes live on."""
+        self._view = None
+
+
+class ForgettingFile:
+    """An open file."""
+
+    def __init__(self, disk: ForgettingDisk, path: str, node: FileNode) -> None:
+        """Made by `ForgettingDisk.open`."""
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._is_open = True
+        disk.open_files += 1
+
+    @property
+    def path(self) -> str:
+        """As it was opened."""
+        return self._path
+
+    def size(self) -> int:
+        """Live."""
+        self._disk.before("size", self._path)
+        return len(self._node.live)
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Live."""
+        self._disk.before("read", self._path)
+        return bytes(self._node.live[offset : offset + size_bytes])
+
+    def next_data(self, offset: int) -> int:
+        """As a file system that cannot tell."""
+        self._disk.before("next data", self._path)
+        return min(offset, len(self._node.live))
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Of a short write the first half is kept."""
+        try:
+            self._disk.before("write", self._path)
+        except ShortWrite:
+            self._put(offset, bytes(data)[: len(data) // 2])
+            raise
+        self._put(offset, bytes(data))
+
+    def _put(self, offset: int, data: bytes) -> None:
+        node = self._node
+        if offset + len(data) > len(node.live):
+            node.resize(offset + len(data))
+        node.live[offset : offset + len(data)] = data
+        self._disk.look_at(node)
+
+    def allocate(self, size_bytes: int) -> None:
+        """Zeros."""
+        self._disk.before("allocate", self._path)
+        if size_bytes > len(self._node.live):
+            self._node.resize(size_bytes)
+            self._disk.look_at(self._node)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Sets the size."""
+        self._disk.before("truncate", self._path)
+        self._node.resize(size_bytes)
+        self._disk.look_at(self._node)
+
+    def sync(self) -> None:
+        """From now on the file survives, if a name leads to it."""
+        try:
+            self._disk.before("sync", self._path)
+        except DiskError:
+            self._node.fail_sync()
+            raise
+        self._node.sync()
+
+    def map(self, size_bytes: int, *, writable: bool) -> Map:
+        """No more than the file has."""
+        self._disk.before("map", self._path)
+        if not 0 < size_bytes <= len(self._node.live):
+            raise _error("map", self._path, errnos.EINVAL)
+        if writable:
+            self._disk.expect_stores(self._node)
+        return ForgettingMap(self._node, size_bytes, writable)
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        if self._is_open:
+            self._is_open = False
+            self._disk.open_files -= 1
+
+
+class _Lock:
+    """A held lock of a path."""
+
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+        held.add(path)
+
+    def release(self) -> None:
+        self._held.discard(self._path)
+
+
+class ForgettingDisk:
+    """Files by path in memory, and all that a crash may make of them."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        """Empty.  The clock stands still until somebody moves `time_ms`."""
+        self.time_ms = now_ms
+        self.watch: Hook | None = None
+        self.refuse: Hook | None = None
+        self.free_bytes = TOTAL_BYTES
+        self.open_files = 0
+        self._root = FolderNode(1, now_ms)
+        self._changes: list[Change] = []
+        self._held: set[str] = set()
+        self._stored_to: list[FileNode] = []
+        self._number = 0
+        self._inode = 1
+
+    @classmethod
+    def of(cls, image: Image, now_ms: int = START_MS) -> ForgettingDisk:
+        """The disk as the crashed machine comes up: what is there is durable."""
+        disk = cls(now_ms)
+        for path in image.folders:
+            folder, name = disk._parent(path, "make folder")
+            folder.live[name] = folder.durable[name] = FolderNode(disk._next_inode(), now_ms)
+        for path, data in image.files.items():
+            folder, name = disk._parent(path, "create")
+            folder.live[name] = folder.durable[name] = FileNode(disk._next_inode(), data, image.times_ms[path])
+        return disk
+
+    # Crashes
+
+    def look(self) -> None:
+        """Take note of what was stored through maps."""
+        for node in self._stored_to:
+            if node.live != node.seen:
+                self.look_at(node)
+
+    def expect_stores(self, node: FileNode) -> None:
+        """A file that is mapped for writing: it may change without a call."""
+        if node not in self._stored_to:
+            self._stored_to.append(node)
+
+    def look_at(self, node: FileNode) -> None:
+        """Take note of what changed in one file."""
+        if node.look(self._number + 1, self.time_ms):
+            self._number += 1
+
+    def questions(self) -> list[Question]:
+        """What a crash now would decide."""
+        self.look()
+        return questions([node for node in self._nodes() if node.is_dirty], self._changes)
+
+    def image(self, answers: list[int | tuple[int, ...]]) -> Image:
+        """What is left with these answers to `questions`."""
+        return build(self._root, self.questions(), answers)
+
+    def images(self, random: Random, chances: int = 4, *, limit: int = 0) -> Iterator[Image]:
+        """Everything lost; nothing lost; each thing lost or kept alone; prefixes; by chance, whole and torn.
+
+        With a `limit` and no more combinations than that: all of them, and torn ones by chance.
+        """
+        asked = self.questions()
+        every = subsets(asked, limit) if limit else None
+        if every is not None:
+            yield from (build(self._root, asked, answers) for answers in every)
+        else:
+            yield build(self._root, asked, everything(asked, False))
+            yield build(self._root, asked, everything(asked, True))
+            yield from (build(self._root, asked, answers) for answers in one_apart(asked))
+            yield from (build(self._root, asked, answers) for answers in prefixes(asked))
+        for number in range(chances if asked else 0):
+            yield build(self._root, asked, by_chance(asked, random, torn=number % 2 == 0))
+
+    def any_image(self, random: Random) -> Image:
+        """One by chance: nothing lost, everything, or each thing on its own."""
+        asked = self.questions()
+        kind = random.randrange(4)
+        return build(self._root, asked, everything(asked, kind == 1) if kind < 2 else by_chance(asked, random, torn=kind == 2))
+
+    def least(self) -> Image:
+        """Everything lost that can be."""
+        asked = self.questions()
+        return build(self._root, asked, everything(asked, False))
+
+    def unsettled_paths(self) -> set[str]:
+        """Of every file and name that a crash now could leave in more than one way, as they are live."""
+        found = set()
+        paths = self._paths()
+        for question in self.questions():
+            if question.node is not None:
+                found.add(paths.get(question.node.inode, "/gone"))
+            elif question.change is not None:
+                change = question.change
+                found.add(f"{paths.get(change.to_folder.inode, '/gone')}/{change.to_name or change.name}")
+        return found
+
+    def _paths(self) -> dict[int, str]:
+        """Of live files and folders by inode."""
+        found = {self._root.inode: ""}
+
+        def walk(folder: FolderNode, path: str) -> None:
+            for name, node in folder.live.items():
+                found[node.inode] = f"{path}/{name}"
+                if isinstance(node, FolderNode):
+                    walk(node, f"{path}/{name}")
+
+        walk(self._root, "")
+        return found
+
+    def after_kill(self) -> Image:
+        """What the death of the process alone leaves: everything that was written."""
+        asked = self.questions()
+        return build(self._root, asked, everything(asked, True))
+
+    def files(self) -> dict[str, bytes]:
+        """Every file's live bytes by its path."""
+        found: dict[str, bytes] = {}
+
+        def walk(folder: FolderNode, path: str) -> None:
+            for name in sorted(folder.live):
+                node = folder.live[name]
+                if isinstance(node, FolderNode):
+                    walk(node, f"{path}/{name}")
+                else:
+                    found[f"{path}/{name}"] = bytes(node.live)
+
+        walk(self._root, "")
+        return found
+
+    def _nodes(self) -> list[FileNode]:
+        """Every file that a name may lead to, in the order they were made."""
+        found: dict[int, FileNode] = {}
+        seen: set[int] = set()
+
+        def walk(node: FileNode | FolderNode) -> None:
+            if isinstance(node, FileNode):
+                found[node.inode] = node
+            elif node.inode not in seen:
+                seen.add(node.inode)
+                for child in (*node.live.values(), *node.durable.values()):
+                    walk(child)
+
+        walk(self._root)
+        for change in self._changes:
+            walk(change.node)
+        return [found[inode] for inode in sorted(found)]
+
+    # Calls
+
+    def before(self, operation: str, path: str) -> None:
+        """Of every call."""
+        if self.watch is not None and operation in CHANGING:
+            self.watch(operation, path)
+        self.look()
+        if self.refuse is not None:
+            self.refuse(operation, path)
+
+    def _next_inode(self) -> int:
+        self._inode += 1
+        return self._inode
+
+    def _parent(self, path: str, operation: str) -> tuple[FolderNode, str]:
+        """The folder that a path's last name is in."""
+        *folders, name = [part for part in path.split("/") if part and part != "."]
+        here = self._root
+        for part in folders:
+            below = here.live.get(part)
+            if not isinstance(below, FolderNode):
+                raise _error(operation, path, errnos.ENOENT if below is None else errnos.ENOTDIR)
+            here = below
+        return here, name
+
+    def _find(self, path: str) -> FileNode | FolderNode | None:
+        here: FileNode | FolderNode | None = self._root
+        for part in path.split("/"):
+            if part and part != ".":
+                here = here.live.get(part) if isinstance(here, FolderNode) else None
+        return here
+
+    def _folder(self, path: str, operation: str) -> FolderNode:
+        found = self._find(path)
+        if not isinstance(found, FolderNode):
+            raise _error(operation, path, errnos.ENOENT if found is None else errnos.ENOTDIR)
+        return found
+
+    def _change(
+        self, kind: Kind, folder: FolderNode, name: str, node: FileNode | FolderNode, to: FolderNode | None = None,
+        to_name: str = "",
+    ) -> None:  # fmt: skip
+        self._number += 1
+        self._changes.append(Change(self._number, kind, folder, name, node, to or folder, to_name))
+
+    def open(self, path: str, mode: Mode) -> File:
+        """A file."""
+        node = self._find(path)
+        self.before("create" if mode is Mode.CREATE else "open", path)
+        if node is None and mode is Mode.CREATE:
+            node = self._create(path)
+        if not isinstance(node, FileNode):
+            raise _error("open", path, errnos.ENOENT if node is None else errnos.EINVAL)
+        return ForgettingFile(self, path, node)
+
+    def _create(self, path: str) -> FileNode:
+        folder, name = self._parent(path, "open")
+        node = FileNode(self._next_inode(), b"", self.time_ms)
+        folder.live[name] = node
+        self._change(Kind.LINK, folder, name, node)
+        return node
+
+    def list(self, folder: str) -> list[Entry]:
+        """Live names."""
+        self.before("list", folder)
+        found = self._folder(folder, "list").live
+        return [self._entry(name, found[name]) for name in sorted(found)]
+
+    def stat(self, path: str) -> Entry | None:
+        """Live."""
+        self.before("stat", path)
+        found = self._find(path)
+        return None if found is None else self._entry(os.path.basename(path), found)
+
+    def _entry(self, name: str, node: FileNode | FolderNode) -> Entry:
+        is_file = isinstance(node, FileNode)
+        size = len(node.live) if is_file else 0
+        return Entry(name, EntryKind.FILE if is_file else EntryKind.FOLDER, size, node.modified_ms, 1, node.inode)
+
+    def make_folder(self, folder: str) -> None:
+        """From the first missing parent down, each synced into its own."""
+        path = ""
+        for part in folder.split("/"):
+            if not part or part == ".":
+                continue
+            above, path = path, f"{path}/{part}"
+            there = self._find(path)
+            if there is None:
+                self.before("make folder", path)
+                parent, name = self._parent(path, "make folder")
+                made = parent.live[name] = FolderNode(self._next_inode(), self.time_ms)
+                self._change(Kind.LINK, parent, name, made)
+                self.sync_folder(above or "/")
+            elif isinstance(there, FileNode):
+                raise _error("make folder", path, errnos.EEXIST)
+
+    def sync_folder(self, folder: str) -> None:
+        """Its names survive from now on; of a rename into another folder both ends do."""
+        self.before("sync folder", folder)
+        synced = self._folder(folder, "sync folder")
+        left = []
+        for change in self._changes:
+            if change.folder is synced:
+                if change.to_folder is not synced:
+                    change.to_folder.durable[change.to_name] = change.node
+            elif change.to_folder is synced:
+                left.append(change._replace(kind=Kind.UNLINK, to_folder=change.folder))
+            else:
+                left.append(change)
+        self._changes = left
+        synced.durable = dict(synced.live)
+
+    def rename(self, source: str, target: str) -> None:
+        """Files and folders."""
+        self.before("rename", source)
+        from_folder, from_name = self._parent(source, "rename")
+        to_folder, to_name = self._parent(target, "rename")
+        node = from_folder.live.get(from_name)
+        if node is None:
+            raise _error("rename", source, errnos.ENOENT)
+        if isinstance(there := to_folder.live.get(to_name), FolderNode) and there.live:
+            raise _error("rename", source, errnos.ENOTEMPTY)
+        del from_folder.live[from_name]
+        to_folder.live[to_name] = node
+        self._change(Kind.RENAME, from_folder, from_name, node, to_folder, to_name)
+
+    def delete(self, path: str) -> None:
+        """A file's name."""
+        self.before("delete", path)
+        folder, name = self._parent(path, "delete")
+        node = folder.live.get(name)
+        if not isinstance(node, FileNode):
+            raise _error("delete", path, errnos.ENOENT if node is None else errnos.EISDIR)
+        del folder.live[name]
+        self._change(Kind.UNLINK, folder, name, node)
+
+    def delete_folder(self, folder: str) -> None:
+        """An empty one."""
+        self.before("delete folder", folder)
+        node = self._folder(folder, "delete folder")
+        if node.live:
+            raise _error("delete folder", folder, errnos.ENOTEMPTY)
+        parent, name = self._parent(folder, "delete folder")
+        del parent.live[name]
+        self._change(Kind.UNLINK, parent, name, node)
+
+    def space(self, path: str) -> Space:
+        """As a test says."""
+        self.before("space", path)
+        return Space(TOTAL_BYTES, self.free_bytes)
+
+    def lock(self, path: str, *, wait: bool = False) -> FolderLock:
+        """Nobody else waits here, so `wait` finds it held for ever."""
+        self.before("lock", path)
+        if path in self._held:
+            raise StoreLocked(f"{path}: this process has the store open for writing")
+        if self._find(path) is None:
+            self._create(path)
+        return _Lock(self._held, path)
+
+    def now_ms(self) -> int:
+        """Moved by tests alone."""
+        return self.time_ms

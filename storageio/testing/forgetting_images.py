@@ -1,0 +1,216 @@
+"""The crash images of a disk that forgets: which there are, and how they are chosen.
+
+The model is stricter than what common file systems do, so that what survives it survives on all of them:
+
+1. Since its file's last sync each page of 4096 bytes is old, new or any version in between, on its own, across files.
+2. A page may be torn: each sector of 512 bytes of another version.
+3. A file made, renamed or deleted since its folder's last sync may be missing, have the old name, have both, or be back.
+   A size may be lost while the pages survive, and the reverse: then zeros.
+4. After a failed sync pages are clean: old or new, and a later sync does not write them.
+
+The *prefix* model is the weaker one: all changes up to a moment, in the order they were made, and none behind it.
+
+Every open question of a disk is a page, a size or a change of names; an image is one answer to each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from .forgetting_nodes import PAGE_SIZE, SECTOR_SIZE, SECTORS, Change, FileNode, FolderNode, Kind
+
+Answer = int | tuple[int, ...]  # a version's place, or one for each sector of a page
+RENAME_ANSWERS = 3  # undone, done, both names
+
+
+class Question(NamedTuple):
+    """What a crash would decide.  `at`: a page's first byte, -1 for the file's size; None for a change of names."""
+
+    options: int
+    numbers: tuple[int, ...]  # of the change that made each option
+    node: FileNode | None
+    at: int
+    change: Change | None
+
+    @property
+    def is_page(self) -> bool:
+        """Which may be torn."""
+        return self.change is None and self.at >= 0
+
+
+class Image(NamedTuple):
+    """What a crash leaves: every file by its path, with its time; the folders, parents first."""
+
+    files: dict[str, bytes]
+    folders: tuple[str, ...]
+    times_ms: dict[str, int]
+
+    @property
+    def key(self) -> int:
+        """Equal for equal content.  Within one process only."""
+        return hash((self.folders, *self.files.items()))
+
+
+def questions(nodes: list[FileNode], changes: list[Change]) -> list[Question]:
+    """Of dirty files and pending changes, in a fixed order."""
+    found = []
+    for change in changes:
+        count = RENAME_ANSWERS if change.kind is Kind.RENAME else 2
+        found.append(Question(count, (0, change.number, change.number)[:count], None, -1, change))
+    for node in nodes:
+        if node.sizes:
+            sizes = node.size_versions()
+            found.append(Question(len(sizes), tuple(version.number for version in sizes), node, -1, None))
+        for at in sorted({*node.pages, *node.stuck}):
+            pages = node.versions(at)
+            found.append(Question(len(pages), tuple(version.number for version in pages), node, at, None))
+    return found
+
+
+def build(root: FolderNode, asked: list[Question], answers: list[Answer]) -> Image:
+    """The image that some answers make."""
+    names: dict[FolderNode, dict[str, FileNode | FolderNode]] = {}
+    contents: dict[FileNode, dict[int, Answer]] = {}
+    for question, answer in zip(asked, answers, strict=True):
+        if question.change is not None:
+            assert isinstance(answer, int), "names are not torn"
+            _apply(question.change, answer, names)
+        elif question.node is not None:
+            contents.setdefault(question.node, {})[question.at] = answer
+    image = Image({}, (), {})
+    folders: list[str] = []
+    _walk(root, "", names, contents, image, folders)
+    return image._replace(folders=tuple(folders))
+
+
+def _apply(change: Change, answer: int, names: dict[FolderNode, dict[str, FileNode | FolderNode]]) -> None:
+    """One change of names, as answered."""
+    if answer == 0:
+        return
+    here = _names_of(change.folder, names)
+    if change.kind is Kind.LINK:
+        here[change.name] = change.node
+    elif change.kind is Kind.UNLINK:
+        if here.get(change.name) is change.node:
+            del here[change.name]
+    else:
+        _names_of(change.to_folder, names)[change.to_name] = change.node
+        if answer == 1 and here.get(change.name) is change.node:
+            del here[change.name]
+
+
+def _names_of(
+    folder: FolderNode, names: dict[FolderNode, dict[str, FileNode | FolderNode]]
+) -> dict[str, FileNode | FolderNode]:
+    """Of a folder in the image; its durable ones before anything is applied."""
+    found = names.get(folder)
+    if found is None:
+        found = names[folder] = dict(folder.durable)
+    return found
+
+
+def _walk(
+    folder: FolderNode,
+    path: str,
+    names: dict[FolderNode, dict[str, FileNode | FolderNode]],
+    contents: dict[FileNode, dict[int, Answer]],
+    image: Image,
+    folders: list[str],
+) -> None:
+    """Every file below a folder, by name."""
+    here = names.get(folder, folder.durable)
+    for name in sorted(here):
+        node, place = here[name], f"{path}/{name}"
+        if isinstance(node, FolderNode):
+            folders.append(place)
+            _walk(node, place, names, contents, image, folders)
+        else:
+            image.files[place] = content(node, contents.get(node, {}))
+            image.times_ms[place] = node.modified_ms
+
+
+def content(node: FileNode, answers: dict[int, Answer]) -> bytes:
+    """A file's bytes."""
+    if not answers:
+        return node.durable
+    size_answer = answers.get(-1, 0)
+    assert isinstance(size_answer, int), "a size is not torn"
+    size = node.size_versions()[size_answer].size_bytes if node.sizes else len(node.durable)
+    data = bytearray(node.durable[:size].ljust(size, b"\0"))
+    for at, answer in answers.items():
+        if 0 <= at < size:
+            data[at : at + PAGE_SIZE] = _page(node, at, answer)[: size - at]
+    return bytes(data)
+
+
+def _page(node: FileNode, at: int, answer: Answer) -> bytes:
+    """One page, whole or torn."""
+    versions = node.versions(at)
+    if isinstance(answer, int):
+        return versions[answer].data
+    parts = [versions[place].data[number * SECTOR_SIZE : (number + 1) * SECTOR_SIZE] for number, place in enumerate(answer)]
+    return b"".join(parts)
+
+
+# Which answers
+
+
+def everything(asked: list[Question], is_kept: bool) -> list[Answer]:
+    """All lost, or nothing."""
+    return [_newest(question) if is_kept else 0 for question in asked]
+
+
+def _newest(question: Question) -> int:
+    """As the live disk has it: of a rename that it is done."""
+    is_rename = question.change is not None and question.change.kind is Kind.RENAME
+    return 1 if is_rename else question.options - 1
+
+
+def one_apart(asked: list[Question]) -> Iterator[list[Answer]]:
+    """One question answered otherwise than all others: each thing lost alone, each thing kept alone."""
+    for base in (everything(asked, True), everything(asked, False)):
+        for place, question in enumerate(asked):
+            for answer in range(question.options):
+                if answer != base[place]:
+                    yield [*base[:place], answer, *base[place + 1 :]]
+
+
+def prefixes(asked: list[Question]) -> Iterator[list[Answer]]:
+    """The weaker model: every moment since the oldest change."""
+    moments = sorted({number for question in asked for number in question.numbers})
+    for moment in moments:
+        yield [
+            max((place for place, number in enumerate(question.numbers[:2] if _is_rename(question) else question.numbers)
+                 if number <= moment), default=0)
+            for question in asked
+        ]  # fmt: skip
+
+
+def _is_rename(question: Question) -> bool:
+    return question.change is not None and question.change.kind is Kind.RENAME
+
+
+def by_chance(asked: list[Question], random: Random, *, torn: bool) -> list[Answer]:
+    """Each question on its own; of the pages one in two torn if that is wanted."""
+    answers: list[Answer] = []
+    for question in asked:
+        if torn and question.is_page and random.random() < 0.5:
+            answers.append(tuple(random.randrange(question.options) for _ in range(SECTORS)))
+        else:
+            answers.append(random.randrange(question.options))
+    return answers
+
+
+def subsets(asked: list[Question], limit: int) -> Iterator[list[Answer]] | None:
+    """Every combination of oldest and newest of each page and size, and of every outcome of each name.
+
+    None where there are more than `limit`.
+    """
+    choices = [range(question.options) if question.change else sorted({0, question.options - 1}) for question in asked]
+    count = 1
+    for options in choices:
+        count *= len(options)
+    return (list(answers) for answers in itertools.product(*choices)) if count <= limit else None

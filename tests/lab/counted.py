@@ -1,0 +1,30 @@
+"""How many crash images were tried, said at the end of a test run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Counted:
+    """Reports by build and part."""
+
+    def __init__(self) -> None:
+        self.reports: dict[tuple[str, str], Any] = {}
+
+    def report(self, build: str, part: str) -> Any:
+        from brokerstore.testing.report import Report
+
+        return self.reports.setdefault((build, part), Report())
+
+    @property
+    def images(self) -> int:
+        return sum(report.images for report in self.reports.values())
+
+    def lines(self) -> list[str]:
+        lines = [f"{self.images} crash images opened and checked"]
+        for (build, part), report in self.reports.items():
+            lines += ["", f"{part}, {build} kernels: {report.table()}"]
+        return lines
+
+
+COUNTED = Counted()

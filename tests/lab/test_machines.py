@@ -1,0 +1,29 @@
+"""Both engines against their ledgers, step by step, with crashes of the machine as steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+logging.getLogger("messagestore").setLevel(logging.CRITICAL)
+logging.getLogger("brokerstore").setLevel(logging.CRITICAL)
+EXAMPLES = int(os.environ.get("BROKERSTORE_LAB_EXAMPLES", "0"))
+
+
+@pytest.mark.parametrize("machine", ["RocketMachine", "RabbitMachine"])
+def test_a_store_and_its_ledger_agree(world: Any, machine: str) -> None:
+    """300 lives of 50 steps over both builds; unsynced pages, sizes and names of every file are lost in a crash."""
+    profile = settings(
+        max_examples=EXAMPLES or (250 if world.build == "compiled" else 50),
+        stateful_step_count=50,
+        deadline=None,
+        database=None,
+        derandomize=EXAMPLES == 0,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(getattr(world.module("brokerstore.testing.machines"), machine), settings=profile)

@@ -1,0 +1,42 @@
+"""A RabbitMQ-style store on a disk that forgets: every crash of every step of many programs, opened and checked."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.lab.counted import Counted
+
+logging.getLogger("brokerstore").setLevel(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_what_was_confirmed_survives_every_crash_of_a_random_program(world: Any, block: int, counted: Counted) -> None:
+    """Publish, get, acknowledge, requeue, sync, collector, journal flush, purge, delete, close, reopen, crash."""
+    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    seeds = range(block * 10, block * 10 + (10 if world.build == "compiled" else 2))
+    for seed in seeds:
+        lab.random_run(seed, 30, report=counted.report(world.build, "RabbitMQ-style"))
+
+
+def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, counted: Counted) -> None:
+    """Every call that changes something, two deep."""
+    lab, deep = world.module("brokerstore.testing.rabbitmq_lab"), world.module("brokerstore.testing.deep")
+    program = world.module("brokerstore.testing.faults").RABBITMQ_PROGRAM
+    run = lab.RabbitRun(5, tries=False)
+    for operation in program[:27]:
+        run.do(operation)
+    random = Random(11)
+    images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(2))]
+    floor = run.ledger.floor()
+    report = counted.report(world.build, "crashes inside recovery")
+    for image in images[: 4 if world.build == "compiled" else 1]:
+        tried = deep.crash_inside(
+            image, run.disk.time_ms, lambda disk: run.recover(disk, floor), random, depth=2, chances=0
+        )
+        report.images += tried
+        report.again += tried
+        assert tried > 10

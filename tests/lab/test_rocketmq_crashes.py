@@ -1,0 +1,52 @@
+"""A RocketMQ-style store on a disk that forgets: every crash of every step of many programs, opened and checked."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.lab.counted import Counted
+
+logging.getLogger("messagestore").setLevel(logging.CRITICAL)  # thousands of cut tails
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_what_was_flushed_survives_every_crash_of_a_random_program(world: Any, block: int, counted: Counted) -> None:
+    """Puts of every kind, roll-over, flush, dispatch, checkpoint, retention, close, reopen, crash; images of every moment."""
+    lab = world.module("brokerstore.testing.rocketmq_lab")
+    seeds = range(block * 3, block * 3 + (3 if world.build == "compiled" else 1))
+    for seed in seeds:
+        lab.random_run(seed, 22, report=counted.report(world.build, "RocketMQ-style"))
+
+
+def test_every_program_of_two_operations_survives_every_combination_of_lost_pages(world: Any, counted: Counted) -> None:
+    """All subsets of pages, sizes and names, up to 2^10 of them, at every call and between; more than that by rule and chance."""
+    lab = world.module("brokerstore.testing.rocketmq_lab")
+    programs = list(lab.programs(lab.OPERATIONS, 2))
+    assert len(programs) == 169
+    lab.small_scope(programs if world.build == "compiled" else programs[::7], report=counted.report(world.build, "two operations"))
+
+
+@pytest.mark.parametrize("mode", ["ASYNC", "SYNC"])
+def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, mode: str, counted: Counted) -> None:
+    """Every call that changes something, two deep: everything written is left, the least is, or something between."""
+    lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
+    run = lab.Run(3, config=lab.lab_config(flush_disk_type=world.messagestore.FlushMode[mode]), tries=False)
+    for operation in (
+        *lab.BEFORE, ("put_many", "T", 6, 300), ("dispatch",), ("put", "V", 1, 4500, 2), ("flush",),
+        ("put_many", "V", 5, 60), ("dispatch",),
+    ):  # fmt: skip
+        run.do(operation)
+    random = Random(11)
+    images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(2))]
+    report = counted.report(world.build, "crashes inside recovery")
+    for image in images[: 4 if world.build == "compiled" else 1]:
+        tried = deep.crash_inside(
+            image, run.disk.time_ms, lambda disk: run.recover(disk, run.ledger.flushed), random, depth=2, chances=0
+        )
+        report.images += tried
+        report.again += tried
+        assert tried > 10
