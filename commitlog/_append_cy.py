@@ -363,8 +363,8 @@ class Appender:
             properties = delete_property(properties, CRC_NAME)
             source = source_of_bytes(properties)
             size = len(properties)
-        if is_raw and size and self._envelope.with_crc and source[size - 1] != PAIR_END:
-            properties = properties + b"\x02"
+        if is_raw and size and (source[size - 1] != PAIR_END if self._envelope.with_crc else source[size - 1] == 0):
+            properties = properties + b"\x02"  # a zero at their end would pass for a torn write
         if _may_be_numbers(topic, properties):
             check_number_properties(topic, properties)
         return properties

@@ -8,7 +8,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from .checks import (
     BAD_BODY_CRC, BAD_BODY_SIZE, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK, CHECK_ALL,
-    CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, TORN,
+    CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, TORN, TORN_PROPERTIES,
 )  # fmt: skip
 from .layout import (
     BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
@@ -285,6 +285,8 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
                 return BAD_RECORD_CRC
         elif _lost_trailer(source, at + size, properties_size) or _lost_sector(source, at, place + 1 + extra, at + size, base):
             return BAD_RECORD_CRC
+    elif checks & CHECK_RECORD and properties_size > 0 and source[at + size - 1] == 0:
+        return TORN_PROPERTIES  # as a page that never reached the disk leaves it: without this it would pass as unprotected
     return size
 
 

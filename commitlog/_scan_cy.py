@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._message_cy import StoredMessage
-from .checks import CHECK_ALL, STOPS
+from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, STOPS
 from .layout import (
     BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
     NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
@@ -28,6 +28,8 @@ if not cython.compiled:
 
     from ._record_cy import check_record, growth, has_trailer, topic_place, topic_size_at, topic_size_size
 
+CHECKED_MAX = 256 << 20  # bytes that one search reads for checksums which turn out wrong; real damage costs a few megabytes
+SMALL_RECORD_SIZE = 16 << 10  # beyond that, records up to this size are still looked at
 PAIRS_COMPARED_MAX = 256  # how far a property looks for a later one of its name
 
 
@@ -256,8 +258,14 @@ def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) 
 @cython.nogil
 @cython.exceptval(check=False)
 def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -> Size:
-    """Looks for the first byte of the magic; the full check is made at few places only."""
+    """Looks for the first byte of the magic; the full check is made at few places only.
+
+    Data can be made to look like the begin of a long record at every 91 bytes, each with a checksum to compute.  So that the
+    work stays in proportion to the bytes searched, a search that met many of those passes over the long ones.
+    """
     piece: Size = 1 << 12
+    spent: Size = 0
+    size: Size
     while at + 8 <= stop and at < limit:
         end: Size = at + MAGIC_AT + piece
         end = min(end, stop)
@@ -265,8 +273,12 @@ def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -
         step: Size = find_byte(ahead, 0, end - at - MAGIC_AT, 0xDA)
         at += step
         if at + MAGIC_AT < end and at < limit:
-            if check_record(source, at, stop, base, 7) > 0:
-                return at
+            if spent < CHECKED_MAX or (at + 4 <= stop and get_i32(source, at + SIZE_AT) <= SMALL_RECORD_SIZE):
+                size = check_record(source, at, stop, base, 7)
+                if size > 0:
+                    return at
+                if size == BAD_BODY_CRC or size == BAD_RECORD_CRC:
+                    spent += get_i32(source, at + SIZE_AT)
             at += 1
     return -1
 

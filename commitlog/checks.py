@@ -2,7 +2,7 @@
 
 # Checks beside the lengths; added up.
 CHECK_BODY = 1  # the CRC of the body
-CHECK_RECORD = 2  # the CRC over the whole record, where the record has one
+CHECK_RECORD = 2  # the CRC over the whole record, where the record has one, and that its properties have an end
 CHECK_PLACE = 4  # that the record says the offset it lies at
 CHECK_ALL = CHECK_BODY | CHECK_RECORD | CHECK_PLACE
 
@@ -18,6 +18,7 @@ BAD_PROPERTIES_SIZE = -7  # or the lengths do not add up to the size
 MISPLACED = -8
 BAD_BODY_CRC = -9
 BAD_RECORD_CRC = -10
+TORN_PROPERTIES = -11  # they end in a zero: their last page was never written
 
 # The same in words; beside them a walk can stop at "end" (of what was asked for) and "full" (of the columns).
 STOPS: dict[int, str] = {
@@ -32,4 +33,5 @@ STOPS: dict[int, str] = {
     MISPLACED: "misplaced",
     BAD_BODY_CRC: "bad_body_crc",
     BAD_RECORD_CRC: "bad_record_crc",
+    TORN_PROPERTIES: "torn_properties",
 }

@@ -20,6 +20,7 @@ from .checks import (
     MISPLACED,
     STOPS,
     TORN,
+    TORN_PROPERTIES,
 )
 from .layout import (
     BODY_AT,
@@ -144,6 +145,7 @@ _WORDS: dict[int, Callable[[Place], tuple[Value, Value]]] = {
     MISPLACED: lambda place: (place.base + place.at, place.integer(PHYSICAL_OFFSET_AT, 8)),
     BAD_BODY_CRC: _body_crcs,
     BAD_RECORD_CRC: _record_crcs,
+    TORN_PROPERTIES: lambda place: ("properties up to the record's end", "zeros at their end"),
 }
 _CODES = {word: code for code, word in STOPS.items()}
 

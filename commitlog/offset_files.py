@@ -6,6 +6,7 @@ The commit log and every consume queue are such folders.  How strict reading one
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import NamedTuple
 
 from storageio import Disk, Kind, StoreCorrupt
@@ -13,6 +14,7 @@ from storageio import Disk, Kind, StoreCorrupt
 from .layout import FILE_NAME_SIZE
 
 OFFSET_MAX = (1 << 63) - 1
+FILE_SIZE_MAX = (1 << 31) - 1  # a Java int in the broker's configuration
 
 
 class OffsetFile(NamedTuple):
@@ -79,8 +81,11 @@ def load_offset_files(disk: Disk, folder: str, file_size_bytes: int) -> list[Off
 def common_file_size(files: list[OffsetFile]) -> int | None:
     """The size that all files share, found without being told; None when there is none to go by.
 
-    Two files next to each other say it by their names too; where names and lengths disagree the lengths' majority wins and
-    `load_offset_files` then names the odd one.
+    Two files next to each other say it by their names, which damage to a file does not change; then the lengths' majority; then
+    the greatest, since mending to it drops nothing.  `load_offset_files` names the odd ones.  No real store has a file of
+    more than `FILE_SIZE_MAX`, but a sparse one of any length is quickly made.
     """
-    sizes = [file.size_bytes for file in files if file.size_bytes > 0]
-    return max(set(sizes), key=sizes.count) if sizes else None
+    sizes = [file.size_bytes for file in files if 0 < file.size_bytes <= FILE_SIZE_MAX]
+    starts = [file.start_offset for file in files]
+    steps = [after - before for before, after in pairwise(starts)]
+    return max(set(sizes), key=lambda size: (steps.count(size), sizes.count(size), size)) if sizes else None

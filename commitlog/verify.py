@@ -10,6 +10,7 @@ from storageio import REAL_DISK, Disk
 from ._record_cy import is_protected
 from ._scan_cy import count
 from .findings import Finding
+from .layout import CRC_DIGITS, CRC_NAME, CRC_SIZE, NAME_END, PAIR_END
 from .walk import Blank, LogFiles, Piece
 
 Progress = Callable[[int], None]
@@ -52,7 +53,8 @@ class LogReport:
 class _Protection:
     """Which records lost their checksum property to damage.
 
-    A record without one is simply unprotected; between two protected ones it is suspect.
+    A record without one is simply unprotected; between two protected ones it is suspect, and so is one that ends in all but
+    one byte of such a property.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,13 @@ class _Protection:
             positions = array("q", positions[:1]) + array("q", positions[-1:]) if len(positions) > 1 else positions
         for at in positions:
             size = int.from_bytes(piece.view[at : at + 4], "big")
-            yield from self._next(piece.file, at, is_protected(piece.view, at, size))
+            here = is_protected(piece.view, at, size)
+            if not here and _is_hurt_checksum(bytes(piece.view[at + size - CRC_SIZE : at + size])):
+                yield Finding(
+                    piece.file, at, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte"
+                )
+                here = True
+            yield from self._next(piece.file, at, here)
 
     def _next(self, file: str, at: int, here: bool) -> Iterator[Finding]:
         if here and self._bare is not None:
@@ -75,6 +83,13 @@ class _Protection:
         is_bare = not here and self._before
         self._bare = Finding(file, at, "suspect_record", expected, "no well-formed checksum") if is_bare else None
         self._before = here
+
+
+def _is_hurt_checksum(end: bytes) -> bool:
+    """Whether a record's last bytes are the checksum property but for one of them."""
+    good = sum(a == b for a, b in zip(end, CRC_NAME + bytes([NAME_END]), strict=False))
+    good += sum(0x30 <= digit <= 0x39 for digit in end[-1 - CRC_DIGITS : -1]) + (end[-1:] == bytes([PAIR_END]))
+    return good == CRC_SIZE - 1
 
 
 def verify_log(

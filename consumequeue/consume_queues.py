@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -17,6 +18,7 @@ from .unit_folder import EVERYTHING
 QUEUE_ID_MAX = (1 << 31) - 1
 QUEUES_ASKED_MAX = 100
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
+QUEUES_ASKED_MAX = 100  # about the size of their files
 
 
 def check_topic(topic: str) -> str:
@@ -49,12 +51,18 @@ def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
 
 
 def find_file_size(disk: Disk, folder: str) -> int | None:
-    """The file size that the queues below `folder` have; None when there is no file."""
+    """The file size that most queues below `folder` have; None when there is no file.
+
+    One damaged file must not speak for all, and a million queues need not be asked.
+    """
+    sizes: Counter[int] = Counter()
     for topic, queue_id in queue_folders(disk, folder):
         found = common_file_size(list_offset_files(disk, os.path.join(folder, topic, str(queue_id))))
         if found is not None:
-            return found
-    return None
+            sizes[found] += 1
+        if sizes.total() == QUEUES_ASKED_MAX:
+            break
+    return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
 
 def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:

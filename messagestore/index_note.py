@@ -66,7 +66,7 @@ def read_note(disk: Disk, folder: str) -> IndexNote | None:
         fields = json.loads(file.read(0, SIZE_MAX))
         numbers = [int(fields[name]) for name in IndexNote._fields[1:]]
         return IndexNote(str(fields["name"]), *numbers)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     finally:
         file.close()

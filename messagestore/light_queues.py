@@ -10,16 +10,19 @@ from collections.abc import Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, StoredMessage
 from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT
 from storebytes.java_hash import java_hash_code
 
 from .broker_config.topics import LIGHT_PREFIX, SYSTEM_PREFIX
 
+NORMAL = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 RETRY_PREFIX = "%RETRY%"
 _SEARCHED = 1 << 20
-_OVERLAP = len(OFFSETS)
+_OVERLAP = len(LIGHT_PREFIX)
+_DIGITS_MAX = 18  # of a number in a queue
 
 
 def light_places(message: StoredMessage) -> list[tuple[str, int]]:
@@ -34,7 +37,28 @@ def light_places(message: StoredMessage) -> list[tuple[str, int]]:
     pairs = list(zip(names.split(","), offsets.split(","), strict=False))
     if len(names.split(",")) != len(offsets.split(",")):
         return []
-    return [(name, int(offset)) for name, offset in pairs if _is_light(name) and offset.isdecimal()]
+    return [(name, int(offset)) for name, offset in pairs if _is_light(name) and _is_number(offset)]
+
+
+def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
+    """(queue, queue id) to the record's number there, once each; its own topic's too where that is a light queue.
+
+    Nobody sends to one, but a filler for a lost record stands in one (`mending.fillers`).
+    """
+    places = {(name, 0): number for name, number in reversed(light_places(message))}
+    if message.topic.startswith(LIGHT_PREFIX) and message.sys_flag & TRANSACTION_MASK in NORMAL:
+        places[message.topic, message.queue_id] = message.queue_offset
+    return places
+
+
+def is_light(topic: str) -> bool:
+    """Whether a topic's queues are filled from here."""
+    return topic.startswith(LIGHT_PREFIX)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it can count units: Python refuses to read numbers of thousands of digits."""
+    return 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
 
 
 def is_eligible(topic: str, names: str) -> bool:
@@ -51,21 +75,26 @@ def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> i
     """Append the units of every light queue, in log order; how many."""
     count = 0
     for message in _candidates(log, end_offset):
-        tags_code = java_hash_code(message.tags) if message.tags else 0
-        unit = UNIT.pack(message.physical_offset, message.size, tags_code)
-        for name, offset in light_places(message):
-            queues.get_or_add(name, 0).append_run(offset, unit)
+        unit = light_unit(message)
+        for (name, queue_id), number in all_places(message).items():
+            queues.get_or_add(name, queue_id).append_run(number, unit)
             count += 1
     return count
 
 
+def light_unit(message: StoredMessage) -> bytes:
+    """What each of its light queues holds of a record."""
+    return UNIT.pack(message.physical_offset, message.size, java_hash_code(message.tags) if message.tags else 0)
+
+
 def _candidates(log: CommitLog, end_offset: int) -> Iterator[StoredMessage]:
-    """Messages of the files that have the property's name anywhere."""
+    """Messages of the files that name a light queue anywhere."""
     for file in log.queue.files:
-        if file.start_offset < end_offset and _has_name(log.queue.view(file)):
+        if file.start_offset < end_offset and names_light_queues(log.queue.view(file)):
             yield from log.messages(file.start_offset, min(file.end_offset, end_offset), CHECK_PLACE)
 
 
-def _has_name(view: memoryview) -> bool:
-    wanted = OFFSETS.encode()
+def names_light_queues(view: memoryview) -> bool:
+    """Whether a light queue's name is anywhere in these bytes."""
+    wanted = LIGHT_PREFIX.encode()
     return any(wanted in bytes(view[at : at + _SEARCHED + _OVERLAP]) for at in range(0, len(view), _SEARCHED))

@@ -29,7 +29,7 @@ def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:
     file = disk.open(path, Mode.READ)
     try:
         return {str(topic): [int(queue_id) for queue_id in ids] for topic, ids in json.loads(file.read(0, SIZE_MAX)).items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
     finally:
         file.close()

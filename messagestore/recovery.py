@@ -64,7 +64,7 @@ def read_clean(disk: Disk, root: str) -> CleanStop | None:
     try:
         fields = json.loads(file.read(0, found.size_bytes))
         return CleanStop(**{name: int(fields[name]) for name in CleanStop._fields})
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # a short cut from a stranger
         return None
     finally:
         file.close()

@@ -136,10 +136,10 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     """The clean-stop files, each on its own and against the files it describes."""
 
     def read(name: str, kind: str, reader: Callable[[bytes, str], Any]) -> Any:
-        data = read_if_there(folder.disk, f"{store.path}/{name}")
-        if data is None:
-            return None
         try:
+            data = read_if_there(folder.disk, f"{store.path}/{name}")
+            if data is None:
+                return None
             return reader(data, f"{store.name}/{name}")
         except StoreCorrupt as error:
             found.problems.append(of_corrupt(kind, error))

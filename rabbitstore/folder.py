@@ -12,7 +12,7 @@ from .content import decode_content
 from .entry_cy import IndexEntry
 from .names import read_segment_entries
 from .own_files import read_clean
-from .paths import read_if_there
+from .paths import read_head, read_if_there
 from .problems import Problem, of_corrupt
 from .queue_folder import QueueFolder
 from .records import TERM_AT
@@ -65,7 +65,7 @@ class VhostFolder:
         self.disk = disk
         self.path = path
         self.problems: list[Problem] = []
-        name = read_if_there(disk, f"{path}/{layout.VHOST_NAME_FILE}")
+        name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}")
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
         self.segment_entries = self._read_config()
         self.stores = {name: StoreFolder(disk, path, name) for name in _STORES}
@@ -73,22 +73,22 @@ class VhostFolder:
         self.recovery = self._read_recovery()
 
     def _read_config(self) -> int:
-        text = read_if_there(self.disk, f"{self.path}/{layout.CONFIG_NAME}")
+        text = read_head(self.disk, f"{self.path}/{layout.CONFIG_NAME}")
         entries = read_segment_entries(text)
         if entries is None:
-            wrong = Problem(layout.CONFIG_NAME, 0, "bad_config", "{segment_entry_count, 1..16384}.", str(text))
+            wrong = Problem(layout.CONFIG_NAME, 0, "bad_config", "{segment_entry_count, 1..16384}.", str(text)[:200])
             self.problems.append(wrong)
             entries = guess_segment_entries(self.disk, self.path)
         return entries
 
     def _read_recovery(self) -> dict[str, tables.RecoveryRow] | None:
         """The clean stop's terms; None when there was none, so that every message counts as redelivered."""
-        data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
-        if data is None:
-            own = read_clean(self.disk, self.path)
-            self._is_ours = own is not None
-            return own
         try:
+            data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
+            if data is None:
+                own = read_clean(self.disk, self.path)
+                self._is_ours = own is not None
+                return own
             found = tables.read_recovery(data, layout.RECOVERY_NAME)
         except StoreCorrupt as error:
             self.problems.append(of_corrupt("bad_recovery_terms", error))

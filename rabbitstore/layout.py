@@ -23,7 +23,7 @@ RECORD_MIN = RECORD_OVERHEAD + MSG_ID_SIZE
 FILE_SIZE_LIMIT = 16 * 1024 * 1024
 
 # publish body, in N.idx and journal.jif
-PUBLISH_BODY = Struct(">16sQII")
+PUBLISH_BODY = Struct(">16sqII")
 assert PUBLISH_BODY.size == 32
 
 # N.idx
@@ -54,7 +54,7 @@ V2_INDEX_MAGIC = 0x52435149
 V2_STORE_MAGIC = 0x52435153
 V2_VERSION = 2
 V2_SEGMENT_ENTRIES = 4096
-V2_ENTRY = Struct(">BBBB16sIQ")  # status, flags, 0, kind of location, location, size, expiry
+V2_ENTRY = Struct(">BBBB16sIq")  # status, flags, 0, kind of location, location, size, expiry
 assert V2_ENTRY.size == 32
 V2_PRESENT = 1
 V2_PERSISTENT = 1

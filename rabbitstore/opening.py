@@ -15,7 +15,7 @@ from . import layout
 from .folder import VhostFolder, guess_segment_entries, is_vhost_folder
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text, read_segment_entries
 from .own_files import QueueOptions, delete_clean, read_options, write_options
-from .paths import read_if_there
+from .paths import read_head
 from .problems import Problem
 from .queue_folder import QueueFolder
 from .queue_index_cy import QueueIndex
@@ -99,7 +99,7 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
 
 def _segment_entries(disk: Disk, path: str) -> int:
     """From `.config`; when it is unusable nothing is guessed here: opening with the wrong number would scramble queues."""
-    text = read_if_there(disk, f"{path}/{layout.CONFIG_NAME}")
+    text = read_head(disk, f"{path}/{layout.CONFIG_NAME}")
     entries = read_segment_entries(text)
     if entries is None:
         likely = guess_segment_entries(disk, path)

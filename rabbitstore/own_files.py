@@ -15,10 +15,11 @@ from typing import Any
 from storageio import Disk, Kind, replace_file
 
 from . import layout
-from .paths import read_if_there
+from .paths import read_head
 from .tables import RecoveryRow
 
 _CLEAN, _QUEUES, LOCK_NAME = "clean.json", "queues.json", "lock"
+OWN_SIZE_MAX = 64 << 20  # of our own JSON
 _WATCHED = (".rdq", ".idx", ".jif", ".rdt", ".qi", ".qs")
 
 
@@ -31,12 +32,20 @@ class QueueOptions:
     max_priority: int = 0
     message_ttl_ms: int | None = None
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether each value is of its kind: the file may be a stranger's."""
+        numbers = self.max_priority, self.message_ttl_ms or 0
+        are_numbers = all(isinstance(number, int) and 0 <= number < 1 << 53 for number in numbers)
+        return isinstance(self.durable, bool) and isinstance(self.mode, str) and are_numbers and self.max_priority < 256
+
 
 def read_options(disk: Disk, path: str) -> dict[str, QueueOptions]:
     """By queue name; nothing where the file is missing or unusable, so that what the folder shows counts."""
     found = _read_json(disk, f"{path}/{layout.OWN_FOLDER}/{_QUEUES}")
     try:
-        return {name: QueueOptions(**options) for name, options in found.items()}
+        made = {name: QueueOptions(**options) for name, options in found.items()}
+        return {name: options for name, options in made.items() if options.is_sound}
     except (TypeError, AttributeError):
         return {}
 
@@ -54,7 +63,7 @@ def read_clean(disk: Disk, path: str) -> dict[str, RecoveryRow] | None:
         if not found or found["files"] != file_sizes(disk, path):
             return None
         return {folder: _row(folder, *numbers) for folder, numbers in found["queues"].items()}
-    except (TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError):
         return None
 
 
@@ -91,9 +100,9 @@ def file_sizes(disk: Disk, path: str) -> dict[str, int]:
 
 
 def _read_json(disk: Disk, path: str) -> dict[str, Any]:
-    data = read_if_there(disk, path)
+    data = read_head(disk, path, OWN_SIZE_MAX)
     try:
         found = json.loads(data) if data is not None else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from storageio import Disk, Kind, Mode
+from storageio import Disk, Kind, Mode, StoreCorrupt
 
 from .names import numbered
 
 
+FILE_SIZE_MAX = 1 << 30  # of one that is read at once; RabbitMQ's longest have 16 MiB and a message
+SMALL_SIZE_MAX = 1 << 20  # of one that holds a name or a setting
+
+
 def read_all(disk: Disk, path: str) -> bytes:
-    """The whole file."""
+    """The whole file.  Raises `StoreCorrupt` for one that no memory should be given to: sparse files can be of any length."""
     file = disk.open(path, Mode.READ)
     try:
-        return file.read(0, file.size())
+        size = file.size()
+        if size > FILE_SIZE_MAX:
+            raise StoreCorrupt("file too long", file=path, offset=0, expected=f"at most {FILE_SIZE_MAX} bytes", found=size)
+        return file.read(0, size)
+    finally:
+        file.close()
+
+
+def read_head(disk: Disk, path: str, size_max: int = SMALL_SIZE_MAX) -> bytes | None:
+    """A small file, of a longer one the begin, which then is not what was expected; None when nothing is there."""
+    if disk.stat(path) is None:
+        return None
+    file = disk.open(path, Mode.READ)
+    try:
+        return file.read(0, min(file.size(), size_max))
     finally:
         file.close()
 

@@ -10,7 +10,7 @@ from . import layout
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
 from .names import queue_folder_name, read_queue_name, split_part_name
-from .paths import numbers_in, read_all, read_if_there
+from .paths import numbers_in, read_all, read_head, read_if_there
 from .problems import Problem, of_corrupt
 from .segment_cy import read_segment
 from .version2 import V2Entry, read_chunk, read_index
@@ -30,14 +30,14 @@ class QueueFolder:
         self.relative = f"{layout.QUEUES_FOLDER}/{folder}"
         self.path = f"{vhost_path}/{self.relative}"
         self.segment_entries = segment_entries
-        text = read_if_there(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}")
+        text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}")
         named = read_queue_name(text) if text is not None else None
         self.is_named = named is not None and queue_folder_name(*named) == folder
         self.vhost, self.name = named if named is not None and self.is_named else ("", folder.encode())
         self.queue, self.priority = split_part_name(self.name)
         if not self.is_named:
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
-            problems.append(Problem(where, 0, "bad_queue_name", "the name that the folder is called after", str(text)))
+            problems.append(Problem(where, 0, "bad_queue_name", "the name that the folder is called after", str(text)[:200]))
         self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
 
     def segment_numbers(self) -> list[int]:

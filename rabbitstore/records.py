@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from .layout import (
@@ -80,6 +81,20 @@ def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
             return Record(msg_id, offset, total)
         at = data.find(msg_id, at + 1)
     return None
+
+
+FEW_IDS = 64
+
+
+def find_any_record(data: bytes, msg_ids: Set[bytes]) -> bytes | None:
+    """An id of which a whole record lies in `data`; None without one.  One pass for many ids, so that damage to one file and
+    a million missing messages do not multiply.
+    """
+    wanted: Iterable[bytes] = msg_ids
+    if len(msg_ids) > FEW_IDS:
+        size = MSG_ID_SIZE
+        wanted = (part for at in range(len(data) - size) if (part := data[at : at + size]) in msg_ids)
+    return next((msg_id for msg_id in wanted if find_record(data, msg_id, 0)), None)
 
 
 def check_record(data: bytes, msg_id: bytes, total_size: int) -> bool:

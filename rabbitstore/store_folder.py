@@ -8,11 +8,12 @@ from storageio import Disk, DiskError, File, Mode
 
 from . import layout
 from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
-from .paths import numbers_in
+from .paths import FILE_SIZE_MAX, numbers_in
 from .problems import Problem
 from .records import RECORD_END, TERM_AT, Record, Scan, check_record, find_record, scan_records
 
 _OPEN_FILES_MAX = 32
+SEARCHED_MAX = 16 << 30  # bytes looked through for records behind damage
 
 
 class StoreFolder:
@@ -27,6 +28,9 @@ class StoreFolder:
         self._places: dict[bytes, tuple[int, Record]] | None = None
         self.found_behind: dict[int, list[Record]] = {}  # by file: records behind damage, found by their ids
         self._torn: dict[int, int] = {}  # file: where its scan stopped before the end
+        self._following: dict[int, dict[bytes, Record]] = {}  # by file: records behind one that was found behind damage
+        self._searched = 0
+        self._tail = -1, b""  # the one that was searched last
         self._open: OrderedDict[int, File] = OrderedDict()
 
     def file_numbers(self) -> list[int]:
@@ -66,21 +70,43 @@ class StoreFolder:
         found = self.places.get(msg_id)
         if found is not None:
             return found
-        for number, stopped_at in self._torn.items():
-            file = self._file(number)
-            data = file.read(stopped_at, file.size() - stopped_at)
-            record = find_record(data, msg_id, 0)
+        for number in self._torn:
+            record = self._behind(number, msg_id)
             if record is not None:
-                record = record._replace(offset=record.offset + stopped_at)
                 self.found_behind.setdefault(number, []).append(record)
                 self.places[msg_id] = number, record
                 return number, record
         return None
 
+    def _behind(self, number: int, msg_id: bytes) -> Record | None:
+        """A record behind what no scan passes.
+
+        Those that follow one that was found are framed by it, so a file is searched about once however many are asked for;
+        a limit stands for files made so that they are not.
+        """
+        known = self._following.setdefault(number, {})
+        if msg_id in known or self._searched > SEARCHED_MAX:
+            return known.get(msg_id)
+        start, size = self._torn[number], self.size_of(number)
+        if size > FILE_SIZE_MAX:
+            return None  # no file of RabbitMQ's: sparse files can be of any length
+        if self._tail[0] != number:
+            self._tail = number, self._file(number).read(start, size - start)
+        data = self._tail[1]
+        self._searched += len(data)
+        record = find_record(data, msg_id, 0)
+        if record is None:
+            return None
+        for one in scan_records(memoryview(data)[record.offset :], "").records:
+            known[one.msg_id] = one._replace(offset=one.offset + record.offset + start)
+        return known[msg_id]
+
     def forget(self) -> None:
         """Scan again at the next use: a writer beside us may have moved records."""
         self._places = None
         self._torn.clear()
+        self._following.clear()
+        self._tail = -1, b""
         self.close()
 
     def term(self, number: int, record: Record) -> bytes | None:

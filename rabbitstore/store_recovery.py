@@ -8,7 +8,7 @@ from __future__ import annotations
 from storageio import Disk, Mode, StoreCorrupt
 
 from .paths import numbers_in, read_all
-from .records import Record, Scan, find_record, scan_records
+from .records import Record, Scan, find_any_record, scan_records
 from .settings import StoreSettings
 from .shared_store_cy import SharedStore
 from .store_state_cy import FileSummary, Location
@@ -64,7 +64,7 @@ def _refuse_damage(store: SharedStore, scans: dict[int, tuple[int, Scan]], count
     missing = counts.keys() - {record.msg_id for _size, scan in scans.values() for record in scan.records}
     for number, offset in torn:
         rest = read_all(store.disk, store.path(number))[offset:]
-        behind = next((msg_id for msg_id in missing if find_record(rest, msg_id, 0)), None)
+        behind = find_any_record(rest, missing)
         if behind is not None:
             found = f"none, but message {behind.hex()} behind it: run recover"
             file = store.path(number)
@@ -109,7 +109,7 @@ def salvage(disk: Disk, folder: str, number: int) -> None:
     file = disk.open(target, Mode.CREATE)
     try:
         size = file.size()
-        end = scan_records(file.read(0, size), target).valid_end
+        end = scan_records(read_all(disk, target), target).valid_end
         if good:
             if end < size:
                 file.truncate(end)

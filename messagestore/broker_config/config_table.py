@@ -69,6 +69,12 @@ class ConfigTable(ABC):
                 raise
             return True
 
+    def write_again(self) -> None:
+        """Write for good what was read, as after a change: how a file is mended that was read from its backup."""
+        with self._lock:
+            self._change(counts=False)
+        self.persist()
+
     def _render(self) -> Document:
         """What is written: known fields by name, then those that were read and are not known."""
         document = dict(self._document)

@@ -21,6 +21,7 @@ from storageio import StoreError
 
 from .._dispatch_cy import Dispatcher
 from ..broker_config.topics import LIGHT_PREFIX
+from ..light_queues import all_places, is_light, light_unit, names_light_queues
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,7 @@ class Agreement:
         self._kernel = Dispatcher(delays_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
         self._next: dict[Lane, int] = {}
+        self._has_light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.units = 0
         self.items = 0
@@ -54,6 +56,7 @@ class Agreement:
         for step in files.walk():
             if isinstance(step, Piece):
                 pairs += self._piece(step)
+                self._light(step)
                 if progress is not None:
                     progress(step.stop - step.start)
         for queue in self._queues:
@@ -69,12 +72,25 @@ class Agreement:
             buffer = self._fresh_index() if self._index is not None else None
             at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self.is_ignored)
             for topic, queue_id, first, units in self._kernel.runs():
-                self._run(topic, queue_id, first, bytes(units))
+                if not is_light(topic):
+                    self._run(topic, queue_id, first, bytes(units))
             if buffer is not None:
                 gathered.append(self._pairs_of(self._items, buffer))
             if why not in ("full", "index_full", "end"):
                 raise AssertionError(f"a checked piece stopped with {why}")
         return gathered
+
+    def _light(self, piece: Piece) -> None:
+        """The same for light queues, which hold records of other topics."""
+        if not self._has_light or not names_light_queues(piece.view[piece.start : piece.stop]):
+            return
+        for message in piece.messages():
+            for (name, queue_id), number in all_places(message).items():
+                place, queue = self._next.get((name, queue_id)), self._queues.get(name, queue_id)
+                if place is None:
+                    place = queue.find_physical(message.physical_offset) if queue is not None else 0
+                if number == 0 or number >= place:  # a place that is taken stays so, and a gap is closed (section 2.3)
+                    self._run(name, queue_id, place, light_unit(message))
 
     def _fresh_index(self) -> IndexBuffer:
         """Room for the items of one stretch: a single slot, since nobody will search it."""
@@ -134,8 +150,6 @@ class Agreement:
 
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
         """Units behind the last one that the log knows of."""
-        if queue.topic.startswith(LIGHT_PREFIX):
-            return  # light queues hold records of other topics, and are not dispatched again here
         known = self._next.get((queue.topic, queue.queue_id))
         end = queue.max_offset
         if known is None:

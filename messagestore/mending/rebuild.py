@@ -19,7 +19,7 @@ from ..config import StoreConfig, delay_times_ms
 from ..dispatcher import DispatchService
 from ..engine import Places, replaced_folder
 from ..index_note import drop_note
-from ..light_queues import add_light_units
+from ..light_queues import add_light_units, is_light
 from ..recovery import OWN_FOLDER
 from ..running_flags import RunningFlags
 
@@ -53,7 +53,7 @@ def rebuild(
     service = DispatchService(
         log, sink, index, RunningFlags(), lambda: end_offset, delay_times_ms(config.message_delay_level), low
     )
-    service.is_ignored = is_ignored
+    service.is_ignored = lambda topic: is_light(topic) or is_ignored(topic)  # light queues follow, in the log's order
     before = low
     while service.run_once():
         if progress is not None:

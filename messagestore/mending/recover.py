@@ -22,7 +22,8 @@ from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
 
 from ..abort_file import AbortFile
-from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Engine, Places, found_sizes
 from ..foreign import refuse_foreign
@@ -32,6 +33,7 @@ from .agreement import Agreement
 from .damage import Hole, Survey, survey
 from .fillers import fill
 from .left_alone import left_alone
+from .mend_config import mend_config, plan_config
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
 
@@ -131,6 +133,9 @@ class Recovery:
         )
         if checkpoint_ahead(self.disk, self.root, last_ms):
             plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
+        if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
+            plan.actions.append("write the checkpoint anew")
+        plan_config(self.disk, self.places.config, plan.actions)
         if not self.was_clean:
             if has_sound_log and not wrong[QUEUES]:
                 plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
@@ -262,6 +267,7 @@ class Recovery:
             if plan.needs_choice or not plan.actions:
                 return plan
             AbortFile(self.disk, self.root).create(process_id())
+            mend_config(self.disk, self.places.config)
             if not seen.has_sound_files:
                 mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if seen.has_sound_log:  # nothing that was looked at is changed, so nothing needs a second look

@@ -31,7 +31,7 @@ from .left_alone import left_alone
 
 Progress = Callable[[int], None]
 PASSES = 2  # over the log: once alone, once with queues and index
-_TABLES: tuple[type[ConfigTable], ...] = (
+TABLES: tuple[type[ConfigTable], ...] = (
     Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
 )  # fmt: skip
 
@@ -169,7 +169,7 @@ class _Check:
 
     def config_files(self) -> None:
         """Whether each can be read, and numbers of consumers lie inside of their queues."""
-        for kind in _TABLES:
+        for kind in TABLES:
             path = os.path.join(self.places.config, kind.file_name)
             try:
                 table = kind(self.disk, self.places.config)

@@ -17,7 +17,7 @@ from tests.commitlog.logs import MemoryLog
 
 NAMES = {
     "blank", "torn", "empty", "bad_magic", "bad_size", "bad_body_size", "bad_topic_size", "bad_properties_size", "misplaced",
-    "bad_body_crc", "bad_record_crc",
+    "bad_body_crc", "bad_record_crc", "torn_properties",
 }  # fmt: skip
 
 

@@ -1,0 +1,23 @@
+"""Seeds: small files kept in `fuzz/corpus/TARGET/`, cut from golden stores or found by coverage, and finds of the past."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "corpus"
+
+
+def seeds(target: str) -> list[bytes]:
+    """Of one target; at least nothing."""
+    folder = FOLDER / target
+    found = [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    return [*found, b""]
+
+
+def keep(target: str, data: bytes) -> Path:
+    """For the next run."""
+    path = FOLDER / target / hashlib.sha256(data).hexdigest()[:16]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path

@@ -1,0 +1,188 @@
+"""One target a decoder: bytes in, an answer or a named error out.  Anything else is a find."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+from commitlog._message_cy import decode_properties
+from commitlog._record_cy import check, is_protected
+from commitlog._scan_cy import Reader, count, find_record
+from commitlog.checks import CHECK_ALL
+from commitlog.hosts import decode_host
+from consumequeue._units_cy import count_below, count_new, count_repeated, count_valid
+from indexfile._index_cy import IndexBuffer, hash_of
+from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from messagestore._dispatch_cy import Dispatcher
+from messagestore.broker_config import fast_json
+from messagestore.checkpoint import decode as decode_checkpoint
+from messagestore.compression import decompress
+from rabbitstore import properties as blocks
+from rabbitstore import tables, terms
+from rabbitstore.content import decode_content
+from rabbitstore.journal import read_journal
+from rabbitstore.names import read_queue_name, read_segment_entries
+from rabbitstore.records import find_record as find_rabbit_record
+from rabbitstore.records import scan_records
+from rabbitstore.segment_cy import read_segment, write_segment
+from rabbitstore.version2 import read_chunk, read_index
+from storageio import StoreError
+
+SLOTS, ITEMS = 4, 16
+INDEX_SIZE = HEADER_SIZE + SLOT_SIZE * SLOTS + ITEM_SIZE * ITEMS
+_DISPATCHER = Dispatcher([1000, 5000])
+
+
+def log_records(data: bytes) -> None:
+    """Walks, searches and objects say the same of the same bytes; a decoded record passes its check."""
+    at, _why, records, _protected, _last = count(data, 0, len(data))
+    reader = Reader(data)
+    messages, reached, _ = reader.decode_range(0, len(data), len(data) + 1)
+    assert (reached, len(messages)) == (at, records)
+    found = find_record(data, 0, len(data), 0)
+    for message in messages:
+        assert check(data, message.physical_offset, len(data), 0, CHECK_ALL) == message.size
+        is_protected(data, message.physical_offset, message.size)
+        repr((message.all_properties, message.keys, message.tags, message.born_host, message.message_id))
+    assert found < 0 or check(data, found, len(data), 0, CHECK_ALL) > 0
+
+
+def dispatch(data: bytes) -> None:
+    """Units and index items of a stretch of log."""
+    index = IndexBuffer(bytearray(INDEX_SIZE), SLOTS, ITEMS)
+    _DISPATCHER.dispatch(memoryview(data), 0, len(data), 0, 0, index, 0, lambda _topic: False)
+    for _topic, _queue_id, _first, units in _DISPATCHER.runs():
+        assert len(units) % 20 == 0
+
+
+def log_properties(data: bytes) -> None:
+    """A properties string."""
+    decode_properties(data)
+    if len(data) in (8, 20):
+        decode_host(data)
+
+
+def queue_units(data: bytes) -> None:
+    """Units are counted within what is there."""
+    units = data[: len(data) // 20 * 20]
+    assert 0 <= count_valid(units) <= len(units) // 20
+    for limit in (-1, 0, 1 << 40):
+        count_below(units, limit)
+        count_new(units, limit)
+        count_repeated(units, limit)
+
+
+def index_file(data: bytes) -> None:
+    """Chains of any content end, before and after they are made anew."""
+    buffer = bytearray(data[:INDEX_SIZE].ljust(INDEX_SIZE, b"\0"))
+    index = IndexBuffer(buffer, SLOTS, ITEMS)
+    found = array("q", [0] * 8)
+    start, turns = 0, 0
+    while True:
+        _rows, start = index.select(hash_of(b"T", b"k"), start, 0, 1 << 60, found)
+        turns += 1
+        assert turns <= ITEMS + 1, "a chain goes round"
+        if start == 0:
+            break
+    index.check(ITEMS)
+    assert 0 < index.keep_items(ITEMS, 1 << 40) <= ITEMS
+    index.check(ITEMS)
+
+
+def config_json(data: bytes) -> None:
+    """What is read can be written and read again."""
+    document = fast_json.loads(data, file="fuzz")
+    again = fast_json.loads(fast_json.dumps(document), file="fuzz")
+    assert again == document or document != document
+
+
+def checkpoint(data: bytes) -> None:
+    """Never raises."""
+    assert decode_checkpoint(data).values.is_plausible
+
+
+def compressed_body(data: bytes) -> None:
+    """Of each kind of compression, never beyond the limit."""
+    if data:
+        assert len(decompress(data[1:], 1 | (data[0] & 7) << 8, limit=1 << 16)) <= 1 << 16
+
+
+def erlang_term(data: bytes) -> None:
+    """A term."""
+    terms.decode(data)
+
+
+def rabbit_content(data: bytes) -> None:
+    """A message."""
+    decode_content(data)
+
+
+def rabbit_properties(data: bytes) -> None:
+    """A property block, which JSON can hold."""
+    blocks.to_json(blocks.decode(data))
+
+
+def rabbit_records(data: bytes) -> None:
+    """Records are framed within the file."""
+    scan = scan_records(data, "fuzz")
+    assert all(0 <= record.offset and record.offset + record.total_size <= len(data) for record in scan.records)
+    find_rabbit_record(data, data[:16].ljust(16, b"\0"), 0)
+
+
+def rabbit_segment(data: bytes) -> None:
+    """What a segment gives can be written and read again."""
+    found, end = read_segment(data, 0, 2048, "fuzz", [])
+    assert 0 <= end <= len(data)
+    problems: list[object] = []
+    again, _ = read_segment(write_segment(found), 0, 2048, "fuzz", problems)  # type: ignore[arg-type]
+    assert again.keys() == found.keys() and not problems
+
+
+def rabbit_journal(data: bytes) -> None:
+    """A journal."""
+    _found, end = read_journal(data, "fuzz", [])
+    assert 0 <= end <= len(data)
+
+
+def rabbit_tables(data: bytes) -> None:
+    """The clean-stop files."""
+    for reader in (tables.read_clean_mark, tables.read_summary, tables.read_locations, tables.read_recovery):
+        try:
+            reader(data, "fuzz")
+        except StoreError:
+            continue
+
+
+def rabbit_version_2(data: bytes) -> None:
+    """Index and store files of version 2, and the small text files."""
+    read_queue_name(data)
+    read_segment_entries(data)
+    for entry in read_index(data, 0, "fuzz", []):
+        if entry.place is not None:
+            try:
+                read_chunk(data, *entry.place, "fuzz")
+            except StoreError:
+                continue
+
+
+def canary(data: bytes) -> None:
+    """Planted: the fuzzers must find it (`tests/fuzz`)."""
+    if len(data) > 3 and data[0] ^ 0x5A == data[1] and data[2] > 0xF0:
+        raise RuntimeError("the canary sings")
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        log_records, dispatch, log_properties, queue_units, index_file, config_json, checkpoint, compressed_body, erlang_term,
+        rabbit_content, rabbit_properties, rabbit_records, rabbit_segment, rabbit_journal, rabbit_tables, rabbit_version_2,
+    )
+}  # fmt: skip
+
+
+def run_one(target: Callable[[bytes], None], data: bytes) -> None:
+    """A named error is an answer."""
+    try:
+        target(data)
+    except StoreError:
+        return

@@ -1,0 +1,27 @@
+"""One target under atheris: `python -m fuzz.guided TARGET [libFuzzer's arguments]`.
+
+The compiled kernels cannot tell their branches, so run it with BROKERSTORE_PURE=1 for coverage, or without to exercise them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(
+    include=["commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storebytes"]
+):
+    from fuzz.run import ALL, run_one
+
+
+def main() -> None:
+    """Never returns."""
+    name = sys.argv.pop(1)
+    target = ALL[name]
+    atheris.Setup(sys.argv, lambda data: run_one(target, data))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

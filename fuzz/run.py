@@ -1,0 +1,107 @@
+"""Run the fuzzers.
+
+    python -m fuzz.run decoders --runs 200000 [--target NAME] [--seed N]      deterministic, no coverage needed
+    python -m fuzz.run folders --runs 5000 --golden FOLDER [--rabbit]
+    python -m fuzz.run guided --seconds 60 [--target NAME] [--keep]           atheris: finds its way by coverage
+
+A find is kept in `fuzz/corpus/` and ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzz import corpus
+from fuzz.decoders import TARGETS, canary, run_one
+from fuzz.mutate import mutated
+
+ALL = {**TARGETS, "canary": canary}
+
+
+def decoder_runs(name: str, runs: int, seed: int) -> int:
+    """Runs of one target; a find is kept and raised."""
+    target, seeds = ALL[name], corpus.seeds(name)
+    chance = random.Random(f"{seed} {name}")
+    for data in seeds:
+        _run(name, target, data)
+    for _ in range(runs):
+        _run(name, target, mutated(chance, seeds))
+    return runs + len(seeds)
+
+
+def _run(name: str, target: Callable[[bytes], None], data: bytes) -> None:
+    try:
+        run_one(target, data)
+    except Exception as error:
+        if name != "canary":
+            sys.stderr.write(f"kept {corpus.keep(name, data)}\n")
+        error.add_note(f"{name}: {data[:200].hex()}")
+        raise
+
+
+def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
+    """Runs over one folder, from seed to seed + runs."""
+    from fuzz.folders import Folder
+
+    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as work:
+        folder = Folder(golden, Path(work) / "folder", is_rabbit=is_rabbit)
+        for number in range(seed, seed + runs):
+            try:
+                folder.run(number)
+            except Exception as error:
+                error.add_note(f"folder run {number} of {golden}")
+                raise
+    return runs
+
+
+def guided(name: str, seconds: int, *, keep: bool) -> int:
+    """One target under atheris in a process of its own, since libFuzzer ends it; its exit code."""
+    with tempfile.TemporaryDirectory() as fresh:
+        folders = [str(corpus.FOLDER / name)] if keep else [fresh, str(corpus.FOLDER / name)]
+        (corpus.FOLDER / name).mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "fuzz.guided", name, *folders, f"-max_total_time={seconds}", "-max_len=4096",
+                   "-rss_limit_mb=4096", "-timeout=30", "-print_final_stats=1", f"-artifact_prefix={fresh}/"]  # fmt: skip
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = [line for line in made.stderr.splitlines() if "number_of_executed_units" in line or "ERROR" in line]
+        print(f"{name}: exit {made.returncode} {' '.join(lines)}", flush=True)
+        if made.returncode:
+            for find in Path(fresh).glob("crash-*"):
+                print(f"kept {corpus.keep(name, find.read_bytes())}")
+            print(made.stderr[-3000:])
+        return made.returncode
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("decoders", "folders", "guided"))
+    parser.add_argument("--runs", type=int, default=200_000)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=sorted(ALL))
+    parser.add_argument("--golden", type=Path)
+    parser.add_argument("--rabbit", action="store_true")
+    parser.add_argument("--keep", action="store_true")
+    asked = parser.parse_args()
+    names = [asked.target] if asked.target else sorted(TARGETS)
+    began = time.monotonic()
+    if asked.what == "guided":
+        return max(guided(name, max(1, asked.seconds // len(names)), keep=asked.keep) for name in names)
+    if asked.what == "folders":
+        done = folder_runs(asked.golden, asked.runs, asked.seed, is_rabbit=asked.rabbit)
+    else:
+        done = sum(decoder_runs(name, asked.runs // len(names), asked.seed) for name in names)
+    print(f"{done} runs, nothing found, {time.monotonic() - began:.1f} s, seed {asked.seed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Config files that are beyond use while their backup is not: written again from it.
+
+One that has no backup either stays as it is: whatever were written in its place would be a guess.
+"""
+
+from __future__ import annotations
+
+from storageio import Disk, StoreCorrupt
+
+from ..broker_config.config_files import Source
+from ..broker_config.config_table import ConfigTable
+from .verification import TABLES
+
+
+def hurt_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
+    """Those that were read from their backup because the file is damaged."""
+    found = []
+    for kind in TABLES:
+        try:
+            table = kind(disk, config_folder)
+        except StoreCorrupt:
+            continue
+        if table.damage is not None and table.source is Source.BACKUP:
+            found.append(table)
+    return found
+
+
+def plan_config(disk: Disk, config_folder: str, actions: list[str]) -> None:
+    """Say what `mend_config` would do."""
+    actions += [f"write {table.path} again from its backup" for table in hurt_tables(disk, config_folder)]
+
+
+def mend_config(disk: Disk, config_folder: str) -> None:
+    """Do it."""
+    for table in hurt_tables(disk, config_folder):
+        table.write_again()

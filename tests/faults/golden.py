@@ -1,0 +1,121 @@
+"""Golden stores to damage: copies of what real brokers wrote, on the fastest disk there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+MEMORY = Path("/dev/shm")
+MAGIC_V2 = 0xDAA320AB
+CRC_START = b"__CRC32#\x01"
+BORN_V6, STORE_V6 = 0x10, 0x20
+
+
+def unpacked(name: str, above: Path) -> Path:
+    """A golden store's own folder below `above`: RocketMQ's `store`, RabbitMQ's `vhost`."""
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+        archive.extractall(above, filter="data")
+    return above / "vhost" if name.startswith("rabbitmq") else above / name / "store"
+
+
+@contextmanager
+def fast_folder() -> Iterator[Path]:
+    """A temporary folder in memory where the machine has such a file system: these tests write no byte that must last."""
+    above = MEMORY if os.access(MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="brokerstore-", dir=above))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+class Field(NamedTuple):
+    """Bytes start..stop of a file; `record` is where its record begins, -1 outside of all."""
+
+    start: int
+    stop: int
+    name: str
+    record: int
+
+
+def record_fields(data: bytes, at: int) -> Iterator[Field]:
+    """The fields of the commit-log record at `at`, read by the format page alone (docs/formats/commitlog.md)."""
+    place = at
+
+    def field(name: str, size_bytes: int) -> Field:
+        nonlocal place
+        place += size_bytes
+        return Field(place - size_bytes, place, name, at)
+
+    sys_flag = struct.unpack_from(">i", data, at + 36)[0]
+    is_v2 = struct.unpack_from(">I", data, at + 4)[0] == MAGIC_V2
+    fixed = [("size", 4), ("magic", 4), ("body_crc", 4), ("queue_id", 4), ("flag", 4), ("queue_offset", 8)]
+    fixed += [("physical_offset", 8), ("sys_flag", 4), ("born_timestamp", 8), ("born_host", 20 if sys_flag & BORN_V6 else 8)]
+    fixed += [("store_timestamp", 8), ("store_host", 20 if sys_flag & STORE_V6 else 8), ("reconsume_times", 4)]
+    fixed += [("prepared_offset", 8), ("body_size", 4)]
+    for name, size_bytes in fixed:
+        yield field(name, size_bytes)
+    yield field("body", struct.unpack_from(">i", data, place - 4)[0])
+    yield field("topic_size", 2 if is_v2 else 1)
+    yield field("topic", struct.unpack_from(">h", data, place - 2)[0] if is_v2 else data[place - 1])
+    yield field("properties_size", 2)
+    size_bytes = struct.unpack_from(">h", data, place - 2)[0]
+    has_crc = data[place + size_bytes - 20 : place + size_bytes - 11] == CRC_START
+    yield field("properties", size_bytes - 20 if has_crc else size_bytes)
+    if has_crc:
+        yield field("checksum", 20)
+    assert place == at + struct.unpack_from(">i", data, at)[0], "the fields fill the record"
+
+
+class LogFile:
+    """One file of a golden log, alone in a folder, and the place of each of its records and fields."""
+
+    def __init__(self, source: Path, above: Path, physical_offsets: list[int]) -> None:
+        self.data = source.read_bytes()
+        self.base = int(source.name)
+        self.folder = above / f"log-{source.name}"
+        self.folder.mkdir()
+        self.path = self.folder / source.name
+        self.path.write_bytes(self.data)
+        end = self.base + len(self.data)
+        self.records = [offset - self.base for offset in physical_offsets if self.base <= offset < end]
+        self.fields = [field for at in self.records for field in record_fields(self.data, at)]
+        self._owners = {at: field for field in self.fields for at in range(field.start, field.stop)}
+
+    def owner(self, at: int) -> Field:
+        """The field that a byte belongs to."""
+        return self._owners.get(at) or Field(at, at + 1, "behind the records", -1)
+
+
+@contextmanager
+def changed(path: Path, at: int, data: bytes) -> Iterator[None]:
+    """Other bytes in a file for a while."""
+    with open(path, "r+b", buffering=0) as file:
+        file.seek(at)
+        before = file.read(len(data))
+        file.seek(at)
+        file.write(data)
+        try:
+            yield
+        finally:
+            file.seek(at)
+            file.write(before)
+
+
+@contextmanager
+def flipped(path: Path, bit: int) -> Iterator[None]:
+    """One bit of a file the other way for a while."""
+    at, shift = divmod(bit, 8)
+    with open(path, "rb") as file:
+        file.seek(at)
+        value = file.read(1)[0]
+    with changed(path, at, bytes([value ^ 1 << shift])):
+        yield

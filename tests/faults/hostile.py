@@ -1,0 +1,66 @@
+"""Every command of the tool on one folder, in a process of its own that may not allocate or run without bound."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.brokerstore.tool import run
+
+MEMORY_MAX = 1536 << 20  # private memory; shared maps of files are not counted
+CPU_MAX_S = 120
+READING = [
+    "info", "ls", "dump --limit 50", "dump --json --limit 50", "get --at 0", "tail", "stats", "verify", "recover", "export",
+    "query T key",
+]  # fmt: skip
+WRITING = ["rebuild all", "put T --body-file -", "recover --apply --skip-bad", "put T body"]
+
+
+def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
+    """Run the commands in a limited child; what each ended with."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(folder, commands, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"the process died of {code} in {commands}: {text.decode()}"
+    answer: dict[str, tuple[int, str]] = json.loads(text)
+    for command, (code, talk) in answer.items():
+        assert "internal error" not in talk and "Traceback" not in talk, (command, talk)
+        assert code in (0, 1, 2, 3, 5, 6, 7), (command, code, talk)
+    return answer
+
+
+def _run(folder: str, command: str) -> Any:
+    name, *options = command.split()
+    before = [option for option in options if option.startswith("--")]
+    if name in ("query", "put"):
+        ran = run(name, folder, *options)
+    elif name == "rebuild":
+        ran = run(name, folder, *options)
+    else:
+        ran = run(name, *options, folder) if before else run(name, folder)
+    return ran.code, ran.talk[-500:]
+
+
+def _answer(folder: Path, commands: list[str], pipe: int) -> None:
+    """In the child: limits first; never returns.  A command that kills it is the one behind the last written down."""
+    code = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_MAX_S, CPU_MAX_S))
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        answer = {command: _run(str(folder), command) for command in commands}
+        os.write(pipe, json.dumps(answer).encode())
+        code = 0
+    except BaseException:
+        os.write(pipe, traceback.format_exc()[-4000:].encode())
+    finally:
+        os._exit(code)

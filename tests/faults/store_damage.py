@@ -1,0 +1,105 @@
+"""A whole RocketMQ store, damaged in one place: what verification, reading and recovery may do with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from commitlog.findings import Finding
+from commitlog.walk import LogFiles, Piece
+from messagestore import MessageStore
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from storageio import REAL_DISK, StoreError
+
+
+class Copy(NamedTuple):
+    """What one message is, and where."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+
+
+class Store:
+    """A golden store, unpacked to be damaged, and what was in it before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = sorted(path for path in folder.rglob("*") if path.is_file())
+        self.records = {message.physical_offset: bytes_of(message) for message in messages_of(folder)}
+        self.answers = read_queues(folder)
+        assert self.answers, "a golden store has queues"
+
+    def check(self, is_queue_read: bool) -> list[Finding]:
+        """Look at the damaged folder; an error where a wrong message is given out.  The problems that verification named."""
+        try:
+            problems = verify_store(str(self.folder)).problems
+        except StoreError as error:
+            problems = [Finding(str(self.folder), 0, type(error).__name__, "a store", str(error))]
+        if is_queue_read:
+            self.check_queues(bool(problems))
+        return problems
+
+    def check_queues(self, is_named: bool) -> None:
+        """A queue gives its own messages, in order, or fewer with a problem named, or a named error."""
+        try:
+            answers = read_queues(self.folder)
+        except StoreError:
+            assert is_named, "an error in reading, and verification said nothing"
+            return
+        for queue, copies in answers.items():
+            known = set(self.answers.get(queue, ()))
+            strange = [copy for copy in copies if copy not in known]
+            assert not strange, f"given out and never written: {strange[0]}"
+        assert is_named or answers == self.answers, "messages are missing, and verification said nothing"
+
+    def check_recovery(self, copy: Path, touched: set[int]) -> None:
+        """In a copy: after a recovery nothing is wrong, and every record but the touched ones is there, byte for byte."""
+        shutil.copytree(self.folder, copy)
+        try:
+            Recovery(str(copy), Choice.SKIP).apply()
+            left = [problem for problem in verify_store(str(copy)).problems if problem.kind != "suspect_record"]
+            assert not left, f"after the recovery: {left[:3]}"
+            there = {message.physical_offset: bytes_of(message) for message in messages_of(copy)}
+            gone = [at for at, data in self.records.items() if at not in touched and there.get(at) != data]
+            assert not gone, f"a recovery dropped or changed whole records at {gone[:5]}"
+        finally:
+            shutil.rmtree(copy)
+
+
+def bytes_of(message: Any) -> bytes:
+    """All that a record says, but for its place in the file."""
+    fields = (message.topic, message.queue_id, message.queue_offset, message.flag, message.sys_flag, message.store_timestamp_ms)
+    return repr((fields, message.body, message.properties_raw)).encode()
+
+
+def messages_of(folder: Path) -> list[Any]:
+    """Every whole record of the log."""
+    steps = LogFiles(REAL_DISK, [str(folder / "commitlog")]).walk()
+    return [message for step in steps if isinstance(step, Piece) for message in step.messages()]
+
+
+def read_queues(folder: Path) -> dict[tuple[str, int], list[Copy]]:
+    """Every queue's messages as a reader gets them."""
+    with MessageStore.open(folder, "r") as store:
+        return {
+            (topic, queue_id): [_copy(message, topic, queue_id) for message in store.read(topic, queue_id)]
+            for topic in store.topics()
+            for queue_id in store.queue_ids(topic)
+        }
+
+
+def _copy(message: Any, topic: str, queue_id: int) -> Copy:
+    """As its queue's, whatever the record says: light queues hold records of other topics."""
+    return Copy(topic, queue_id, message.queue_offset, message.physical_offset, message.body)
+
+
+def record_offsets(folder: Path) -> list[int]:
+    """Where the real store put its records."""
+    rows = json.loads((folder.parent / "manifest.json").read_text())["messages"]
+    return [row["physicalOffset"] for row in rows]

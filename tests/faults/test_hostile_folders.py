@@ -1,0 +1,351 @@
+"""Folders from strangers: nothing in one may crash the process, hang it, take memory without bound, or make it write outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from messagestore import MessageStore, StoreConfig
+from rabbitstore import RabbitStore
+from storageio import StoreCorrupt
+from storebytes.java_hash import java_hash_code
+from tests.faults.golden import fast_folder, unpacked
+from tests.faults.hostile import READING, WRITING, look
+
+HUGE = 1 << 42  # a sparse file of 4 TiB takes no room
+RABBIT = ["info", "ls", "dump", "stats", "verify", "recover", "export"]
+
+
+@pytest.fixture
+def outside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder that nobody may touch, above the one that is looked at; sparse files are read on a real file system alone."""
+    is_sparse = "sparse" in request.node.name
+    with nullcontext(tmp_path) if is_sparse else fast_folder() as folder:
+        (folder / "precious").mkdir()
+        (folder / "precious" / "00000000000000000000").write_bytes(b"precious" * 1000)
+        (folder / "precious.json").write_text('{"precious": 1}')
+        yield folder
+
+
+@pytest.fixture
+def store(outside: Path) -> Path:
+    """A small store of ours inside it."""
+    folder = outside / "store"
+    sizes = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
+                        max_index_num=200)  # fmt: skip
+    with MessageStore.open(folder, "a", sizes) as made:
+        for number in range(30):
+            made.put(made_message(number))
+    return folder
+
+
+def made_message(number: int) -> object:
+    from brokerstore import Message
+
+    return Message("T", b"body %d" % number, keys=["key"], tags="tag", queue_id=0)
+
+
+def picture(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.glob("precious*/**/*")) if path.is_file()} | {
+        "json": (folder / "precious.json").read_bytes(),
+        "names": " ".join(sorted(os.listdir(folder))).encode(),
+    }
+
+
+def looked_at(store: Path, commands: list[str] = READING) -> dict[str, tuple[int, str]]:
+    before = picture(store.parent)
+    answer = look(store, commands)
+    assert picture(store.parent) == before, "something outside of the folder was changed"
+    return answer
+
+
+def first(store: Path, pattern: str) -> Path:
+    return next(path for path in sorted(store.glob(pattern)) if path.is_file())
+
+
+PLACES = [
+    "commitlog/*", "consumequeue/T/0/*", "index/*", "checkpoint", "config/topics.json", "lock", "abort",
+    "brokerstore/clean.json", "brokerstore/index.json", "brokerstore/queues.json",
+]  # fmt: skip
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_a_file(path: Path) -> None:
+    path.symlink_to(path.parents[len(path.parents) - 1 - _depth(path)] / "precious" / "00000000000000000000")
+
+
+def _depth(path: Path) -> int:
+    """How deep the folder above the store lies."""
+    return next(number for number, part in enumerate(path.parts) if part == "store") - 1
+
+
+def link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def folder_in_its_place(path: Path) -> None:
+    path.mkdir()
+
+
+def sparse(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(HUGE)
+
+
+def device(path: Path) -> None:
+    try:
+        os.mknod(path, 0o20666, os.makedev(1, 5))
+    except PermissionError:
+        pytest.skip("devices are root's to make")
+
+
+STRANGE: list[Callable[[Path], None]] = [
+    fifo, link_to_a_file, link_to_a_device, link_to_itself, folder_in_its_place, sparse, device,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=lambda strange: strange.__name__)
+def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path], None]) -> None:
+    """Pipes, devices, links, folders and files of terabytes in place of each kind of file, one after the other."""
+    for place in PLACES:
+        copy = store.parent / "copy"
+        shutil.copytree(store, copy / "store", symlinks=True)
+        shutil.copytree(store.parent / "precious", copy / "precious")
+        shutil.copy(store.parent / "precious.json", copy / "precious.json")
+        path = next(iter(sorted((copy / "store").glob(place))), copy / "store" / place)
+        if path.exists():
+            path.unlink()
+        strange(path)
+        looked_at(copy / "store", ["info", "verify", "dump --limit 50", "recover", *WRITING[2:]])
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "index", "config", "brokerstore"])
+def test_folders_that_are_links_are_not_emptied(store: Path, name: str) -> None:
+    """A rebuild and a recovery take away the link, never what it points at.
+
+    The log's own folder may be a link to another disk, and is then the store's: docs/safety.md.
+    """
+    shutil.rmtree(store / name)
+    (store / name).symlink_to(store.parent / "precious")
+    looked_at(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
+
+
+def crafted(topic: bytes, *, queue_id: int = 0, queue_offset: int = 0, at: int = 0, properties: bytes = b"", body: bytes = b"b",
+            sys_flag: int = 0) -> bytes:  # fmt: skip
+    """A record that passes every check, made by the format page."""
+    head = struct.pack(">iiqqiq", queue_id, 0, queue_offset, at, sys_flag, 1_700_000_000_000)
+    hosts = b"\x7f\0\0\1\0\0\x2a\x9f"
+    rest = head + hosts + struct.pack(">q", 1_700_000_000_000) + hosts + struct.pack(">iqi", 0, 0, len(body)) + body
+    rest += bytes([len(topic)]) + topic + struct.pack(">h", len(properties)) + properties
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    return struct.pack(">iIi", len(rest) + 12, 0xDAA320A7, crc) + rest
+
+
+def write_log(store: Path, *records: dict[str, object]) -> None:
+    """A log of such records, and nothing else."""
+    for name in ("consumequeue", "index", "brokerstore", "checkpoint"):
+        path = store / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    data = b""
+    for record in records:
+        data += crafted(at=len(data), **record)  # type: ignore[arg-type]
+    (store / "commitlog" / "00000000000000000000").write_bytes(data.ljust(131072, b"\0"))
+
+
+NAMES = [b"..", b".", b"../../precious", b"/etc", b"a/../../precious", b"nul\0name", b"\xff\xfe", b"\x1b[31mred\x1b]0;t\x07",
+         b"line\nfeed", b"x" * 127, b"<script>alert(1)</script>", "\u202egnp".encode(), b"%s%n", b"CON", b"~"]  # fmt: skip
+
+
+def test_topics_that_are_paths(store: Path) -> None:
+    """In records that pass every check: rebuilding queues from them makes no folder outside, and kills nothing."""
+    for name in NAMES:
+        write_log(store, {"topic": b"T"}, {"topic": name}, {"topic": b"T", "queue_offset": 1})
+        looked_at(store, ["verify", "dump --limit 50", "ls", *WRITING])
+
+
+def test_light_queues_and_keys_that_are_paths(store: Path) -> None:
+    """The names of light queues come out of a property; their numbers may have thousands of digits."""
+    for names, numbers in ((b"%LMQ%../../../precious", b"0"), (b"%LMQ%x", b"9" * 5000), (b"%LMQ%x,%LMQ%/y", b"-1,1"),
+                           (b"%LMQ%x", "٣".encode()), (b"%LMQ%x", b"99999999999999999")):  # fmt: skip
+        properties = b"INNER_MULTI_DISPATCH\1" + names + b"\2INNER_MULTI_QUEUE_OFFSET\1" + numbers + b"\2KEYS\1../k \0 k\2"
+        write_log(store, {"topic": b"T", "properties": properties})
+        looked_at(store, ["verify", "query T ../k", *WRITING])
+
+
+def test_numbers_at_their_limits(store: Path) -> None:
+    """Queue ids and queue offsets that no store has: named or passed over; position arithmetic holds in 64 bits."""
+    for fields in ({"queue_id": -1}, {"queue_id": 2**31 - 1}, {"queue_id": -(2**31)}, {"queue_offset": 2**63 - 1},
+                   {"queue_offset": -(2**63)}, {"queue_offset": 2**62 // 20}, {"queue_offset": 2**59}):  # fmt: skip
+        write_log(store, {"topic": b"T"}, {"topic": b"T", **fields}, {"topic": b"U", **fields})
+        looked_at(store, ["verify", "dump --limit 50", "get --at 0", *WRITING])
+
+
+@pytest.mark.parametrize("start", [2**63 - 65536, 2**63 - 1, 2**62, 2**40, 10**18])
+def test_a_log_that_begins_near_the_end_of_numbers(store: Path, start: int) -> None:
+    """File names whose offsets leave no room for the next file."""
+    write_log(store)
+    (store / "commitlog" / "00000000000000000000").unlink()
+    data = crafted(b"T", at=start).ljust(65536, b"\0")
+    (store / "commitlog" / f"{start:020d}").write_bytes(data)
+    looked_at(store, [*READING, *WRITING])
+
+
+def test_names_in_the_queue_folder(store: Path) -> None:
+    """Topics and queue ids no broker makes: undecodable bytes, terminal escapes, numbers of 200 digits, files among them."""
+    queues = os.fsencode(store / "consumequeue")
+    for name in (b"\xff\xfe", b"\x1b[2J\x1b]0;title\x07", b"new\nline", b"%RETRY%", b"x" * 255):
+        os.makedirs(queues + b"/" + name + b"/0")
+        Path(os.fsdecode(queues + b"/" + name + b"/0/00000000000000000000")).write_bytes(bytes(2000))
+    for name in ("007", "9" * 200, "-1", "2147483648", "1e9", "\u0663"):
+        (store / "consumequeue" / "T" / name).mkdir()
+    answer = looked_at(store, [*READING, *WRITING])
+    assert all("\x1b" not in talk for _code, talk in answer.values())
+
+
+def test_many_queues(store: Path) -> None:
+    """Three thousand empty queues: looked at and opened with a bounded number of descriptors."""
+    for number in range(3000):
+        (store / "consumequeue" / f"topic-{number:04d}" / "0").mkdir(parents=True)
+    looked_at(store, ["info", "ls", "verify", "put T body"])
+
+
+def test_deep_and_absurd_json(store: Path) -> None:
+    """In the broker's files and in our own."""
+    deep, long_number = "[" * 500_000, '{"end_offset": ' + "9" * 5000 + "}"
+    infinite = '{"end_offset": Infinity, "last_offset": 1, "store_timestamp_ms": 1, "name": "x", "next_item": Infinity}'
+    paths = '{"../../precious": [0], "T": [-1, 99999999999999, 1e400], "\\u0000": [0]}'
+    for text in (deep, long_number, infinite, paths, '{"a":' * 200_000, '"\\ud800"', "\x00", "{}" * 9):
+        for place in PLACES[4:]:
+            path = store / place
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        looked_at(store, ["info", "ls", "verify", "recover", "put T body"])
+
+
+def test_a_compressed_body_that_grows_without_end(store: Path) -> None:
+    """A kilobyte that becomes a gigabyte is refused by name at 64 MiB; a raw dump shows the stored bytes."""
+    bomb = zlib.compress(bytes(65 << 20), 9)  # 66 KB: a longer file than the others
+    write_log(store, {"topic": b"T", "body": bomb, "sys_flag": 1}, {"topic": b"T", "queue_offset": 1})
+    looked_at(store, ["dump --limit 50", "verify", "export"])
+    with MessageStore.open(store, "r") as opened:
+        message = opened.message_at(0)
+        assert message is not None and message.body == bomb
+        with pytest.raises(StoreCorrupt):
+            opened.plain_body(message)
+
+
+def test_a_million_false_beginnings_of_records(store: Path) -> None:
+    """Headers of long records at each 91 bytes, well placed and with wrong checksums: the search behind damage is linear.
+
+    Before it took a checksum of the rest of the file at each of them: 300 GB of work for this file of 8 MiB.
+    """
+    size = 8 << 20
+    data = bytearray(size)
+    for at in range(100, size - 200, 91):
+        head = bytearray(crafted(b"", at=at)[:88])
+        body = size - at - 200
+        struct.pack_into(">i", head, 0, body + 91)
+        struct.pack_into(">i", head, 84, body)
+        struct.pack_into(">i", head, 8, 12345)
+        data[at : at + 88] = head
+    write_log(store)
+    data[-200:] = bytes(200)
+    (store / "commitlog" / "00000000000000000000").write_bytes(data)
+    looked_at(store, ["verify", "recover"])
+
+
+def test_hash_collisions_in_the_index(store: Path) -> None:
+    """Keys made to fall into one slot make a long chain, not an endless one."""
+    keys = ["".join(part) for part in _colliding(8)]
+    assert len({java_hash_code(key) for key in keys}) == 1
+    with MessageStore.open(store, "a", StoreConfig(mapped_file_size_commit_log=65536)) as opened:
+        for key in keys[:150]:
+            opened.put(type(made_message(0))("T", b"b", keys=[key], queue_id=0))  # type: ignore[call-arg]
+    looked_at(store, ["query T key", "verify"])
+
+
+def _colliding(pairs: int) -> list[tuple[str, ...]]:
+    import itertools
+
+    return list(itertools.product(("Aa", "BB"), repeat=pairs))
+
+
+@pytest.fixture
+def vhost(outside: Path) -> Path:
+    folder = unpacked("rabbitmq-clean", outside)
+    deep = folder / "queues" / "18PFRXGVXXG0ZIS281F2ZCGPH"  # 2,895 messages: too long for here
+    shutil.rmtree(deep)
+    return folder
+
+
+RABBIT_PLACES = [
+    "msg_store_persistent/0.rdq", "msg_store_persistent/clean.dot", "msg_store_persistent/msg_store_index.ets",
+    "msg_store_persistent/file_summary.ets", "queues/434QJ29PS1F7KJO6A26YZF1Z8/0.idx",
+    "queues/434QJ29PS1F7KJO6A26YZF1Z8/journal.jif", "queues/434QJ29PS1F7KJO6A26YZF1Z8/.queue_name", ".vhost", ".config",
+    "recovery.dets", "brokerstore/clean.json", "brokerstore/queues.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strange", [fifo, link_to_a_device, folder_in_its_place, sparse], ids=lambda strange: strange.__name__)
+def test_something_else_in_place_of_a_rabbitmq_file(vhost: Path, strange: Callable[[Path], None]) -> None:
+    """As above, in a virtual host's folder."""
+    for place in RABBIT_PLACES:
+        path = vhost / place
+        path.parent.mkdir(exist_ok=True)
+        kept = path.read_bytes() if path.exists() else None
+        path.unlink(missing_ok=True)
+        strange(path)
+        looked_at(vhost, ["verify", "recover"])
+        path.rmdir() if path.is_dir() else path.unlink()
+        if kept is not None:
+            path.write_bytes(kept)
+
+
+def test_absurd_json_of_our_own_in_a_rabbitmq_folder(vhost: Path) -> None:
+    """What we keep beside RabbitMQ's files is a stranger's too: unusable, it says nothing."""
+    own = vhost / "brokerstore"
+    own.mkdir(exist_ok=True)
+    kinds = ["[" * 100_000, '{"files": {}, "queues": {"x": ["a", "b"]}}', '{"q.mixed": {"durable": 7, "mode": [], "max_priority": -1}}',
+             '{"q.mixed": {"max_priority": 1e400}}', '{"q.mixed": 5}', '{"../x": {"mode": "lazy"}}']  # fmt: skip
+    for text in kinds:
+        for name in ("clean.json", "queues.json"):
+            (own / name).write_text(text)
+        looked_at(vhost, RABBIT)
+        with RabbitStore.open(str(vhost), "r+") as opened:
+            assert "q.mixed" in opened.queue_names()
+
+
+def test_names_of_queues_that_are_paths_or_markup(vhost: Path) -> None:
+    """The queue's name is what a file says; it is shown with escapes and never used as a path."""
+    for name in (b"../../precious", b"\x1b[31m", b"<script>", b"nul\0x", b"\xff\xfe"):
+        (vhost / "queues" / "434QJ29PS1F7KJO6A26YZF1Z8" / ".queue_name").write_bytes(b"VHOST: /\nQUEUE: " + name + b"\n")
+        answer = looked_at(vhost, RABBIT)
+        assert all("\x1b" not in talk for _code, talk in answer.values())
+
+
+def test_the_answers_are_json_where_json_was_asked(store: Path) -> None:
+    """Escapes, markup and lone surrogates in names and bodies come out as ASCII JSON."""
+    from tests.brokerstore.tool import run
+
+    for name in NAMES:
+        write_log(store, {"topic": name, "body": name * 3})
+        ran = run("dump", "--json", store)
+        assert ran.out.isascii() and all(json.loads(line) for line in ran.out.splitlines())
+        shown = run("dump", store)
+        assert "\x1b" not in shown.out and "\x07" not in shown.out and "\u202e" not in shown.out

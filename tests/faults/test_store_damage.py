@@ -1,0 +1,161 @@
+"""Whole RocketMQ stores with one bit turned over, cut, with stale bytes, or with a file gone."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog.verify import verify_log
+from commitlog.walk import LogFiles, Piece
+from storageio import REAL_DISK
+from storebytes.builds import build_name
+from tests.faults.golden import LogFile, changed, fast_folder, flipped, unpacked
+from tests.faults.log_flips import golden_log
+from tests.faults.store_damage import Store
+
+SCARCE = 1 if build_name() == "compiled" else 10  # the plain text takes part with fewer
+NAMES = ("propcrc", "lmq", "cqext")
+FLIPS = 40
+RECOVERED = 8  # each so many-th flip goes through a recovery too
+# Folders that no message is read by: a broker makes them again, or reads them beside the messages.
+BESIDE = {"lock", "compaction", "abort.bak", "consumequeue_ext", "timerlog", "timerwheel"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with fast_folder() as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, folder: Path) -> None:
+    """Queues, index, checkpoint: a queue gives its own messages, or what is missing is named; recovery mends all of it."""
+    store = Store(unpacked(name, folder))
+    groups: dict[str, list[tuple[Path, int]]] = {}
+    for path in store.files:
+        top = path.relative_to(store.folder).parts[0]
+        if top != "commitlog" and path.stat().st_size:
+            groups.setdefault(top, []).append((path, _bits_used(path)))
+    chance = random.Random(name)
+    found: Counter[tuple[str, str]] = Counter()
+    for top, paths in groups.items():
+        for number in range(FLIPS // SCARCE if top in ("consumequeue", "index", "checkpoint") else 20 // SCARCE):
+            path, bits = chance.choice(paths)
+            with flipped(path, chance.randrange(bits)):
+                found[top, "named" if store.check(number % 3 == 0) else "silent"] += 1
+                if number % (RECOVERED * SCARCE) == 0:
+                    store.check_recovery(folder / "copy", set())
+    assert found["consumequeue", "named"] and found["index", "named"] and found["checkpoint", "named"]
+    assert not any(top in BESIDE and kind == "named" for top, kind in found)
+    print(f"{name}: {found}")
+
+
+def _bits_used(path: Path) -> int:
+    """Up to the last byte that is not zero, and a little more."""
+    return 8 * min(path.stat().st_size, len(path.read_bytes().rstrip(b"\0")) + 64)
+
+
+@pytest.mark.parametrize("name", ["lmq", "cqext", "batchcq"])
+def test_each_file_of_a_store_gone(name: str, folder: Path) -> None:
+    """Named, or a file that nothing is lost with; a recovery mends it, and every record of the other files is there."""
+    store = Store(unpacked(name, folder))
+    quiet = set()
+    for path in store.files[::SCARCE]:
+        top = path.relative_to(store.folder).parts[0]
+        data = path.read_bytes()
+        size = len(data)
+        path.unlink()
+        # the last log file gone is an honest end of the log where queues and index say nothing else: they do
+        if not store.check(top != "commitlog"):
+            quiet.add(top)
+        gone = range(int(path.name), int(path.name) + size) if top == "commitlog" else range(0)
+        is_first = top == "commitlog" and path == min(store.files)
+        if not is_first and name != "batchcq":  # the first file gone is what retention does; nothing to mend
+            store.check_recovery(folder / "copy", {at for at in store.records if at in gone})
+        path.write_bytes(data)
+    assert quiet <= BESIDE | {"checkpoint", "index", "batchconsumequeue", "commitlog"}, quiet
+
+
+def _cuts(file: LogFile) -> Iterator[tuple[int, int]]:
+    """(record border, where the rest of the file is lost) for each border and 8 bytes to each side."""
+    borders = [*file.records[1:], max(field.stop for field in file.fields)]
+    for border in borders:
+        for at in range(border - 8, min(border + 9, len(file.data))):
+            yield border, at
+
+
+@pytest.mark.parametrize("name", ["propcrc", "lmq"])
+def test_a_log_cut_at_every_record_border(name: str, folder: Path) -> None:
+    """The rest zeros, as a torn write leaves it: whole records before the cut are read, the torn one is named."""
+    file = golden_log(name, folder)[-1]
+    done = 0
+    for border, at in list(_cuts(file))[::SCARCE]:
+        with changed(file.path, at, bytes(len(file.data) - at)):
+            is_named = bool(verify_log([str(file.folder)]).problems)
+            given = _given(file)
+        whole = {record for record in file.records if _end(file, record) <= at}
+        at_border = at >= border and not any(file.data[border:at])
+        assert given == whole, (border, at)
+        assert is_named != at_border, (border, at)
+        done += 1
+    print(f"{name}: {done} cuts")
+
+
+def _end(file: LogFile, record: int) -> int:
+    fields = [field for field in file.fields if field.record == record]
+    return fields[-1].stop
+
+
+def _given(file: LogFile) -> set[int]:
+    steps = LogFiles(REAL_DISK, [str(file.folder)]).walk()
+    return {at for step in steps if isinstance(step, Piece) for at in step.positions}
+
+
+@pytest.mark.parametrize("name", ["propcrc", "lmq"])
+def test_a_store_whose_log_is_cut_is_mended(name: str, folder: Path) -> None:
+    """The last file shortened at borders and beside them: named, and after a recovery every whole record is there."""
+    store = Store(unpacked(name, folder))
+    path = sorted((store.folder / "commitlog").iterdir())[-1]
+    base, data = int(path.name), path.read_bytes()
+    inside = sorted(at - base for at in store.records if at >= base)
+    for number, border in enumerate(inside[:: 9 * SCARCE]):
+        at = max(border + (number % 17) - 8, 0)
+        path.write_bytes(data[:at])
+        assert store.check(True), "a shortened file and nothing was said"
+        torn = max((record for record in inside if record < at), default=0)
+        store.check_recovery(folder / "copy", {base + record for record in inside if record >= torn})
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("gap", [8, 91, 4096])
+def test_stale_records_behind_the_end_stay_dead(gap: int, folder: Path) -> None:
+    """Whole, well-placed but older records behind a gap, as a truncation leaves them: never given out, and said in a note."""
+    file = golden_log("lmq", folder)[-1]
+    end = max(field.stop for field in file.fields)
+    first = file.records[0]
+    size = _size(file, first)
+    at = end + gap
+    record = bytearray(file.data[first : first + size])
+    record[28:36] = (file.base + at).to_bytes(8, "big")
+    with changed(file.path, at, bytes(record)):
+        report = verify_log([str(file.folder)])
+        assert _given(file) == set(file.records) and not report.problems
+        assert "stale_bytes" in {found.kind for found in report.notes}
+
+
+@pytest.mark.parametrize("shift", [0, 1, 91])
+def test_a_record_copied_elsewhere_is_not_believed(shift: int, folder: Path) -> None:
+    """A misdirected write: whole, with its checksum, but it says another place."""
+    file = golden_log("propcrc", folder)[-1]
+    end = max(field.stop for field in file.fields)
+    record = file.data[file.records[0] : file.records[0] + _size(file, file.records[0])]
+    with changed(file.path, end + shift, record):
+        assert _given(file) == set(file.records)
+
+
+def _size(file: LogFile, record: int) -> int:
+    return int.from_bytes(file.data[record : record + 4], "big")
