@@ -11,7 +11,6 @@ from . import layout, tables
 from .content import decode_content
 from .entry_cy import IndexEntry
 from .names import read_segment_entries
-from .own_files import read_clean
 from .paths import read_if_there
 from .problems import Problem, of_corrupt
 from .queue_folder import QueueFolder
@@ -69,7 +68,6 @@ class VhostFolder:
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
         self.segment_entries = self._read_config()
         self.stores = {name: StoreFolder(disk, path, name) for name in _STORES}
-        self._is_ours = False
         self.recovery = self._read_recovery()
 
     def _read_config(self) -> int:
@@ -85,9 +83,7 @@ class VhostFolder:
         """The clean stop's terms; None when there was none, so that every message counts as redelivered."""
         data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
         if data is None:
-            own = read_clean(self.disk, self.path)
-            self._is_ours = own is not None
-            return own
+            return None
         try:
             found = tables.read_recovery(data, layout.RECOVERY_NAME)
         except StoreCorrupt as error:
@@ -99,7 +95,7 @@ class VhostFolder:
     def is_clean(self) -> bool:
         """Whether the last stop was clean, as far as the marks say."""
         mark = self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}")
-        return self.recovery is not None and (self._is_ours or mark is not None)
+        return self.recovery is not None and mark is not None
 
     def queue_folders(self) -> list[QueueFolder]:
         """Every queue's folder, by name; parts of a priority queue from the highest priority down."""

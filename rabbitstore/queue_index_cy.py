@@ -306,6 +306,10 @@ class QueueIndex:
         """Entries that nobody has acknowledged."""
         return sum(segment.unacked for segment in self._segments.values())
 
+    def unacked_by_segment(self) -> dict[int, int]:
+        """The same by segment number, without those that have none."""
+        return {number: segment.unacked for number, segment in self._segments.items() if segment.unacked}
+
     # --- opening and closing
 
     def load(self, keep: Callable[[IndexEntry], bool]) -> Iterator[IndexEntry]:

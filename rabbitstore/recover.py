@@ -14,12 +14,12 @@ from storageio import REAL_DISK, Disk, Mode, replace_file
 
 from . import layout
 from .check import Checked, verify
+from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
 from .folder import VhostFolder, guess_segment_entries
 from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
-from .opening import CLEAN_FILES
-from .own_files import LOCK_NAME, delete_clean
+from .own_files import LOCK_NAME
 from .paths import read_all
 from .problems import Problem
 from .queue_folder import QueueFolder
@@ -110,7 +110,6 @@ def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = T
     lock = disk.lock(f"{path}/{layout.OWN_FOLDER}/{LOCK_NAME}")
     try:
         checked = verify(path, disk)
-        delete_clean(disk, path)
         for action in found.actions:
             if keep_backup:
                 _keep_cut(disk, path, action)

@@ -12,6 +12,7 @@ cdef class VariableQueue:
     cdef public Delta delta
     cdef public dict ram_pending, disk_pending
     cdef public I64 length, ram_count, ram_bytes, disk_reads, next_seq_id, next_deliver_seq_id
+    cdef public I64 persistent_count, persistent_bytes
     cdef public double target_ram_count
     cdef public Rates rates
     cdef public list unconfirmed, confirmed

@@ -55,6 +55,8 @@ class VariableQueue:
         "next_deliver_seq_id",
         "next_seq_id",
         "now_ms",
+        "persistent_bytes",
+        "persistent_count",
         "persistent_store",
         "q1",
         "q2",
@@ -82,10 +84,12 @@ class VariableQueue:
         mode: str = DEFAULT,
         durable: bool = True,
         next_deliver_seq_id: int | None = None,
+        persistent: tuple[int, int] = (0, 0),
         wants_confirms: bool = True,
     ) -> None:
         """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered.
 
+        `persistent` counts the persistent messages in the index and the bytes of their bodies.
         With `wants_confirms` somebody calls `take_confirmed` now and then.
         """
         self.index = index
@@ -107,6 +111,7 @@ class VariableQueue:
         self.ram_bytes = 0  # of terms, pending ones included
         self.target_ram_count = INFINITY
         self.rates = Rates(now_ms())
+        self.persistent_count, self.persistent_bytes = persistent  # unacknowledged ones included
         self.wants_confirms = wants_confirms
         self.unconfirmed: list[int] = []
         self.confirmed: list[int] = []
@@ -168,6 +173,9 @@ class VariableQueue:
         seq_id = self.next_seq_id
         self.next_seq_id = self.index.next_seq_id = seq_id + 1
         message = IndexEntry(seq_id, msg_id, expiry_us, size, persistent and self.durable, term, embedded)
+        if message.persistent:
+            self.persistent_count += 1
+            self.persistent_bytes += size
         if self.wants_confirms:
             (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
@@ -255,6 +263,9 @@ class VariableQueue:
         """Take the messages off the disk."""
         indexed = []
         for message in messages:
+            if message.persistent:
+                self.persistent_count -= 1
+                self.persistent_bytes -= message.size
             if message.in_store:
                 self._client(message).remove((message.msg_id,))
             if message.in_index:
