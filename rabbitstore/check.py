@@ -151,7 +151,7 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     if mark is not None:
         _check_clients(folder, store, mark, found)
     if summary is not None:
-        _check_summary(store, summary, found)
+        _check_summary(store, summary, locations, found)
     if locations is not None:
         _check_locations(store, locations, counts if store.name == layout.PERSISTENT_FOLDER else None, found)
 
@@ -165,8 +165,23 @@ def _check_clients(folder: VhostFolder, store: StoreFolder, mark: tables.CleanMa
         found.problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
 
 
-def _check_summary(store: StoreFolder, rows: list[tables.SummaryRow], found: Checked) -> None:
+def _check_summary(
+    store: StoreFolder, rows: list[tables.SummaryRow], locations: list[tables.LocationRow] | None, found: Checked
+) -> None:
+    """Sizes against the files; neighbours against each other; valid bytes against the other table."""
     file = f"{store.name}/{layout.SUMMARY_NAME}"
+    numbers = [row.file for row in rows]
+    valid = dict.fromkeys(numbers, 0)
+    for place in locations or ():
+        if place.ref_count:
+            valid[place.file] = valid.get(place.file, 0) + place.total_size
+    for row, left, right in zip(rows, [None, *numbers], [*numbers[1:], None], strict=False):
+        if (row.left, row.right) != (left, right):
+            expected = f"{row.file}.rdq between {left} and {right}"
+            found.problems.append(Problem(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
+        if locations is not None and row.valid_total_size != valid[row.file]:
+            expected = f"{valid[row.file]} valid bytes in {row.file}.rdq"
+            found.problems.append(Problem(file, 8, "bad_table", expected, str(row.valid_total_size)))
     sizes = {number: store.size_of(number) for number in store.file_numbers()}
     listed = {row.file: row.file_size for row in rows}
     for number in sorted({*sizes, *listed}):
@@ -178,7 +193,7 @@ def _check_summary(store: StoreFolder, rows: list[tables.SummaryRow], found: Che
 def _check_locations(
     store: StoreFolder, rows: list[tables.LocationRow], counts: dict[bytes, int] | None, found: Checked
 ) -> None:
-    """Every row with references points at its record, and has as many references as the queues hold."""
+    """Every row with references points at its record, and has as many references as the queues hold; none is missing."""
     file = f"{store.name}/{layout.LOCATIONS_NAME}"
     for row in rows:
         if row.ref_count and store.record_at(row.file, row.offset, row.total_size) != row.msg_id:
@@ -187,3 +202,7 @@ def _check_locations(
         if counts is not None and row.ref_count != counts.get(row.msg_id, 0):
             expected = f"{counts.get(row.msg_id, 0)} references to {row.msg_id.hex()}"
             found.problems.append(Problem(file, 8, "bad_ref_count", expected, str(row.ref_count)))
+    listed = {row.msg_id for row in rows}
+    for msg_id in (counts or {}).keys() - listed:
+        if msg_id in store.places:
+            found.problems.append(Problem(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))

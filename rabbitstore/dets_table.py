@@ -24,7 +24,7 @@ from .terms import VERSION, CharList, Term, decode, encode
 
 COOKIE = b"\x00\xab\xcd\xef"
 FORMAT_VERSION = 9
-CLOSED, NOT_CLOSED = 1, 0
+CLOSED_AT, CLOSED = 8, 1
 TYPE_SET = 1
 HASH_PHASH2 = 1
 SLOTS = 256
@@ -50,11 +50,11 @@ _WORD = 0xFFFFFFFF
 
 
 def read_dets(data: bytes, file: str) -> list[Term]:
-    """The objects in file order; `StoreCorrupt` when the table is damaged.  One that was not closed has none."""
+    """The objects in file order; `StoreCorrupt` when the table is damaged or was not closed."""
     if len(data) < OBJECTS_AT or data[4:8] != COOKIE or _U32.unpack_from(data, 16)[0] != FORMAT_VERSION:
         raise StoreCorrupt("not a dets file", file=file, offset=4, expected=COOKIE, found=data[4:20])
-    if _U32.unpack_from(data, 8)[0] == NOT_CLOSED:
-        return []
+    if not is_closed(data):
+        raise StoreCorrupt("not a closed dets file", file=file, offset=CLOSED_AT, expected=CLOSED, found=data[8:12].hex())
     if _md5(data[12:MD5_AT]) != data[MD5_AT:BASE_AT]:
         digest = data[MD5_AT:BASE_AT].hex()
         raise StoreCorrupt("dets head fails its MD5", file=file, offset=MD5_AT, expected=digest, found="another")
@@ -70,6 +70,11 @@ def read_dets(data: bytes, file: str) -> list[Term]:
     return found
 
 
+def is_closed(data: bytes) -> bool:
+    """Whether the flag says so; a table is open while a server runs, and after it was killed."""
+    return data[CLOSED_AT : CLOSED_AT + 4] == _U32.pack(CLOSED)
+
+
 def _check_end(data: bytes, file: str) -> None:
     """The last four bytes say how long the file is."""
     expected = _U32.unpack_from(data, len(data) - 4)[0] + _U32.unpack_from(data, BASE_AT)[0]
@@ -83,7 +88,9 @@ def _read_block(data: bytes, start: int, found: list[Term], file: str) -> int:
     at = start + _BLOCK_HEAD
     if not at < stop <= len(data):
         found_size = f"{stop - start} bytes"
-        raise StoreCorrupt("torn block of a dets file", file=file, offset=start, expected="a size in the file", found=found_size)
+        raise StoreCorrupt(
+            "torn block of a dets file", file=file, offset=start, expected="a size in the file", found=found_size
+        )
     while at < stop:
         size = _U32.unpack_from(data, at)[0] if stop - at > 4 else 0
         if not 4 < size <= stop - at or data[at + 4] != VERSION:

@@ -21,7 +21,6 @@ CHUNK = Struct(">I4s")
 MAGIC = b"bWLA"
 MD5_FROM = 65528
 _END, _COUNT = Atom("$end_of_table"), Atom("count")
-_OBJECT_COUNT = Atom("object_count")
 
 
 def read_ets(data: bytes, file: str) -> list[tuple[Term, ...]]:
@@ -71,6 +70,7 @@ def write_ets(name: str, table_type: str, key_position: int, rows: Iterable[byte
     `ets:file2tab` asks for: there is no table in memory whose owner or size in words could be told.
     """
     encoded = list(rows)
+    extended: list[Term] = [Atom("object_count")]
     properties: tuple[Term, ...] = (
         (Atom("compressed"), FALSE),
         (Atom("heir"), NONE),
@@ -82,7 +82,7 @@ def write_ets(name: str, table_type: str, key_position: int, rows: Iterable[byte
         (Atom("protection"), Atom("public")),
         (Atom("major_version"), 1),
         (Atom("minor_version"), 0),
-        (Atom("extended_info"), [_OBJECT_COUNT]),
+        (Atom("extended_info"), extended),
     )
     end: Term = [_END, [(_COUNT, len(encoded))]]
     parts = [HEAD]

@@ -9,6 +9,7 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore
 
 from . import layout, tables
 from .content import decode_content
+from .dets_table import is_closed
 from .entry_cy import IndexEntry
 from .names import read_segment_entries
 from .paths import read_if_there
@@ -84,6 +85,8 @@ class VhostFolder:
         data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
         if data is None:
             return None
+        if not self._has_mark() and not is_closed(data):  # a server runs or was killed
+            return None
         try:
             found = tables.read_recovery(data, layout.RECOVERY_NAME)
         except StoreCorrupt as error:
@@ -94,8 +97,10 @@ class VhostFolder:
     @property
     def is_clean(self) -> bool:
         """Whether the last stop was clean, as far as the marks say."""
-        mark = self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}")
-        return self.recovery is not None and mark is not None
+        return self.recovery is not None and self._has_mark()
+
+    def _has_mark(self) -> bool:
+        return self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}") is not None
 
     def queue_folders(self) -> list[QueueFolder]:
         """Every queue's folder, by name; parts of a priority queue from the highest priority down."""

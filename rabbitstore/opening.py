@@ -7,6 +7,7 @@ from the queues' indexes; an entry whose message is in no file is acknowledged a
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
@@ -24,6 +25,8 @@ from .settings import IndexSettings, RabbitSettings
 from .shared_store_cy import SharedStore
 from .store_recovery import open_store
 from .tables import RecoveryRow
+
+_LOG = logging.getLogger("brokerstore")
 
 
 @dataclass
@@ -72,6 +75,8 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     queue_folders = folder.queue_folders()
     refuse_version_2(path, queue_folders)
     terms = folder.recovery or {}
+    for problem in folder.problems:
+        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
     options = read_options(disk, path)
     folder.close()
     for name in (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER, layout.QUEUES_FOLDER, layout.OWN_FOLDER):
@@ -127,8 +132,7 @@ def _load_parts(
     parts = []
     for folder in folders:
         index = QueueIndex(disk, folder.path, settings)
-        is_half_made = not folder.is_named and not folder.has_entries()  # killed while it was declared
-        if is_half_made or not options.get(folder.queue, QueueOptions()).durable:
+        if folder.is_half_made or not options.get(folder.queue, QueueOptions()).durable:
             index.delete()
             continue
         part = LoadedPart(folder.queue, folder.priority, index)

@@ -27,6 +27,7 @@ from .layout import (
     JOURNAL_PUBLISH_SIZE,
     JOURNAL_PUBLISH_TRANSIENT,
     PUBLISH_BODY,
+    QUEUE_NAME_FILE,
     SEGMENT_HEAD,
     SEGMENT_MARK,
     SEGMENT_PERSISTENT,
@@ -381,8 +382,9 @@ class QueueIndex:
         """Remove every file of the queue and its folder."""
         self.abandon()
         if self.disk.stat(self.folder) is not None:
-            for entry in self.disk.list(self.folder):
-                self.disk.delete(f"{self.folder}/{entry.name}")
+            names = [entry.name for entry in self.disk.list(self.folder)]
+            for name in sorted(names, key=QUEUE_NAME_FILE.__eq__):  # the name last, for whoever finds the rest
+                self.disk.delete(f"{self.folder}/{name}")
             self.disk.delete_folder(self.folder)
 
 

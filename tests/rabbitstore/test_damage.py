@@ -12,6 +12,8 @@ from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
 
+from .conftest import WhenItWasWritten
+
 QUIET = RabbitSettings(background=False)
 STORE = "msg_store_persistent"
 DEEP = "queues/18PFRXGVXXG0ZIS281F2ZCGPH"
@@ -191,7 +193,7 @@ def test_named_readable_mended(damaged, kinds, gone):
 @pytest.mark.parametrize("damaged", [bad_term], indirect=True)
 def test_a_damaged_message_does_not_stop_the_queue(damaged):
     """Opened without recovery: the fetch that meets it raises, the next one goes on behind it."""
-    with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
+    with RabbitStore.open(str(damaged), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         total, errors = 0, 0
         for name in store.queue_names():
             while True:
