@@ -39,7 +39,7 @@ from .segment_cy import read_segment
 from .settings import IndexSettings
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
 
 
 _PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
@@ -107,7 +107,7 @@ class QueueIndex:
 
     # --- changes
 
-    def publish(self, seq_id: int, msg_id: bytes, expiry_us: int, size: int, persistent: bool, term: bytes | None) -> None:
+    def publish(self, seq_id: I64, msg_id: bytes, expiry_us: I64, size: I64, persistent: Bool, term: bytes | None) -> None:
         """A new message; `term` embeds it."""
         number: I64 = seq_id
         number = number // self._per_segment

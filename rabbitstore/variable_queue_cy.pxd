@@ -16,3 +16,11 @@ cdef class VariableQueue:
     cdef public double target_ram_count
     cdef public Rates rates
     cdef public list unconfirmed, confirmed
+
+    cdef object _take_head(self)
+    cdef object _take_q3(self)
+    cdef object _keep_pending(self, IndexEntry message)
+    cdef list _take_pending(self, object seq_ids)
+    cdef object _forget(self, object messages)
+    cdef object _count_term(self, IndexEntry message, I64 sign)
+    cdef object _client(self, IndexEntry message)
