@@ -20,6 +20,7 @@ from .queue_folder import QueueFolder
 from .records import Record
 from .store_folder import StoreFolder, store_names
 
+Progress = Callable[[int], None]
 _RECORD_KINDS = {"bad_term", "wrong_term_id"}
 
 
@@ -51,17 +52,19 @@ class Checked:
         return {"ok": self.ok, "problems": [problem._asdict() for problem in self.problems], **counts}
 
 
-def verify(path: str, disk: Disk = REAL_DISK) -> Checked:
-    """Check a virtual host's folder."""
+def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) -> Checked:
+    """Check a virtual host's folder; `progress` is called with the bytes of files done since its last call."""
+    advance = progress or (lambda _bytes: None)
     folder = VhostFolder(path, disk)
     found = Checked()
     counts: dict[bytes, int] = {}
     try:
         for store in folder.stores.values():
-            _check_store_files(store, found)
+            _check_store_files(store, found, advance)
         for queue in folder.queue_folders():
             found.queues += 1
             _check_queue(folder, queue, found, counts)
+            advance(queue.size_bytes())
         for store in folder.stores.values():
             _check_tables(folder, store, found, counts)
             for number, records in store.found_behind.items():
@@ -72,10 +75,21 @@ def verify(path: str, disk: Disk = REAL_DISK) -> Checked:
     return found
 
 
-def _check_store_files(store: StoreFolder, found: Checked) -> None:
+def size_bytes(path: str, disk: Disk = REAL_DISK) -> int:
+    """Of all message and index files: what the calls of `verify`'s progress add up to."""
+    folder = VhostFolder(path, disk)
+    try:
+        stored = sum(store.size_of(number) for store in folder.stores.values() for number in store.file_numbers())
+        return stored + sum(queue.size_bytes() for queue in folder.queue_folders())
+    finally:
+        folder.close()
+
+
+def _check_store_files(store: StoreFolder, found: Checked, advance: Progress) -> None:
     for number in store.file_numbers():
         found.files += 1
         found.records += len(store.scan(number, found.problems).records)
+        advance(store.size_of(number))
     for number in numbers_in(store.disk, store.path, "rdt"):
         file = f"{store.name}/{number}.rdt"
         found.problems.append(Problem(file, 0, "unfinished_compaction", "no such file", "a salvaged tail"))

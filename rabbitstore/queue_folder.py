@@ -44,6 +44,10 @@ class QueueFolder:
         """The segments that have a file."""
         return numbers_in(self.disk, self.path, "idx" if self.version == 1 else "qi")
 
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(entry.size_bytes for entry in self.disk.list(self.path))
+
     @property
     def is_half_made(self) -> bool:
         """Whether a kill left it while the queue was declared or deleted: no name, and no index file has bytes."""
