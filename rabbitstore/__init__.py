@@ -30,7 +30,7 @@ must be declared in its own database, or it deletes their folders.
 """
 
 from .check import Checked, verify
-from .errors import StoreBroken, UnknownDelivery, UnknownQueue
+from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
 from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
 from .live_queue import Delivery
 from .problems import Problem
@@ -44,6 +44,7 @@ __all__ = [
     "Checked",
     "Delivery",
     "IndexSettings",
+    "PartlyPublished",
     "Plan",
     "Problem",
     "QueueInfo",

@@ -20,6 +20,7 @@ from .queue_folder import QueueFolder
 from .records import Record
 from .store_folder import StoreFolder, store_names
 
+Progress = Callable[[int], None]
 _RECORD_KINDS = {"bad_term", "wrong_term_id"}
 
 
@@ -51,17 +52,19 @@ class Checked:
         return {"ok": self.ok, "problems": [problem._asdict() for problem in self.problems], **counts}
 
 
-def verify(path: str, disk: Disk = REAL_DISK) -> Checked:
-    """Check a virtual host's folder."""
+def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) -> Checked:
+    """Check a virtual host's folder; `progress` is called with the bytes of files done since its last call."""
+    advance = progress or (lambda _bytes: None)
     folder = VhostFolder(path, disk)
     found = Checked()
     counts: dict[bytes, int] = {}
     try:
         for store in folder.stores.values():
-            _check_store_files(store, found)
+            _check_store_files(store, found, advance)
         for queue in folder.queue_folders():
             found.queues += 1
             _check_queue(folder, queue, found, counts)
+            advance(queue.size_bytes())
         for store in folder.stores.values():
             _check_tables(folder, store, found, counts)
             for number, records in store.found_behind.items():
@@ -72,10 +75,21 @@ def verify(path: str, disk: Disk = REAL_DISK) -> Checked:
     return found
 
 
-def _check_store_files(store: StoreFolder, found: Checked) -> None:
+def size_bytes(path: str, disk: Disk = REAL_DISK) -> int:
+    """Of all message and index files: what the calls of `verify`'s progress add up to."""
+    folder = VhostFolder(path, disk)
+    try:
+        stored = sum(store.size_of(number) for store in folder.stores.values() for number in store.file_numbers())
+        return stored + sum(queue.size_bytes() for queue in folder.queue_folders())
+    finally:
+        folder.close()
+
+
+def _check_store_files(store: StoreFolder, found: Checked, advance: Progress) -> None:
     for number in store.file_numbers():
         found.files += 1
         found.records += len(store.scan(number, found.problems).records)
+        advance(store.size_of(number))
     for number in numbers_in(store.disk, store.path, "rdt"):
         file = f"{store.name}/{number}.rdt"
         found.problems.append(Problem(file, 0, "unfinished_compaction", "no such file", "a salvaged tail"))
@@ -151,7 +165,7 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     if mark is not None:
         _check_clients(folder, store, mark, found)
     if summary is not None:
-        _check_summary(store, summary, found)
+        _check_summary(store, summary, locations, found)
     if locations is not None:
         _check_locations(store, locations, counts if store.name == layout.PERSISTENT_FOLDER else None, found)
 
@@ -165,8 +179,23 @@ def _check_clients(folder: VhostFolder, store: StoreFolder, mark: tables.CleanMa
         found.problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
 
 
-def _check_summary(store: StoreFolder, rows: list[tables.SummaryRow], found: Checked) -> None:
+def _check_summary(
+    store: StoreFolder, rows: list[tables.SummaryRow], locations: list[tables.LocationRow] | None, found: Checked
+) -> None:
+    """Sizes against the files; neighbours against each other; valid bytes against the other table."""
     file = f"{store.name}/{layout.SUMMARY_NAME}"
+    numbers = [row.file for row in rows]
+    valid = dict.fromkeys(numbers, 0)
+    for place in locations or ():
+        if place.ref_count:
+            valid[place.file] = valid.get(place.file, 0) + place.total_size
+    for row, left, right in zip(rows, [None, *numbers], [*numbers[1:], None], strict=False):
+        if (row.left, row.right) != (left, right):
+            expected = f"{row.file}.rdq between {left} and {right}"
+            found.problems.append(Problem(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
+        if locations is not None and row.valid_total_size != valid[row.file]:
+            expected = f"{valid[row.file]} valid bytes in {row.file}.rdq"
+            found.problems.append(Problem(file, 8, "bad_table", expected, str(row.valid_total_size)))
     sizes = {number: store.size_of(number) for number in store.file_numbers()}
     listed = {row.file: row.file_size for row in rows}
     for number in sorted({*sizes, *listed}):
@@ -178,7 +207,7 @@ def _check_summary(store: StoreFolder, rows: list[tables.SummaryRow], found: Che
 def _check_locations(
     store: StoreFolder, rows: list[tables.LocationRow], counts: dict[bytes, int] | None, found: Checked
 ) -> None:
-    """Every row with references points at its record, and has as many references as the queues hold."""
+    """Every row with references points at its record, and has as many references as the queues hold; none is missing."""
     file = f"{store.name}/{layout.LOCATIONS_NAME}"
     for row in rows:
         if row.ref_count and store.record_at(row.file, row.offset, row.total_size) != row.msg_id:
@@ -187,3 +216,7 @@ def _check_locations(
         if counts is not None and row.ref_count != counts.get(row.msg_id, 0):
             expected = f"{counts.get(row.msg_id, 0)} references to {row.msg_id.hex()}"
             found.problems.append(Problem(file, 8, "bad_ref_count", expected, str(row.ref_count)))
+    listed = {row.msg_id for row in rows}
+    for msg_id in (counts or {}).keys() - listed:
+        if msg_id in store.places:
+            found.problems.append(Problem(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))

@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH
 
 
 class Delta:
@@ -21,7 +21,7 @@ class Delta:
         self.count = count
         self.stop = stop
 
-    def expand(self, seq_id: int) -> None:
+    def expand(self, seq_id: I64) -> None:
         """One more message."""
         if self.count == 0:
             self.start, self.stop = seq_id, seq_id + 1

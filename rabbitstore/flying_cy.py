@@ -13,7 +13,7 @@ except ModuleNotFoundError:
 from .errors import StoreBroken
 
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
 
 
 class Flying:
@@ -29,7 +29,7 @@ class Flying:
         """Ids that the owner will still meet."""
         return len(self.counts)
 
-    def started(self, msg_id: bytes, difference: int) -> None:
+    def started(self, msg_id: bytes, difference: I64) -> None:
         """The client sends a write (+1) or a remove (-1)."""
         counts = self.counts
         known = counts.get(msg_id)
@@ -40,7 +40,7 @@ class Flying:
             raise StoreBroken(f"message {msg_id.hex()}: a second {'write' if difference > 0 else 'remove'} in flight")
         counts[msg_id] = known + difference
 
-    def arrived(self, msg_id: bytes, difference: int) -> bool:
+    def arrived(self, msg_id: bytes, difference: I64) -> Bool:
         """The owner meets the write (+1) or the remove (-1); whether it is to be done."""
         counts = self.counts
         known = counts.get(msg_id)

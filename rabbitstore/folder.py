@@ -9,9 +9,9 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore
 
 from . import layout, tables
 from .content import decode_content
+from .dets_table import is_closed
 from .entry_cy import IndexEntry
 from .names import read_segment_entries
-from .own_files import read_clean
 from .paths import read_head, read_if_there
 from .problems import Problem, of_corrupt
 from .queue_folder import QueueFolder
@@ -69,7 +69,6 @@ class VhostFolder:
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
         self.segment_entries = self._read_config()
         self.stores = {name: StoreFolder(disk, path, name) for name in _STORES}
-        self._is_ours = False
         self.recovery = self._read_recovery()
 
     def _read_config(self) -> int:
@@ -86,9 +85,9 @@ class VhostFolder:
         try:
             data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
             if data is None:
-                own = read_clean(self.disk, self.path)
-                self._is_ours = own is not None
-                return own
+                return None
+            if not self._has_mark() and not is_closed(data):  # a server runs or was killed
+                return None
             found = tables.read_recovery(data, layout.RECOVERY_NAME)
         except StoreCorrupt as error:
             self.problems.append(of_corrupt("bad_recovery_terms", error))
@@ -98,8 +97,10 @@ class VhostFolder:
     @property
     def is_clean(self) -> bool:
         """Whether the last stop was clean, as far as the marks say."""
-        mark = self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}")
-        return self.recovery is not None and (self._is_ours or mark is not None)
+        return self.recovery is not None and self._has_mark()
+
+    def _has_mark(self) -> bool:
+        return self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}") is not None
 
     def queue_folders(self) -> list[QueueFolder]:
         """Every queue's folder, by name; parts of a priority queue from the highest priority down."""

@@ -12,7 +12,7 @@ from typing import Any
 from . import properties as blocks
 from .content import Content, decode_content
 from .entry_cy import IndexEntry
-from .errors import UnknownDelivery
+from .errors import UnknownDelivery, UnknownQueue
 from .own_files import QueueOptions
 from .variable_queue_cy import VariableQueue
 
@@ -92,9 +92,16 @@ class LiveQueue:
         """What the next delivery will be called."""
         return self._next_tag
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a message store has no credit left for it: its publishers are to wait."""
+        return any(part.persistent_store.credit.is_blocked or part.transient_store.credit.is_blocked for part in self.parts)
+
     def publish(self, message: Outgoing) -> None:
         """At the end of its priority, or straight to a consumer that waits at the empty queue."""
         with self.lock:
+            if self.is_deleted:
+                raise UnknownQueue(f"queue {self.name} is deleted")
             part = self.parts[min(message.priority, len(self.parts) - 1)]
             expiry_us = self._expiry_us(message.ttl_ms)
             if self.waiting_consumers > len(self.direct) and not len(self) and not expiry_us:
@@ -198,6 +205,8 @@ class LiveQueue:
             for part in self.parts:
                 part.acknowledge([*part.ram_pending, *part.disk_pending])
                 part.index.delete()
+                part.persistent_store.die()
+                part.transient_store.die()
             self.unacked.clear()
             self.is_deleted = True
             self.arrived.notify_all()

@@ -7,14 +7,16 @@ from the queues' indexes; an entry whose message is in no file is acknowledged a
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 
 from . import layout
+from .clean_stop import delete_clean_stop
 from .folder import VhostFolder, guess_segment_entries, is_vhost_folder
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text, read_segment_entries
-from .own_files import QueueOptions, delete_clean, read_options, write_options
+from .own_files import QueueOptions, read_options, write_options
 from .paths import read_head
 from .problems import Problem
 from .queue_folder import QueueFolder
@@ -24,13 +26,7 @@ from .shared_store_cy import SharedStore
 from .store_recovery import open_store
 from .tables import RecoveryRow
 
-CLEAN_FILES = (
-    f"{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}",
-    f"{layout.TRANSIENT_FOLDER}/{layout.CLEAN_NAME}",
-    layout.RECOVERY_NAME,
-    *(f"{store}/{name}" for store in (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
-      for name in (layout.SUMMARY_NAME, layout.LOCATIONS_NAME)),
-)  # fmt: skip
+_LOG = logging.getLogger("brokerstore")
 
 
 @dataclass
@@ -40,8 +36,10 @@ class LoadedPart:
     queue: str
     priority: int | None
     index: QueueIndex
-    next_deliver_seq_id: int | None
-    stored: list[tuple[int, bytes]] = field(default_factory=list)  # (sequence number, id) of entries not embedded
+    next_deliver_seq_id: int | None = None  # None: nobody knows what was delivered
+    stored: list[tuple[int, bytes, int]] = field(default_factory=list)  # (sequence number, id, size) of entries not embedded
+    persistent_count: int = 0
+    persistent_bytes: int = 0
 
 
 @dataclass
@@ -76,12 +74,14 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     folder = VhostFolder(path, disk)
     queue_folders = folder.queue_folders()
     refuse_version_2(path, queue_folders)
-    terms = folder.recovery if folder.is_clean else None
+    terms = folder.recovery or {}
+    for problem in folder.problems:
+        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
     options = read_options(disk, path)
     folder.close()
     for name in (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER, layout.QUEUES_FOLDER, layout.OWN_FOLDER):
         disk.make_folder(f"{path}/{name}")
-    _delete_clean_files(disk, path)
+    delete_clean_stop(disk, path)
     _delete_transient_store(disk, path)
     parts = _load_parts(disk, queue_folders, options, terms, index_settings)
     try:
@@ -115,16 +115,6 @@ def refuse_version_2(path: str, folders: list[QueueFolder]) -> None:
             raise UnknownStore(f"{path}: queue {folder.queue} has a version-2 index, which is only read here")
 
 
-def _delete_clean_files(disk: Disk, path: str) -> None:
-    delete_clean(disk, path)
-    gone = [name for name in CLEAN_FILES if disk.stat(f"{path}/{name}") is not None]
-    for name in gone:
-        disk.delete(f"{path}/{name}")
-    if gone:
-        for folder in (path, f"{path}/{layout.PERSISTENT_FOLDER}", f"{path}/{layout.TRANSIENT_FOLDER}"):
-            disk.sync_folder(folder)
-
-
 def _delete_transient_store(disk: Disk, path: str) -> None:
     folder = f"{path}/{layout.TRANSIENT_FOLDER}"
     for entry in disk.list(folder):
@@ -136,25 +126,35 @@ def _load_parts(
     disk: Disk,
     folders: list[QueueFolder],
     options: dict[str, QueueOptions],
-    terms: dict[str, RecoveryRow] | None,
+    terms: dict[str, RecoveryRow],
     settings: IndexSettings,
 ) -> list[LoadedPart]:
     parts = []
     for folder in folders:
         index = QueueIndex(disk, folder.path, settings)
-        is_half_made = not folder.is_named and not folder.has_entries()  # killed while it was declared
-        if is_half_made or not options.get(folder.queue, QueueOptions()).durable:
+        if folder.is_half_made or not options.get(folder.queue, QueueOptions()).durable:
             index.delete()
             continue
-        row = (terms or {}).get(folder.folder)
-        part = LoadedPart(folder.queue, folder.priority, index, row.next_deliver_seq_id if row else None)
+        part = LoadedPart(folder.queue, folder.priority, index)
         for entry in index.load(lambda entry: entry.persistent):
-            if entry.term is None and entry.persistent:
-                part.stored.append((entry.seq_id, entry.msg_id))
-        if row is not None:
-            index.next_seq_id = max(index.next_seq_id, row.next_seq_id)
+            part.persistent_count += 1
+            part.persistent_bytes += entry.size
+            if entry.term is None:
+                part.stored.append((entry.seq_id, entry.msg_id, entry.size))
+        _apply_terms(part, terms.get(folder.folder))
         parts.append(part)
     return parts
+
+
+def _apply_terms(part: LoadedPart, row: RecoveryRow | None) -> None:
+    """What the last stop noted, unless somebody has changed the index since."""
+    if row is None or (row.persistent_count, row.next_seq_id) != (
+        part.persistent_count,
+        max(row.next_seq_id, part.index.next_seq_id),
+    ):
+        return
+    part.index.next_seq_id = row.next_seq_id
+    part.next_deliver_seq_id = row.next_deliver_seq_id
 
 
 def _open_persistent(
@@ -162,14 +162,16 @@ def _open_persistent(
 ) -> tuple[SharedStore, list[Problem]]:
     counts: dict[bytes, int] = {}
     for part in parts:
-        for _seq_id, msg_id in part.stored:
+        for _seq_id, msg_id, _size in part.stored:
             counts[msg_id] = counts.get(msg_id, 0) + 1
     store, missing = open_store(disk, f"{path}/{layout.PERSISTENT_FOLDER}", settings.store, counts)
     lost = []
     for part in parts:
-        gone = [(seq_id, msg_id) for seq_id, msg_id in part.stored if msg_id in missing] if missing else []
-        part.index.acknowledge(seq_id for seq_id, _ in gone)
-        lost += [Problem(part.index.folder, seq_id, "message_lost", msg_id.hex(), "in no file") for seq_id, msg_id in gone]
+        gone = [entry for entry in part.stored if entry[1] in missing] if missing else []
+        part.index.acknowledge(seq_id for seq_id, _, _ in gone)
+        part.persistent_count -= len(gone)
+        part.persistent_bytes -= sum(size for _, _, size in gone)
+        lost += [Problem(part.index.folder, seq_id, "message_lost", msg_id.hex(), "in no file") for seq_id, msg_id, _ in gone]
         part.stored.clear()
     return store, lost
 

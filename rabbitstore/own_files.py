@@ -1,8 +1,6 @@
 """`<vhost>/brokerstore/`: what RabbitMQ does not know.  Losing it loses no message, and RabbitMQ ignores it.
 
 - `queues.json`: how queues were declared (RabbitMQ keeps that in its own database, outside this folder);
-- `clean.json`: written last at a clean stop, deleted first at the next opening.  It holds what `recovery.dets` holds, and
-  the sizes of all files, so that a stop of somebody else in between is noticed;
 - `lock`: held by the process that writes.
 """
 
@@ -12,15 +10,13 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from storageio import Disk, Kind, replace_file
+from storageio import Disk, replace_file
 
 from . import layout
 from .paths import read_head
-from .tables import RecoveryRow
 
-_CLEAN, _QUEUES, LOCK_NAME = "clean.json", "queues.json", "lock"
+_QUEUES, LOCK_NAME = "queues.json", "lock"
 OWN_SIZE_MAX = 64 << 20  # of our own JSON
-_WATCHED = (".rdq", ".idx", ".jif", ".rdt", ".qi", ".qs")
 
 
 @dataclass(frozen=True)
@@ -54,49 +50,6 @@ def write_options(disk: Disk, path: str, options: dict[str, QueueOptions]) -> No
     """All new or all old."""
     text = json.dumps({name: asdict(declared) for name, declared in sorted(options.items())}, indent=1)
     replace_file(disk, f"{path}/{layout.OWN_FOLDER}/{_QUEUES}", text.encode())
-
-
-def read_clean(disk: Disk, path: str) -> dict[str, RecoveryRow] | None:
-    """The terms of our own clean stop; None when there was none, or files have changed since."""
-    found = _read_json(disk, f"{path}/{layout.OWN_FOLDER}/{_CLEAN}")
-    try:
-        if not found or found["files"] != file_sizes(disk, path):
-            return None
-        return {folder: _row(folder, *numbers) for folder, numbers in found["queues"].items()}
-    except (TypeError, KeyError, AttributeError, ValueError, OverflowError):
-        return None
-
-
-def _row(folder: str, next_seq_id: int, next_deliver_seq_id: int) -> RecoveryRow:
-    return RecoveryRow(folder, {}, int(next_seq_id), int(next_deliver_seq_id), None, 0, 0)
-
-
-def write_clean(disk: Disk, path: str, queues: dict[str, tuple[int, int]]) -> None:
-    """The last write of a clean stop; `queues` maps a folder to (next_seq_id, next_deliver_seq_id)."""
-    text = json.dumps({"files": file_sizes(disk, path), "queues": queues})
-    replace_file(disk, f"{path}/{layout.OWN_FOLDER}/{_CLEAN}", text.encode())
-
-
-def delete_clean(disk: Disk, path: str) -> None:
-    """From here on the folder counts as not cleanly stopped."""
-    folder = f"{path}/{layout.OWN_FOLDER}"
-    if disk.stat(f"{folder}/{_CLEAN}") is not None:
-        disk.delete(f"{folder}/{_CLEAN}")
-        disk.sync_folder(folder)
-
-
-def file_sizes(disk: Disk, path: str) -> dict[str, int]:
-    """Of every message and index file, by relative path."""
-    found = {}
-    folders = [layout.PERSISTENT_FOLDER]
-    queues = f"{path}/{layout.QUEUES_FOLDER}"
-    if disk.stat(queues) is not None:
-        folders += [f"{layout.QUEUES_FOLDER}/{entry.name}" for entry in disk.list(queues) if entry.kind is Kind.FOLDER]
-    for folder in folders:
-        for entry in disk.list(f"{path}/{folder}") if disk.stat(f"{path}/{folder}") is not None else []:
-            if entry.name.endswith(_WATCHED):
-                found[f"{folder}/{entry.name}"] = entry.size_bytes
-    return found
 
 
 def _read_json(disk: Disk, path: str) -> dict[str, Any]:

@@ -35,20 +35,24 @@ class QueueFolder:
         self.is_named = named is not None and queue_folder_name(*named) == folder
         self.vhost, self.name = named if named is not None and self.is_named else ("", folder.encode())
         self.queue, self.priority = split_part_name(self.name)
-        if not self.is_named:
+        self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
+        if not self.is_named and (text is not None or not self.is_half_made):
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
             problems.append(Problem(where, 0, "bad_queue_name", "the name that the folder is called after", str(text)[:200]))
-        self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
 
     def segment_numbers(self) -> list[int]:
         """The segments that have a file."""
         return numbers_in(self.disk, self.path, "idx" if self.version == 1 else "qi")
 
-    def has_entries(self) -> bool:
-        """Whether any index file has bytes in it."""
-        names = (*(f"{number}.idx" for number in self.segment_numbers()), layout.JOURNAL_NAME)
-        found = (self.disk.stat(f"{self.path}/{name}") for name in names)
-        return any(entry is not None and entry.size_bytes > 0 for entry in found)
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(entry.size_bytes for entry in self.disk.list(self.path))
+
+    @property
+    def is_half_made(self) -> bool:
+        """Whether a kill left it while the queue was declared or deleted: no name, and no index file has bytes."""
+        files = (entry for entry in self.disk.list(self.path) if entry.name.endswith((".idx", ".jif", ".qi", ".qs")))
+        return not self.is_named and not any(entry.size_bytes for entry in files)
 
     def entries(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         """All entries by sequence number, acknowledged ones that are still in the files included."""

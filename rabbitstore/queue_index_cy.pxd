@@ -19,3 +19,6 @@ cdef class QueueIndex:
     cdef public dict _segments
     cdef public bytearray _buffer
     cdef public bint _is_dirty
+
+    cpdef object publish(self, I64 seq_id, bytes msg_id, I64 expiry_us, I64 size, Bool persistent, bytes term)
+    cpdef object acknowledge(self, object seq_ids)

@@ -40,7 +40,7 @@ from .segment_cy import read_segment
 from .settings import IndexSettings
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
 
 
 _PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
@@ -108,7 +108,7 @@ class QueueIndex:
 
     # --- changes
 
-    def publish(self, seq_id: int, msg_id: bytes, expiry_us: int, size: int, persistent: bool, term: bytes | None) -> None:
+    def publish(self, seq_id: I64, msg_id: bytes, expiry_us: I64, size: I64, persistent: Bool, term: bytes | None) -> None:
         """A new message; `term` embeds it."""
         number: I64 = seq_id
         number = number // self._per_segment
@@ -308,6 +308,10 @@ class QueueIndex:
     def unacked(self) -> int:
         """Entries that nobody has acknowledged."""
         return sum(segment.unacked for segment in self._segments.values())
+
+    def unacked_by_segment(self) -> dict[int, int]:
+        """The same by segment number, without those that have none."""
+        return {number: segment.unacked for number, segment in self._segments.items() if segment.unacked}
 
     # --- opening and closing
 

@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
 
 HALF_LIFE_S = 5.0
 OPERATIONS_PER_UPDATE = 100
@@ -27,7 +27,7 @@ class Rates:
         self._published = self._fetched = self._pending = self._acked = 0
         self.ingress = self.egress = self.fetched = self.acked = 0.0
 
-    def count(self, published: int, fetched: int, pending: int, acked: int) -> bool:
+    def count(self, published: I64, fetched: I64, pending: I64, acked: I64) -> Bool:
         """Note what happened; whether it is time for `update`."""
         self._published += published
         self._fetched += fetched

@@ -14,6 +14,7 @@ from .layout import (
     RECORD_SIZE_BYTES,
 )
 from .problems import Problem
+from .scan_cy import frame
 from .terms import VERSION as TERM_VERSION
 
 TERM_AT = RECORD_HEAD.size  # in a record
@@ -46,24 +47,15 @@ def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | 
 
     A record without the mark is skipped; `valid_end` goes on behind it only when a good record follows, as in RabbitMQ.
     """
-    found: list[Record] = []
-    problems = [] if problems is None else problems
-    at = valid_end = 0
-    size_bytes = len(data)
-    while size_bytes - at >= RECORD_MIN:
-        size, msg_id = RECORD_HEAD.unpack_from(data, at)
-        total = size + RECORD_OVERHEAD
-        if size < MSG_ID_SIZE or total > size_bytes - at:
-            break
-        if data[at + total - 1] == RECORD_END_MARK:
-            found.append(Record(msg_id, at, total))
-            valid_end = at + total
-        else:
-            problems.append(Problem(file, at + total - 1, "record_without_end_mark", "255", str(data[at + total - 1])))
-        at += total
-    if at < size_bytes:
-        problems.append(Problem(file, at, "torn_record", "a record", f"{size_bytes - at} bytes that are none"))
-    return Scan(found, valid_end, at)
+    rows: list[tuple[bytes, int, int]] = []
+    unmarked: list[int] = []
+    view = memoryview(data)
+    valid_end, at = frame(view, rows, unmarked)
+    if problems is not None:
+        problems += (Problem(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
+        if at < len(view):
+            problems.append(Problem(file, at, "torn_record", "a record", f"{len(view) - at} bytes that are none"))
+    return Scan(list(map(Record._make, rows)), valid_end, at)
 
 
 def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from storageio import REAL_DISK, Disk, Mode, replace_file
 
 from . import layout
-from .check import Checked, verify
+from .check import Checked, Progress, verify
+from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
 from .folder import VhostFolder, guess_segment_entries
 from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
-from .opening import CLEAN_FILES
-from .own_files import LOCK_NAME, delete_clean
+from .own_files import LOCK_NAME
 from .paths import read_all
 from .problems import Problem
 from .queue_folder import QueueFolder
@@ -74,9 +74,9 @@ class Plan:
         return {"plan": plan, "applied": self.applied}
 
 
-def plan_recovery(path: str, disk: Disk = REAL_DISK) -> Plan:
-    """Look, change nothing."""
-    checked = verify(path, disk)
+def plan_recovery(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) -> Plan:
+    """Look, change nothing; `progress` as `verify` calls it."""
+    checked = verify(path, disk, progress)
     found = Plan(path, problems=checked.problems)
     found.records_dropped = len(checked.lost)
     found.records_kept = checked.messages - len(checked.lost)
@@ -103,14 +103,13 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
     return Action(step, file, kind)
 
 
-def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True) -> None:
-    """Do it, holding the folder's lock."""
+def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True, progress: Progress | None = None) -> None:
+    """Do it, holding the folder's lock; `progress` as `verify` calls it, for the look at the folder that comes first."""
     path = found.path
     disk.make_folder(f"{path}/{layout.OWN_FOLDER}")
     lock = disk.lock(f"{path}/{layout.OWN_FOLDER}/{LOCK_NAME}")
     try:
-        checked = verify(path, disk)
-        delete_clean(disk, path)
+        checked = verify(path, disk, progress)
         for action in found.actions:
             if keep_backup:
                 _keep_cut(disk, path, action)

@@ -23,6 +23,7 @@ class StoreSettings:
     collect_above_files: int = 2
     file_garbage_fraction: float | None = None
     open_files_max: int = 64
+    client_credit: tuple[int, int] = (4000, 800)  # of a queue towards the store: {initial, more_after}, see `credit`
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,5 @@ class RabbitSettings:
     flush_interval_ms: int = 25
     memory_limit_bytes: int = 256 * 1024 * 1024  # of message bodies and positions held in memory, over all queues
     io_batch_size: int = 4096  # betas are pushed to delta in batches of at least this many
-    publisher_credit: int = 4000  # messages a publisher may be ahead of the store
-    publisher_credit_more: int = 800  # granted back in portions of this many
+    publisher_credit: tuple[int, int] = (400, 200)  # of a publisher towards its queues: {initial, more_after}
     background: bool = True  # flush and collect on a thread of our own

@@ -17,8 +17,9 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
+from storageio import Disk, DiskError, File, Map, Mode, StoreClosed, StoreCorrupt, StoreReadOnly
 
+from .credit import Credit
 from .errors import StoreBroken
 from .flying_cy import Flying
 from .layout import RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
@@ -45,6 +46,8 @@ class StoreClient:
         """Made by `SharedStore.client`."""
         self.store = store
         self.flying = Flying()
+        self.credit = Credit(*store.settings.client_credit)
+        self.is_dying = False
         self.on_disk = on_disk
         self.waiting: list[bytes] = []  # written, not yet synced
 
@@ -67,6 +70,10 @@ class StoreClient:
     def contains(self, msg_id: bytes) -> bool:
         """Whether the store has it."""
         return self.store.contains(msg_id)
+
+    def die(self) -> None:
+        """The user is gone: writes of it that the owner meets from now on are ignored, since nobody would ever remove them."""
+        self.store.client_dies(self)
 
 
 class SharedStore:
@@ -111,6 +118,8 @@ class SharedStore:
         sent: Size = 0
         with self.lock:
             self._check_usable()
+            if client.is_dying:
+                raise StoreClosed(f"{self.folder}: the client is dead")
             cache: dict[bytes, bytes] = self._cache
             try:
                 for msg_id, term in batch:
@@ -121,6 +130,7 @@ class SharedStore:
                     cache[msg_id] = term
                     sent += 1
             finally:
+                client.credit.sent(sent)
                 self._mailbox.append((client, batch[:sent], None))
 
     def client_remove(self, client: StoreClient, msg_ids: Iterable[bytes]) -> None:
@@ -139,6 +149,11 @@ class SharedStore:
                     sent += 1
             finally:
                 self._mailbox.append((client, None, batch[:sent]))
+
+    def client_dies(self, client: StoreClient) -> None:
+        """Its writes that wait in the mailbox count for nothing; its removes are of what was stored, and count."""
+        with self.lock:
+            client.is_dying = True
 
     def contains(self, msg_id: bytes) -> bool:
         """After all that was sent before."""
@@ -250,6 +265,10 @@ class SharedStore:
         counts: dict[bytes, int] = client.flying.counts
         locations: dict[bytes, Location] = self.locations
         waiting: list[bytes] = client.waiting
+        client.credit.handled(len(messages))
+        if client.is_dying:
+            self._ignore(client, messages)
+            return
         for msg_id, term in messages:
             if counts.get(msg_id) == 1:
                 del counts[msg_id]
@@ -264,6 +283,13 @@ class SharedStore:
             waiting.append(msg_id)
         self._settle_sizes()
         self._to_confirm.add(client)
+
+    def _ignore(self, client: StoreClient, messages: list[tuple[bytes, bytes]]) -> None:
+        """Writes of a dead client: as if they had never been sent."""
+        for msg_id, _term in messages:
+            client.flying.arrived(msg_id, 1)
+            if msg_id not in self.locations:
+                self._cache.pop(msg_id, None)
 
     def _meet_removes(self, client: StoreClient, msg_ids: list[bytes]) -> None:
         for msg_id in msg_ids:

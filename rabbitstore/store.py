@@ -24,20 +24,23 @@ from storageio import (
 
 from . import layout
 from . import properties as blocks
+from .clean_stop import write_clean_stop
 from .collector import collect_one
 from .consumer import Consumer
 from .content import Content, encode_content, new_msg_id
-from .errors import UnknownQueue
+from .credit import Credit
+from .errors import PartlyPublished, UnknownQueue
 from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
 from .housekeeper import Housekeeper, balance_memory
 from .live_queue import Delivery, LiveQueue, Outgoing
 from .opening import LoadedPart, Opened, create_folder, make_index, open_for_writing
-from .own_files import LOCK_NAME, QueueOptions, write_clean, write_options
+from .own_files import LOCK_NAME, QueueOptions, write_options
 from .problems import Problem
 from .publisher import Publisher
 from .queue_index_cy import QueueIndex
 from .settings import RabbitSettings
 from .stored_message import StoredMessage
+from .tables import RecoveryRow
 from .variable_queue_cy import DEFAULT, LAZY, VariableQueue
 
 _open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
@@ -141,9 +144,8 @@ class RabbitStore:
         for priority in range(options.max_priority + 1):
             part = loaded.get(priority)
             if part is None:
-                parts.append(self._variable(self._new_index(name, options, priority), options, None))
-            else:
-                parts.append(self._variable(part.index, options, part.next_deliver_seq_id))
+                part = LoadedPart(name, priority, self._new_index(name, options, priority))
+            parts.append(self._variable(part, options))
         return LiveQueue(name, options, parts, self.disk.now_ms)
 
     def _new_index(self, name: str, options: QueueOptions, priority: int) -> QueueIndex:
@@ -151,17 +153,18 @@ class RabbitStore:
         number = priority if options.max_priority else None
         return make_index(self.disk, self.path, opened.vhost, name, number, opened.index_settings)
 
-    def _variable(self, index: QueueIndex, options: QueueOptions, next_deliver_seq_id: int | None) -> VariableQueue:
+    def _variable(self, part: LoadedPart, options: QueueOptions) -> VariableQueue:
         opened = self._writable()
         return VariableQueue(
-            index,
+            part.index,
             opened.persistent.client(),
             opened.transient.client(),
             self.settings,
             self.disk.now_ms,
             mode=options.mode,
             durable=options.durable,
-            next_deliver_seq_id=next_deliver_seq_id,
+            next_deliver_seq_id=part.next_deliver_seq_id,
+            persistent=(part.persistent_count, part.persistent_bytes),
             wants_confirms=False,
         )
 
@@ -300,22 +303,25 @@ class RabbitStore:
     def publish_content(
         self, targets: Iterable[LiveQueue], content: Content, *, priority: int = 0, ttl_ms: int | None = None
     ) -> None:
-        """Put a ready message into queues; its id must be new to each of them."""
+        """Put a ready message into queues; its id must be new to each of them.
+
+        A queue that cannot take it does not keep it from the others: `PartlyPublished` then says which have it.  With one
+        target the error is that queue's own.
+        """
         below = self._writable().index_settings.embed_below
         size = len(content.body)
         embedded = size < below and size + len(content.properties_bin) < below
         message = Outgoing(content.msg_id, encode_content(content), size, content.persistent, embedded, priority, ttl_ms)
-        for queue in targets:
-            queue.publish(message)
+        _publish_to_all(list(targets), message, content)
         self._wake()
         self._unbalanced_bytes += len(message.term)
         if self._unbalanced_bytes > self.settings.memory_limit_bytes // 16:
             self.balance_memory()
 
-    def publisher(self, credit: int | None = None) -> Publisher:
-        """A publisher with confirms and flow control."""
+    def publisher(self, credit: tuple[int, int] | None = None) -> Publisher:
+        """A publisher with confirms and flow control; `credit` is (initial, more_after), by default that of the settings."""
         self._writable()
-        return Publisher(self, self.settings.publisher_credit if credit is None else credit)
+        return Publisher(self, Credit(*(credit or self.settings.publisher_credit)))
 
     def get(self, queue: str, *, auto_ack: bool = False) -> Delivery | None:
         """The next message, None when the queue is empty; unacknowledged until `ack` unless `auto_ack`."""
@@ -360,7 +366,10 @@ class RabbitStore:
             self._housekeeper.wake()
 
     def sync(self) -> None:
-        """All that was published, acknowledged or deleted before the call survives a crash afterwards."""
+        """All that was published, acknowledged or deleted before the call survives a crash afterwards.
+
+        When a queue's index fails, the others are synced all the same; the first failure is raised in the end.
+        """
         opened = self._writable()
         with self._sync_lock:
             queues = list(self._queues.values())
@@ -370,11 +379,9 @@ class RabbitStore:
                     waiting.append([part.begin_sync() for part in queue.parts])
             opened.persistent.sync()
             opened.transient.process()
-            for queue, numbers in zip(queues, waiting, strict=True):
-                with queue.lock:
-                    if not queue.is_deleted:
-                        for part, ready in zip(queue.parts, numbers, strict=True):
-                            part.end_sync(ready)
+            failures = [error for pair in zip(queues, waiting, strict=True) for error in _end_sync(*pair)]
+            if failures:
+                raise failures[0]
             self.sync_count += 1
 
     def process(self) -> None:
@@ -432,19 +439,18 @@ class RabbitStore:
 
     def _stop_cleanly(self, opened: Opened) -> None:
         self.sync()
-        terms = {}
+        rows = []
         for queue in self._queues.values():
             with queue.lock:
                 for part in queue.parts:
                     if queue.options.durable:
                         part.index.close()
-                        folder = part.index.folder.rpartition("/")[2]
-                        terms[folder] = part.next_seq_id, part.next_deliver_seq_id
+                        rows.append(_recovery_row(part))
                     else:
                         part.index.delete()
         opened.persistent.close()
         opened.transient.abandon()
-        write_clean(self.disk, self.path, terms)
+        write_clean_stop(self.disk, self.path, opened.persistent, rows)
 
     def abandon(self) -> None:
         """Give everything back as a dying process does: nothing is written."""
@@ -472,6 +478,41 @@ class RabbitStore:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def _end_sync(queue: LiveQueue, waiting: list[list[int]]) -> list[StoreError]:
+    """Sync the indexes of a queue; what failed."""
+    failures: list[StoreError] = []
+    with queue.lock:
+        for part, ready in zip([] if queue.is_deleted else queue.parts, waiting, strict=False):
+            try:
+                part.end_sync(ready)
+            except StoreError as error:
+                failures.append(error)
+    return failures
+
+
+def _publish_to_all(targets: list[LiveQueue], message: Outgoing, content: Content) -> None:
+    published: list[str] = []
+    failed: dict[str, StoreError] = {}
+    for queue in targets:
+        try:
+            queue.publish(message)
+            published.append(queue.name)
+        except StoreError as error:
+            if len(targets) == 1:
+                raise
+            failed[queue.name] = error
+    if failed:
+        raise PartlyPublished(content, published, failed)
+
+
+def _recovery_row(part: VariableQueue) -> RecoveryRow:
+    """What the server notes of a queue at a clean stop.  The reference only has to be the same in all files of one stop."""
+    index = part.index
+    folder = index.folder.rpartition("/")[2]
+    numbers = part.next_seq_id, part.next_deliver_seq_id
+    return RecoveryRow(folder, index.unacked_by_segment(), *numbers, new_msg_id(), part.persistent_count, part.persistent_bytes)
 
 
 def _find(path: str, vhost: str | None, disk: Disk) -> str:

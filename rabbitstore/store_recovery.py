@@ -5,13 +5,16 @@ Reference counts are not on the disk: the caller adds them up from the queues' i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from storageio import Disk, Mode, StoreCorrupt
 
 from .paths import numbers_in, read_all
-from .records import Record, Scan, find_any_record, scan_records
+from .records import find_any_record, scan_records
+from .scan_cy import frame
 from .settings import StoreSettings
 from .shared_store_cy import SharedStore
-from .store_state_cy import FileSummary, Location
+from .store_state_cy import FileSummary, place_records
 
 
 def open_store(
@@ -37,31 +40,39 @@ def open_store(
     return store, counts.keys() - store.locations.keys()
 
 
-def _scan(store: SharedStore, number: int) -> tuple[int, Scan]:
-    """(size of the file, what is in it)."""
+class Framed(NamedTuple):
+    """A file's size, its whole records as (id, offset, total size), and where nothing could be framed any more."""
+
+    size_bytes: int
+    rows: list[tuple[bytes, int, int]]
+    stopped_at: int
+
+
+def _scan(store: SharedStore, number: int) -> Framed:
     file = store.disk.open(store.path(number), Mode.READ)
+    rows: list[tuple[bytes, int, int]] = []
     try:
         size = file.size()
         if size == 0:
-            return 0, Scan([], 0, 0)
+            return Framed(0, rows, 0)
         held = file.map(size, writable=False)
         try:
-            return size, scan_records(held.view, file.path)
+            return Framed(size, rows, frame(held.view, rows, [])[1])
         finally:
             held.close()
     finally:
         file.close()
 
 
-def _refuse_damage(store: SharedStore, scans: dict[int, tuple[int, Scan]], counts: dict[bytes, int]) -> None:
+def _refuse_damage(store: SharedStore, scans: dict[int, Framed], counts: dict[bytes, int]) -> None:
     """`StoreCorrupt` when a referenced message lies behind bytes that no scan passes: opening would lose it.
 
     A torn tail has nothing whole behind it and is no damage.
     """
-    torn = [(number, scan.stopped_at) for number, (size, scan) in scans.items() if scan.stopped_at < size]
+    torn = [(number, scan.stopped_at) for number, scan in scans.items() if scan.stopped_at < scan.size_bytes]
     if not torn:
         return
-    missing = counts.keys() - {record.msg_id for _size, scan in scans.values() for record in scan.records}
+    missing = counts.keys() - {row[0] for scan in scans.values() for row in scan.rows}
     for number, offset in torn:
         rest = read_all(store.disk, store.path(number))[offset:]
         behind = find_any_record(rest, missing)
@@ -71,22 +82,18 @@ def _refuse_damage(store: SharedStore, scans: dict[int, tuple[int, Scan]], count
             raise StoreCorrupt("damage before good records", file=file, offset=offset, expected="a record", found=found)
 
 
-def _load_file(store: SharedStore, number: int, scanned: tuple[int, Scan], counts: dict[bytes, int], *, is_last: bool) -> None:
-    size, scan = scanned
-    known = store.locations
-    chosen = {record.msg_id: record for record in scan.records if record.msg_id in counts and record.msg_id not in known}
+def _load_file(store: SharedStore, number: int, scan: Framed, counts: dict[bytes, int], *, is_last: bool) -> None:
+    valid, end = place_records(scan.rows, counts, store.locations, number)
+    size = scan.size_bytes
     if is_last:
-        size = _cut_behind(store, number, size, chosen)
-    elif not chosen:
+        size = _cut_behind(store, number, size, end)
+    elif not valid:
         store.disk.delete(store.path(number))
         return
-    for record in chosen.values():
-        store.locations[record.msg_id] = Location(counts[record.msg_id], number, record.offset, record.total_size)
-    store.files.add(number, FileSummary(size, sum(record.total_size for record in chosen.values())))
+    store.files.add(number, FileSummary(size, valid))
 
 
-def _cut_behind(store: SharedStore, number: int, size: int, chosen: dict[bytes, Record]) -> int:
-    end = max((record.offset + record.total_size for record in chosen.values()), default=0)
+def _cut_behind(store: SharedStore, number: int, size: int, end: int) -> int:
     if end < size:
         file = store.disk.open(store.path(number), Mode.WRITE)
         try:

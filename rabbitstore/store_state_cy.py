@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH
 
 
 class Location:
@@ -107,6 +107,33 @@ class Files:
         for left, right in zip([None, *numbers], [*numbers, None], strict=True):
             assert left is None or self.by_number[left].right == right
             assert right is None or self.by_number[right].left == left
+
+
+def place_records(
+    rows: list[tuple[bytes, int, int]], counts: dict[bytes, int], locations: dict[bytes, Location], number: int
+) -> tuple[int, int]:
+    """Give each record of file `number` with references its location, unless a file before has the id.
+
+    Of several copies in one file the last counts.  Returns the bytes that are referenced, and where the last of them ends.
+    """
+    valid: I64 = 0
+    end: I64 = 0
+    known: Location | None
+    for msg_id, offset, total in rows:
+        count = counts.get(msg_id)
+        if count is None:
+            continue
+        known = locations.get(msg_id)
+        if known is None:
+            locations[msg_id] = Location(count, number, offset, total)
+        elif known.file == number:
+            valid -= known.total_size
+            known.offset, known.total_size = offset, total
+        else:
+            continue
+        valid += total
+        end = offset + total
+    return valid, end
 
 
 def is_compiled() -> bool:

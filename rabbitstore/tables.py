@@ -1,27 +1,22 @@
-"""The clean-stop files, for reading: `clean.dot`, `*.ets`, `recovery.dets` (format page, section 4)."""
+"""What the clean-stop files say: `clean.dot`, `*.ets`, `recovery.dets` (format page, section 4); read and written."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from struct import Struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 from storageio import StoreCorrupt
 
-from .terms import UNDEFINED, VERSION, Atom, CharList, Term, decode
+from .dets_table import read_dets, write_dets
+from .ets_table import read_ets, write_ets
+from .terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Term, encode
 
-_ETS_HEAD = b"\x01\x02\x03\x04cXM\x0b"
-_CHUNK = Struct(">I4s")
-_CHUNK_MAGIC = b"bWLA"
-_MD5_FROM = 65528  # chunks this long carry 16 bytes of MD5 behind the magic
-_DETS_COOKIE = b"\x00\xab\xcd\xef"
-_DETS_VERSION = 9
-_DETS_OBJECTS_AT = 32
-_DETS_ACTIVE = b"\x12\x34\x56\x78"
-_U32 = Struct(">I")
 _REFS = re.compile(rb"\{client_refs,\[((?:<<[0-9,\s]*>>[,\s]*)*)\]\}\.")
 _REF = re.compile(rb"<<([0-9,\s]*)>>")
+_INDEX_MODULE = "rabbit_msg_store_ets_index"
+_SUMMARY, _SUMMARY_TABLE = Atom("file_summary"), "rabbit_msg_store_file_summary"
+_LOCATION_START = encode((Atom("msg_location"), bytes(16), 0, 0, 0, 0))[: -16 - 4 * 2]  # up to the id
 _MODULE = re.compile(rb"\{index_module,([a-z_]+)\}\.")
 
 
@@ -78,44 +73,10 @@ def read_clean_mark(data: bytes, file: str) -> CleanMark:
     return CleanMark(found, module[1].decode())
 
 
-def read_ets(data: bytes, file: str) -> list[tuple[Term, ...]]:
-    """The rows of a table written by `ets:tab2file`; `StoreCorrupt` when it is torn or its count is wrong."""
-    if data[:8] != _ETS_HEAD:
-        raise StoreCorrupt("not an ets file", file=file, offset=0, expected=_ETS_HEAD, found=data[:8])
-    rows: list[tuple[Term, ...]] = []
-    at = 8
-    is_first = True
-    while at < len(data):
-        term, at = _read_chunk(data, at, file)
-        if isinstance(term, list):
-            return _checked_count(rows, term, file, at)
-        if not isinstance(term, tuple):
-            raise StoreCorrupt("not a row", file=file, offset=at, expected="a tuple", found=type(term).__name__)
-        if not is_first:
-            rows.append(term)
-        is_first = False
-    raise StoreCorrupt("ets file without an end", file=file, offset=at, expected="$end_of_table", found="end of file")
-
-
-def _read_chunk(data: bytes, at: int, file: str) -> tuple[Term, int]:
-    if len(data) - at < _CHUNK.size:
-        raise StoreCorrupt("torn chunk", file=file, offset=at, expected=f"{_CHUNK.size} bytes", found=f"{len(data) - at} bytes")
-    length, magic = _CHUNK.unpack_from(data, at)
-    start = at + _CHUNK.size + (16 if length >= _MD5_FROM else 0)
-    if magic != _CHUNK_MAGIC or length > len(data) - start:
-        raise StoreCorrupt("torn chunk", file=file, offset=at, expected=_CHUNK_MAGIC, found=f"{magic!r}, {length} bytes")
-    chunk = data[start : start + length]
-    if length >= _MD5_FROM and hashlib.md5(chunk, usedforsecurity=False).digest() != data[start - 16 : start]:
-        raise StoreCorrupt("chunk fails its MD5", file=file, offset=at, expected=data[start - 16 : start].hex(), found="other")
-    return decode(chunk, file=file, base=start), start + length
-
-
-def _checked_count(rows: list[tuple[Term, ...]], end: list[Term], file: str, at: int) -> list[tuple[Term, ...]]:
-    options = end[1] if len(end) == 2 and end[0] == Atom("$end_of_table") else None
-    counts = [pair[1] for pair in options if isinstance(pair, tuple) and len(pair) == 2] if isinstance(options, list) else []
-    if counts and counts[0] != len(rows):
-        raise StoreCorrupt("ets file lost rows", file=file, offset=at, expected=counts[0], found=len(rows))
-    return rows
+def write_clean_mark(client_refs: Iterable[bytes]) -> bytes:
+    """The text of `clean.dot`."""
+    refs = ",".join("<<" + ",".join(map(str, ref)) + ">>" for ref in sorted(client_refs))
+    return f"{{client_refs,[{refs}]}}.\n{{index_module,{_INDEX_MODULE}}}.\n".encode()
 
 
 def read_summary(data: bytes, file: str) -> list[SummaryRow]:
@@ -135,6 +96,27 @@ def _rows(rows: list[tuple[Term, ...]], file: str, make: Any) -> Any:
         raise StoreCorrupt("a row of another table", file=file, offset=8, expected=make.__name__, found=str(error)) from error
 
 
+def write_summary(rows: Iterable[SummaryRow]) -> bytes:
+    """The file `file_summary.ets`."""
+    return write_ets(_SUMMARY_TABLE, "ordered_set", 2, [encode(_summary_term(row)) for row in sorted(rows)])
+
+
+def _summary_term(row: SummaryRow) -> Term:
+    left, right = (UNDEFINED if number is None else number for number in (row.left, row.right))
+    locked = TRUE if row.locked else FALSE
+    return _SUMMARY, row.file, row.valid_total_size, left, right, row.file_size, locked, row.readers
+
+
+def write_locations(rows: Iterable[LocationRow]) -> bytes:
+    """The file `msg_store_index.ets`."""
+    return write_ets(_INDEX_MODULE, "set", 2, map(_location_term, rows))
+
+
+def _location_term(row: LocationRow) -> bytes:
+    """As `encode` of the tuple would write it."""
+    return b"".join((_LOCATION_START, row.msg_id, *(encode(number)[1:] for number in row[1:])))
+
+
 def _optional(value: Any) -> int | None:
     return None if value == UNDEFINED else int(value)
 
@@ -149,24 +131,6 @@ def _location_row(name: Any, msg_id: Any, ref_count: Any, number: Any, offset: A
     if name != "msg_location" or len(msg_id) != 16:
         raise ValueError(name)
     return LocationRow(msg_id, int(ref_count), int(number), int(offset), int(total_size))
-
-
-def read_dets(data: bytes, file: str) -> list[Term]:
-    """The objects of a version-9 DETS table in file order; `StoreCorrupt` when it was not closed."""
-    head = data[4:8], data[8:12], data[16:20]
-    expected = _DETS_COOKIE, _U32.pack(1), _U32.pack(_DETS_VERSION)
-    if head != expected:
-        raise StoreCorrupt("not a closed dets file", file=file, offset=4, expected=expected, found=head)
-    found = []
-    at = data.find(_DETS_ACTIVE, _DETS_OBJECTS_AT)
-    while at >= 0:
-        start = at + 8
-        length = _U32.unpack_from(data, at + 4)[0] - 4 if start <= len(data) else -1  # it counts itself
-        if 0 < length <= len(data) - start and data[start] == VERSION:
-            found.append(decode(data[start : start + length], file=file, base=start))
-            at = start + length
-        at = data.find(_DETS_ACTIVE, at + 1 if at < start else at)
-    return found
 
 
 def read_recovery(data: bytes, file: str) -> dict[str, RecoveryRow]:
@@ -199,3 +163,21 @@ def _recovery_row(folder: Any, terms: Any) -> RecoveryRow:
         int(known["persistent_count"]),
         int(known["persistent_bytes"]),
     )
+
+
+def write_recovery(rows: Iterable[RecoveryRow]) -> bytes:
+    """The file `recovery.dets` for queues of index version 1."""
+    return write_dets([(CharList(row.folder.encode("latin-1")), _recovery_terms(row)) for row in rows])
+
+
+def _recovery_terms(row: RecoveryRow) -> Term:
+    """In the server's order."""
+    segments: list[Term] = [*sorted(row.segments.items(), reverse=True)]
+    return [
+        (Atom("segments"), segments),
+        (Atom("next_seq_id"), row.next_seq_id),
+        (Atom("next_deliver_seq_id"), row.next_deliver_seq_id),
+        (Atom("persistent_ref"), UNDEFINED if row.persistent_ref is None else row.persistent_ref),
+        (Atom("persistent_count"), row.persistent_count),
+        (Atom("persistent_bytes"), row.persistent_bytes),
+    ]

@@ -34,7 +34,7 @@ from .settings import RabbitSettings
 from .shared_store_cy import StoreClient
 
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH
+    from storebytes._bytes_cy import I64, SOURCE_HASH
 
 
 DEFAULT, LAZY = "default", "lazy"
@@ -55,6 +55,8 @@ class VariableQueue:
         "next_deliver_seq_id",
         "next_seq_id",
         "now_ms",
+        "persistent_bytes",
+        "persistent_count",
         "persistent_store",
         "q1",
         "q2",
@@ -82,10 +84,12 @@ class VariableQueue:
         mode: str = DEFAULT,
         durable: bool = True,
         next_deliver_seq_id: int | None = None,
+        persistent: tuple[int, int] = (0, 0),
         wants_confirms: bool = True,
     ) -> None:
         """Go on with what the loaded `index` has; without `next_deliver_seq_id` all of it counts as redelivered.
 
+        `persistent` counts the persistent messages in the index and the bytes of their bodies.
         With `wants_confirms` somebody calls `take_confirmed` now and then.
         """
         self.index = index
@@ -107,6 +111,7 @@ class VariableQueue:
         self.ram_bytes = 0  # of terms, pending ones included
         self.target_ram_count = INFINITY
         self.rates = Rates(now_ms())
+        self.persistent_count, self.persistent_bytes = persistent  # unacknowledged ones included
         self.wants_confirms = wants_confirms
         self.unconfirmed: list[int] = []
         self.confirmed: list[int] = []
@@ -168,6 +173,9 @@ class VariableQueue:
         seq_id = self.next_seq_id
         self.next_seq_id = self.index.next_seq_id = seq_id + 1
         message = IndexEntry(seq_id, msg_id, expiry_us, size, persistent and self.durable, term, embedded)
+        if message.persistent:
+            self.persistent_count += 1
+            self.persistent_bytes += size
         if self.wants_confirms:
             (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
@@ -255,6 +263,9 @@ class VariableQueue:
         """Take the messages off the disk."""
         indexed = []
         for message in messages:
+            if message.persistent:
+                self.persistent_count -= 1
+                self.persistent_bytes -= message.size
             if message.in_store:
                 self._client(message).remove((message.msg_id,))
             if message.in_index:
@@ -313,10 +324,12 @@ class VariableQueue:
 
     def _load_delta(self) -> None:
         """Read segments of delta into q3 until one had anything; when delta is used up, q2 joins q3."""
-        delta = self.delta
+        delta, ram, disk = self.delta, self.ram_pending, self.disk_pending
         while delta.count and not self.q3:
             stop = min(self.index.segment_end(delta.start), delta.stop)
-            entries = [entry for entry in self.index.read(delta.start, stop) if not self._is_pending(entry.seq_id)]
+            entries = self.index.read(delta.start, stop)
+            if ram or disk:
+                entries = [entry for entry in entries if entry.seq_id not in ram and entry.seq_id not in disk]
             for entry in entries:
                 entry.in_index = True
                 entry.in_store = not entry.embedded
@@ -339,9 +352,6 @@ class VariableQueue:
         self.length -= count
         file = self.index.folder
         raise StoreCorrupt("index entries are gone", file=file, offset=0, expected=f"{count} more entries", found="none")
-
-    def _is_pending(self, seq_id: int) -> bool:
-        return seq_id in self.ram_pending or seq_id in self.disk_pending
 
     # --- requeue
 
@@ -507,7 +517,7 @@ class VariableQueue:
     def _client(self, message: IndexEntry) -> StoreClient:
         return self.persistent_store if message.persistent else self.transient_store
 
-    def _write(self, message: IndexEntry, *, force: bool) -> None:
+    def _write(self, message: IndexEntry, force: bool) -> None:
         """The message to its store, unless it belongs into the index."""
         if message.embedded or message.in_store or not (force or message.persistent):
             return
@@ -515,7 +525,7 @@ class VariableQueue:
         self._client(message).write(message.msg_id, message.term)
         message.in_store = True
 
-    def _write_index(self, message: IndexEntry, *, force: bool) -> None:
+    def _write_index(self, message: IndexEntry, force: bool) -> None:
         if message.in_index or not (force or message.persistent):
             return
         term = message.term if message.embedded else None
@@ -539,7 +549,7 @@ class VariableQueue:
             self._forget((message,))
             raise
 
-    def _count_term(self, message: IndexEntry, sign: int) -> None:
+    def _count_term(self, message: IndexEntry, sign: I64) -> None:
         if message.term is not None:
             self.ram_count += sign
             self.ram_bytes += sign * len(message.term)

@@ -1,6 +1,8 @@
-"""rabbitstore beside RabbitMQ's own modules, one after the other on this machine; prints a Markdown table.
+"""rabbitstore beside RabbitMQ's own modules, in turn on this machine; prints a Markdown table.
 
-    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages]
+    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages [rounds]]
+
+Rates are medians; a ratio is the median of those of the single rounds, with the least and the greatest.
 
 Needs Debian's rabbitmq-server (tests/interop/rabbitmq/install.sh) and its erlc.
 """
@@ -8,10 +10,12 @@ Needs Debian's rabbitmq-server (tests/interop/rabbitmq/install.sh) and its erlc.
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench import rabbitstore_workloads as ours
@@ -46,11 +50,24 @@ def server_rates(broker: Broker, beams: Path, call: str, folder: Path) -> ours.R
     return {name: float(rate) for name, rate in re.findall(r"\{(\w+),(\d+)\}", text)}
 
 
+def measure(rounds: int, theirs: Callable[[], ours.Rates], mine: Callable[[], ours.Rates]) -> dict[str, str]:
+    """The cells of the table by step; both sides run in turn."""
+    pairs = [(theirs(), mine()) for _ in range(rounds)]
+    cells = {}
+    for step in pairs[0][1]:
+        ratios = sorted(mine[step] / theirs[step] for theirs, mine in pairs)
+        rates = (statistics.median(side[step] for side in column) for column in zip(*pairs, strict=True))
+        rates_text = " | ".join(f"{rate:,.0f}" for rate in rates)
+        cells[step] = f"{rates_text} | {statistics.median(ratios):.1f} ({ratios[0]:.1f} .. {ratios[-1]:.1f})"
+    return cells
+
+
 def main() -> None:
     """Measure and print."""
     if why_not():
         sys.exit(why_not())
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     with tempfile.TemporaryDirectory() as base:
         broker = Broker(Path(base) / "broker")
         command = ["erlc", "-o", base, str(Path(__file__).with_name("modules.erl"))]
@@ -59,10 +76,9 @@ def main() -> None:
         try:
             print("| what | step | RabbitMQ /s | rabbitstore /s | ratio |\n|---|---|---|---|---|")
             for name, call, work in rows(count):
-                theirs = server_rates(broker, Path(base), call, Path(base) / "peer")
-                mine = work(Path(base) / "ours")
-                for step, rate in mine.items():
-                    print(f"| {name} | {step} | {theirs[step]:,.0f} | {rate:,.0f} | {rate / theirs[step]:.1f} |", flush=True)
+                theirs = partial(server_rates, broker, Path(base), call, Path(base) / "peer")
+                for step, cells in measure(rounds, theirs, partial(work, Path(base) / "ours")).items():
+                    print(f"| {name} | {step} | {cells} |", flush=True)
         finally:
             broker.end()
 

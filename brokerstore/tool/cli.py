@@ -175,7 +175,7 @@ def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
     if target.is_rabbit:
         from .rabbit_commands import verify_folder
 
-        return verify_folder(target, as_json)
+        return verify_folder(target, as_json, quiet)
     from .verify import verify_target
 
     return verify_target(target, as_json, quiet, log_only)

@@ -50,7 +50,7 @@ def recover(
     if target.is_rabbit:
         from .rabbit_commands import recover_folder
 
-        return recover_folder(target, as_json, apply=apply, keep_backup=not no_backup)
+        return recover_folder(target, as_json, apply=apply, keep_backup=not no_backup, quiet=quiet)
     from .recover import recover_store
 
     choice = "skip-bad" if skip_bad else "truncate" if truncate else "refuse"

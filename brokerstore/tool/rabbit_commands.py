@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
-from rabbitstore.check import verify
+from rabbitstore.check import size_bytes, verify
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from .export import text_file
-from .output import body_text, emit, emit_json, fields, json_line, say, size_text, table, time_text
+from .output import body_text, emit, emit_json, fields, json_line, progress, say, size_text, table, time_text
 from .target import Target
 from .wanted import RabbitWanted
 
@@ -162,9 +162,11 @@ def _show_whole(message: StoredMessage, told: list[Problem]) -> None:
     fields(shown)
 
 
-def verify_folder(target: Target, as_json: bool) -> int:
+def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
     """Every file and entry; each problem named."""
-    found = verify(_path(target))
+    path = _path(target)
+    with progress("verify", size_bytes(path), wanted=not quiet) as advance:
+        found = verify(path, progress=advance)
     counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
     if as_json:
         problems = [problem._asdict() for problem in found.problems]
@@ -177,11 +179,15 @@ def verify_folder(target: Target, as_json: bool) -> int:
     return CLEAN if found.ok else PROBLEM
 
 
-def recover_folder(target: Target, as_json: bool, *, apply: bool, keep_backup: bool) -> int:
+def recover_folder(
+    target: Target, as_json: bool, *, apply: bool, keep_backup: bool, quiet: bool = False
+) -> int:  # fmt: skip
     """The plan, and with `apply` its execution."""
-    plan = plan_recovery(_path(target))
-    if apply and plan.actions:
-        apply_recovery(plan, keep_backup=keep_backup)
+    path = _path(target)
+    with progress("recover", size_bytes(path) * (1 + apply), wanted=not quiet) as advance:
+        plan = plan_recovery(path, progress=advance)
+        if apply and plan.actions:
+            apply_recovery(plan, keep_backup=keep_backup, progress=advance)
     if as_json:
         emit_json(plan.to_json())
     else:

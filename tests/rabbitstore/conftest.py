@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from storageio.testing import CountingDisk
+
 DATA = Path(__file__).resolve().parent.parent / "data"
 
 
@@ -14,6 +16,13 @@ class Fixture(NamedTuple):
     kind: str
     vhost: Path
     manifest: dict[str, Any]
+
+
+class WhenItWasWritten(CountingDisk):
+    """A disk whose clock stands where it stood when the server's folders were made: some of their messages expire."""
+
+    def now_ms(self) -> int:
+        return 1_795_272_400_000
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore
-from rabbitstore.check import verify
+from rabbitstore import RabbitSettings, RabbitStore, tables
+from rabbitstore.check import size_bytes, verify
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
+
+from .conftest import WhenItWasWritten
 
 QUIET = RabbitSettings(background=False)
 STORE = "msg_store_persistent"
@@ -111,6 +113,43 @@ def damaged_recovery_terms(folder, _manifest):
     patch(path, path.read_bytes().index(b"next_seq_id"), b"next_sec_id")
 
 
+def replace_rows(path, read, write, change):
+    rows = change(read(path.read_bytes(), ""))
+    path.write_bytes(write(rows))
+
+
+def wrong_valid_size(folder, _manifest):
+    path = folder / STORE / "file_summary.ets"
+    change = lambda rows: [rows[0]._replace(valid_total_size=rows[0].valid_total_size - 1), *rows[1:]]  # noqa: E731
+    replace_rows(path, tables.read_summary, tables.write_summary, change)
+
+
+def wrong_neighbour(folder, _manifest):
+    path = folder / STORE / "file_summary.ets"
+    change = lambda rows: [rows[0]._replace(right=4), *rows[1:]]  # noqa: E731
+    replace_rows(path, tables.read_summary, tables.write_summary, change)
+
+
+def location_of_a_live_message_missing(folder, _manifest):
+    path = folder / STORE / "msg_store_index.ets"
+    change = lambda rows: [row for row in rows if row != next(row for row in rows if row.ref_count)]  # noqa: E731
+    replace_rows(path, tables.read_locations, tables.write_locations, change)
+
+
+def terms_of_another_time(folder, _manifest):
+    path = folder / "recovery.dets"
+    change = lambda rows: [row._replace(segments={0: 7}, next_seq_id=1) for row in rows.values()]  # noqa: E731
+    replace_rows(path, tables.read_recovery, tables.write_recovery, change)
+
+
+def mark_of_other_clients(folder, _manifest):
+    (folder / STORE / "clean.dot").write_bytes(tables.write_clean_mark([b"x" * 16]))
+
+
+def torn_recovery_terms(folder, _manifest):
+    cut(folder / "recovery.dets", -30)
+
+
 def unclosed_recovery_terms(folder, _manifest):
     patch(folder / "recovery.dets", 8, bytes(4))
 
@@ -146,6 +185,12 @@ TABLE = [
     (damaged_clean_mark, {"bad_clean_mark"}, 0),
     (damaged_recovery_terms, {"bad_recovery_terms"}, 0),
     (unclosed_recovery_terms, {"bad_recovery_terms"}, 0),
+    (torn_recovery_terms, {"bad_recovery_terms"}, 0),
+    (terms_of_another_time, {"bad_recovery_terms"}, 0),
+    (wrong_valid_size, {"bad_table"}, 0),
+    (wrong_neighbour, {"bad_table"}, 0),
+    (location_of_a_live_message_missing, {"bad_location"}, 0),
+    (mark_of_other_clients, {"bad_clean_mark"}, 0),
     (missing_queue_name, {"bad_queue_name"}, 0),
 ]
 
@@ -191,7 +236,7 @@ def test_named_readable_mended(damaged, kinds, gone):
 @pytest.mark.parametrize("damaged", [bad_term], indirect=True)
 def test_a_damaged_message_does_not_stop_the_queue(damaged):
     """Opened without recovery: the fetch that meets it raises, the next one goes on behind it."""
-    with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
+    with RabbitStore.open(str(damaged), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         total, errors = 0, 0
         for name in store.queue_names():
             while True:
@@ -252,6 +297,14 @@ def test_a_recovery_interrupted_at_every_call_is_run_again(damaged, tmp_path):
         apply_recovery(plan_recovery(str(folder)))
         assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
         shutil.rmtree(folder)
+
+
+def test_progress_adds_up_to_the_bytes_of_the_files(either):
+    """Of both index versions; a plan tells the same."""
+    for look in (verify, plan_recovery):
+        told = []
+        look(str(either.vhost), progress=told.append)
+        assert len(told) > 10 and min(told) >= 0 and sum(told) == size_bytes(str(either.vhost))
 
 
 def test_version_2_damage(fixtures, tmp_path):

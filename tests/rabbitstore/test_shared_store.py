@@ -9,7 +9,7 @@ from rabbitstore.collector import collect
 from rabbitstore.errors import StoreBroken
 from rabbitstore.settings import StoreSettings
 from rabbitstore.store_recovery import open_store
-from storageio import REAL_DISK, DiskError, StoreReadOnly
+from storageio import REAL_DISK, DiskError, StoreClosed, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 
 SMALL = StoreSettings(file_size_limit=4096)
@@ -108,6 +108,29 @@ def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_p
     store.sync()
     assert (told, store.files.total_bytes, len(client.flying)) == ([ident(1), ident(2)], 225, 0)
     assert not store.contains(ident(1)) and store.contains(ident(2))
+    store.close()
+
+
+def test_what_a_dead_client_wrote_is_ignored_when_the_owner_meets_it(tmp_path):
+    """Not stored, not counted beside another's reference; what it removes of the stored is removed; it cannot be used again."""
+    store, _ = open_store(REAL_DISK, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
+    told = []
+    dead, alive = store.client(told.extend), store.client()
+    dead.write_many((ident(number), term(number)) for number in (1, 2))
+    alive.write(ident(2), term(2))
+    store.process()
+    dead.write_many((ident(number), term(number)) for number in (3, 4, 5))
+    alive.write(ident(4), term(4))
+    dead.remove([ident(1), ident(2), ident(5)])
+    dead.die()
+    store.sync()
+    counts = {msg_id: location.ref_count for msg_id, location in store.locations.items() if location.ref_count}
+    assert counts == {ident(2): 1, ident(4): 1}
+    assert (store.read(ident(3)), store.read(ident(4))) == (None, term(4))
+    assert told == [ident(1), ident(2)] and not dead.flying.counts
+    with pytest.raises(StoreClosed):
+        dead.write(ident(6), term(6))
+    store.check()
     store.close()
 
 

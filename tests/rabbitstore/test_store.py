@@ -5,14 +5,20 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue
+from rabbitstore import PartlyPublished, RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue, verify
+from rabbitstore.content import Content
+from rabbitstore.credit import Credit
+from rabbitstore.layout import SEGMENT_HEAD, SEGMENT_MARK
 from rabbitstore.names import vhost_folder_name
 from storageio import DiskError, InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
 from storageio.testing import FailingDisk
+
+from .conftest import WhenItWasWritten
 
 QUIET = RabbitSettings(background=False)
 
@@ -89,12 +95,16 @@ def test_redelivered_flags_after_a_stop(path, is_clean):
 
 
 def test_a_change_by_somebody_else_voids_the_clean_mark(path):
-    """Sizes are compared: a broker that ran in between made the numbers stale."""
+    """An index that no longer has what the terms say makes the numbers stale: nobody knows what was delivered since."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
         store.publish("q", b"0")
+        store.publish("q", b"1")
     index = next(p for p in Path(path).glob("queues/*/0.idx"))
-    index.write_bytes(index.read_bytes() + bytes(2))
+    index.write_bytes(index.read_bytes() + SEGMENT_HEAD.pack(SEGMENT_MARK | 0))
+    assert [problem.kind for problem in verify(path).problems] == ["bad_recovery_terms"]
+    with RabbitStore.open(path, settings=QUIET) as store:
+        assert (store.get("q").body, store.get("q")) == (b"1", None)
     with RabbitStore.open(path, settings=QUIET) as store:
         assert store.get("q").redelivered
 
@@ -176,19 +186,86 @@ def test_a_waiting_consumer_gets_the_message_at_once(path):
         assert [delivery.redelivered for delivery in store.consumer("q")] == [True]
 
 
-def test_publisher_confirms_and_credit(path):
-    """A publisher without credit has the store work; `wait` returns when all is safe."""
-    with RabbitStore.open(path, settings=QUIET) as store:
-        store.declare_queue("q")
-        publisher = store.publisher(credit=10)
-        for number in range(25):
-            assert publisher.publish("q", b"%d" % number) == number + 1
-        assert (publisher.blocked_count, publisher.confirmed) == (2, 0)
-        assert publisher.wait() == 25 == publisher.confirmed
+def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path):
+    """Credit {20, 8} of the queue and {10, 4} of the publisher: blocked after both are spent, unblocked by the store's work."""
+    settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(20, 8)))
+    with RabbitStore.open(path, settings=settings) as store:
+        queue = store.declare_queue("q")
+        publisher = store.publisher(credit=(10, 4))
+        for number in range(19):
+            publisher.publish("q", b"%d" % number * 5000)
+        assert not queue.is_blocked and publisher.has_credit and publisher.credit.unhandled == 0
+        for number in range(19, 25):  # 19 were handled: 16 of them given back, in portions of 4
+            publisher.publish("q", b"%d" % number * 5000)
+        assert queue.is_blocked and publisher.has_credit and publisher.credit.unhandled == 6
+        publisher.publish("q", b"25" * 5000)
+        assert queue.is_blocked and not publisher.has_credit and publisher.blocked_count == 0
+        publisher.publish("q", b"26" * 5000)
+        assert not queue.is_blocked and publisher.has_credit and publisher.blocked_count == 1
+        assert (publisher.confirmed, publisher.wait(), publisher.confirmed) == (0, 27, 27)
         kill(store)
         again = RabbitStore.open(path, settings=QUIET)
-        assert len(drained(again, "q")) == 25
+        assert drained(again, "q") == [b"%d" % number * 5000 for number in range(27)]
         again.close()
+
+
+def test_small_messages_need_no_credit_of_the_message_store(path):
+    """They lie in the index: the queue is never blocked, and gives its publisher credit back at once."""
+    settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(2, 1)))
+    with RabbitStore.open(path, settings=settings) as store:
+        store.declare_queue("q")
+        publisher = store.publisher(credit=(3, 3))
+        for number in range(50):
+            publisher.publish("q", b"%d" % number)
+        assert publisher.blocked_count == 0 and publisher.wait() == 50
+
+
+@pytest.mark.parametrize("credit", [(0, 0), (5, 6), (5, 0)])
+def test_a_credit_that_would_block_for_ever_is_refused(credit):
+    """At least one message, and no more given back than there is."""
+    with pytest.raises(ValueError, match="more_after"):
+        Credit(*credit)
+
+
+def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path):
+    """The error names who has the message and who lacks it; the rest is synced; published again it is stored once."""
+    disk = FailingDisk(1 << 40)
+    store = RabbitStore.open(path, settings=QUIET, disk=disk)
+    for name in "abc":
+        store.declare_queue(name)
+    store.publish("b", b"makes the journal")
+    store.sync()
+    store.publish("b", b"lost")
+    broken = store.queue("b").parts[0].index
+    disk.fail_at = len(disk.calls) + 1
+    with pytest.raises(DiskError):
+        broken.sync()
+    broken.settings = replace(broken.settings, journal_entries_max=0)
+    broken._entries_max = 0
+    with pytest.raises(PartlyPublished) as caught:
+        store.publish(["a", "b", "c"], b"x" * 5000)
+    assert (caught.value.published, list(caught.value.failed)) == (["a", "c"], ["b"])
+    with pytest.raises(StoreReadOnly):
+        store.sync()
+    kill(store)
+    with RabbitStore.open(path, settings=QUIET) as store:
+        assert (drained(store, "a"), drained(store, "c")) == ([b"x" * 5000], [b"x" * 5000])
+        assert drained(store, "b")[0] == b"makes the journal"
+
+
+def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path):
+    """`publish_content` with the content of the error: the same id, one record."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        queues = [store.declare_queue(name) for name in "ab"]
+        gone = store.declare_queue("gone")
+        gone.delete()
+        with pytest.raises(PartlyPublished) as caught:
+            store.publish_content([queues[0], gone], Content("/", "", ("k",), b"\x10\x00\x02", b"x" * 5000, b"i" * 16, True))
+        store.publish_content([queues[1]], caught.value.content)
+        store.sync()
+        assert list(store._opened.persistent.locations) == [b"i" * 16]
+        assert store._opened.persistent.locations[b"i" * 16].ref_count == 2
+        assert drained(store, "a") == drained(store, "b") == [b"x" * 5000]
 
 
 def test_memory_limit_and_collector_under_load(path):
@@ -280,17 +357,17 @@ def test_a_servers_folder_is_taken_over(path, clean):
         if queue.get("after_recovery")
     }
     for _ in range(2):
-        with RabbitStore.open(path, "r+", settings=QUIET) as store:
+        with RabbitStore.open(path, "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
             assert store.lost == []
             reader = {}
             for message in store.messages():
                 reader.setdefault(message.queue, []).append(message.properties["message_id"])
             assert reader == {name: [row[0] for row in rows] for name, rows in truth.items()}
-    with RabbitStore.open(path, "r+", settings=QUIET) as store:
+    with RabbitStore.open(path, "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         for name, rows in truth.items():
             found = [(d.properties["message_id"], d.redelivered) for d in iter(lambda n=name: store.get(n), None)]
             assert found == rows
-    assert not list(Path(path).rglob("clean.dot"))
+    assert verify(path).ok
 
 
 def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
@@ -381,7 +458,7 @@ def test_many_threads_publish_and_consume(path):
 
         def publish(number):
             try:
-                publisher = store.publisher(credit=50)
+                publisher = store.publisher(credit=(50, 20))
                 for count in range(400):
                     publisher.publish("q", b"%d:%d:" % (number, count) + b"x" * (count % 7 * 1000))
                 publisher.wait()

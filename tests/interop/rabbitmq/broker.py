@@ -98,6 +98,10 @@ class Broker:
         self._process.wait(_PATIENCE_S)
         self._process = None
 
+    def log(self) -> str:
+        """All that the node has told."""
+        return "".join(path.read_text(errors="replace") for path in sorted((self.base / "log").glob("*.log")))
+
     def end(self) -> None:
         """Leave nothing behind: neither the node nor its port mapper."""
         if self._process is not None and self._process.poll() is None:

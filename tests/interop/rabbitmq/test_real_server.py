@@ -213,3 +213,56 @@ def test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped(broker):
     delivered = drain(QUEUES)
     assert {name: [row[:2] for row in rows] for name, rows in delivered.items()} == expected
     broker.stop()
+
+
+def test_the_server_starts_on_our_clean_stop_without_a_rebuild(broker):
+    """Its log tells of no index rebuilt; delivered before is redelivered, the rest is not; its own next stop is clean too."""
+    broker.start()
+    declare(QUEUES)
+    declare(["q.prio"], q_prio={"x-max-priority": 3})
+    broker.stop()
+    shutil.rmtree(broker.vhost)
+    expected = {name: [] for name in [*QUEUES, "q.prio"]}
+    with RabbitStore.open(str(broker.vhost), settings=QUIET) as store:
+        for name in expected:
+            store.declare_queue(name, max_priority=3 if name == "q.prio" else 0)
+        _publish_ours(store, expected)
+        for name in QUEUES[:-1]:
+            for number in range(30):
+                delivery = store.get(name)
+                if number % 3 == 0:
+                    store.ack(delivery)
+        store.collect()
+    told_before = len(broker.log())
+    broker.start()
+    delivered = drain(expected)
+    said = broker.log()[told_before:]
+    assert "ebuilding" not in said and "dets" not in said, said
+    for name in QUEUES[:-1]:
+        rows = expected[name]
+        held = [(*row, True) for number, row in enumerate(rows[:30]) if number % 3]
+        assert delivered[name] == held + [(*row, False) for row in rows[30:]], name
+    assert delivered["q.torn"] == [(*row, False) for row in expected["q.torn"]]
+    assert delivered["q.prio"] == [(*row, False) for row in expected["q.prio"][::-1]]
+    broker.stop()
+    with RabbitStore.open(str(broker.vhost), "r") as store:
+        folder = store.folder()
+        assert folder.is_clean and not list(folder.messages()) and not folder.problems
+
+
+def _publish_ours(store, expected):
+    """Embedded, stored and fanned out; transient ones between them; one of each priority."""
+    for number in range(400):
+        for name in ("q.small", "q.large", "q.deep", "q.holes"):
+            data = body(name, number, (10, 4095, 4096, 9000)[number % 4])
+            store.publish(name, data, properties={"message_id": f"m{number}"})
+            expected[name].append((f"m{number}", hashlib.sha256(data).hexdigest()))
+        store.publish("q.torn", b"gone after a stop", persistent=False)
+        data = body("q.torn", number, 500)
+        store.publish(["q.torn", "q.fan1", "q.fan2", "q.fan3"], data * 20, properties={"message_id": f"f{number}"})
+        for name in ("q.torn", "q.fan1", "q.fan2", "q.fan3"):
+            expected[name].append((f"f{number}", hashlib.sha256(data * 20).hexdigest()))
+    for priority in range(4):
+        data = body("q.prio", priority, 5000)
+        store.publish("q.prio", data, properties={"message_id": f"p{priority}", "priority": priority})
+        expected["q.prio"].append((f"p{priority}", hashlib.sha256(data).hexdigest()))

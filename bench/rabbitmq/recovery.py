@@ -1,0 +1,94 @@
+"""How long a folder takes to open after a kill: the server's own recovery and ours, on the same files, in turn.
+
+    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.recovery [rounds]
+
+The server's time is taken from its log: from the line that the message stores of the virtual host start to the one that
+the queues are recovered.  Ours is `RabbitStore.open`, until every message can be fetched.  Both find the page cache warm.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+from rabbitstore import RabbitSettings, RabbitStore
+from tests.interop.rabbitmq.broker import Broker, why_not
+from tests.interop.rabbitmq.test_real_server import declare
+
+CASES = (("stored", 125_000, 8192), ("embedded", 1_000_000, 1024))
+QUEUE = "bench.recovery"
+START = re.compile(r"^(\S+ \S+?)\+00:00 .*(?:Running boot step recovery|Starting message stores for vhost)", re.MULTILINE)
+STOP = re.compile(r"^(\S+ \S+?)\+00:00 .*Recovering 1 queues of type rabbit_classic_queue took", re.MULTILINE)
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def server_seconds(broker: Broker) -> float:
+    """Start it, wait for the line of its log, kill it."""
+    known = len(STOP.findall(broker.log()))
+    broker.start()
+    while len(STOP.findall(log := broker.log())) == known:
+        time.sleep(0.2)
+    broker.kill()
+    stop = STOP.findall(log)[-1]
+    start = [moment for moment in START.findall(log) if moment <= stop][-1]
+    return _moment(stop) - _moment(start)
+
+
+def fill(path: Path, count: int, size: int) -> None:
+    """One lazy queue of persistent messages, left as a kill leaves it."""
+    store = RabbitStore.open(str(path), settings=RabbitSettings(memory_limit_bytes=64 << 20))
+    store.declare_queue(QUEUE, mode="lazy")
+    body = b"x" * size
+    for _ in range(count):
+        store.publish(QUEUE, body)
+    store.sync()
+    store.abandon()
+
+
+def our_seconds(path: Path, count: int) -> float:
+    """Open, look at the number of messages, die."""
+    begin = time.perf_counter()
+    store = RabbitStore.open(str(path), "r+", settings=RabbitSettings(background=False))
+    taken = time.perf_counter() - begin
+    assert len(store.queue(QUEUE)) == count
+    store.abandon()
+    return taken
+
+
+def main() -> None:
+    """Measure and print."""
+    if why_not():
+        sys.exit(why_not())
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    print("| backlog | RabbitMQ s | rabbitstore s | ratio: median (least .. greatest) |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as base:
+        broker = Broker(Path(base) / "broker")
+        try:
+            broker.start()
+            declare([QUEUE], bench_recovery={"x-queue-mode": "lazy"})
+            broker.stop()
+            for name, count, size in CASES:
+                shutil.rmtree(broker.vhost)
+                fill(broker.vhost, count, size)
+                pairs = []
+                for _ in range(rounds):
+                    pairs.append((server_seconds(broker), our_seconds(broker.vhost, count)))
+                ratios = sorted(theirs / mine for theirs, mine in pairs)
+                theirs, mine = (statistics.median(column) for column in zip(*pairs, strict=True))
+                spread = f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} .. {ratios[-1]:.1f})"
+                print(f"| {name}, {count:,} x {size} B | {theirs:.2f} | {mine:.2f} | {spread} |", flush=True)
+        finally:
+            broker.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A clean stop, as the server leaves it: tables of the persistent store, terms of every queue, and the mark, written last.
+
+The server trusts the tables only if the mark is there and names the same clients as the terms; so until the mark is
+on the disk under its name the folder counts as not cleanly stopped, and whoever opens it deletes the mark first.
+"""
+
+from __future__ import annotations
+
+from storageio import Disk, replace_file
+
+from . import layout, tables
+from .shared_store_cy import SharedStore
+from .tables import LocationRow, RecoveryRow, SummaryRow
+
+_STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
+MARKS = tuple(f"{store}/{layout.CLEAN_NAME}" for store in _STORES)
+CLEAN_FILES = (
+    *MARKS,
+    layout.RECOVERY_NAME,
+    *(f"{store}/{name}" for store in _STORES for name in (layout.SUMMARY_NAME, layout.LOCATIONS_NAME)),
+)
+
+
+def write_clean_stop(disk: Disk, path: str, store: SharedStore, rows: list[RecoveryRow]) -> None:
+    """The last writes of a clean stop; everything the files tell of is on the disk already."""
+    refs = [row.persistent_ref for row in rows if row.persistent_ref is not None]
+    replace_file(disk, f"{store.folder}/{layout.SUMMARY_NAME}", tables.write_summary(_summary_rows(store)))
+    replace_file(disk, f"{store.folder}/{layout.LOCATIONS_NAME}", tables.write_locations(_location_rows(store)))
+    replace_file(disk, f"{path}/{layout.RECOVERY_NAME}", tables.write_recovery(rows))
+    replace_file(disk, f"{store.folder}/{layout.CLEAN_NAME}", tables.write_clean_mark(refs))
+
+
+def _summary_rows(store: SharedStore) -> list[SummaryRow]:
+    rows = ((number, store.files[number]) for number in store.files)
+    return [SummaryRow(number, file.valid_total_size, file.left, file.right, file.file_size, False, 0) for number, file in rows]
+
+
+def _location_rows(store: SharedStore) -> list[LocationRow]:
+    """Those of count 0 too: a later write of the same id may revive them."""
+    places = store.locations.items()
+    return [LocationRow(msg_id, place.ref_count, place.file, place.offset, place.total_size) for msg_id, place in places]
+
+
+def delete_clean_stop(disk: Disk, path: str) -> None:
+    """From the deletion of the mark on the folder counts as not cleanly stopped."""
+    for group in (MARKS, CLEAN_FILES):
+        gone = [name for name in group if disk.stat(f"{path}/{name}") is not None]
+        for name in gone:
+            disk.delete(f"{path}/{name}")
+        for folder in sorted({f"{path}/{name}".rpartition("/")[0] for name in gone}):
+            disk.sync_folder(folder)
