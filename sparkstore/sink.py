@@ -21,7 +21,7 @@ from brokerstore.identify import FolderKind, identify, is_folder
 from storageio import REAL_DISK, Disk, Mode, StoreError, UnknownStore, random_bytes
 
 from .commit import abort_batch, commit_batch
-from .options import BadOption
+from .errors import BadOption
 from .sink_columns import Encoder, check_columns
 from .sink_options import SinkOptions, check_sink_id, local_path, parse_sink_options
 from .staging import Part, PartWriter

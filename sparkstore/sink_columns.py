@@ -29,7 +29,7 @@ from messagestore.message_store import topic_problem
 from storageio import InvalidMessage, StoreError
 from storebytes.java_hash import java_hash_code
 
-from .schema import UnknownColumn
+from .errors import UnknownColumn
 from .sink_options import SINK_ID_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ ROWS = "SINK_ROWS"  # how many messages a batch has; on its last one
 CHECKSUM = "__CRC32#"
 # A broker would hold such a message back and store it under another topic.
 DELAYS = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+_SAID = DELAYS | {"KEYS", "TAGS", ROWS, CHECKSUM, UNIQUE_KEY}
 _NUMBER_SIZE = 20  # digits of the largest
 OWN_SIZE_MAX = len(UNIQUE_KEY) + 1 + SINK_ID_SIZE_MAX + 2 * (1 + _NUMBER_SIZE) + 1 + len(ROWS) + 1 + _NUMBER_SIZE + 1
 PROPERTIES_ROOM = PROPERTIES_SIZE_MAX - OWN_SIZE_MAX - CRC_SIZE
@@ -108,10 +109,11 @@ class Encoder:
 
         given = dict(zip(batch.schema.names, batch.columns, strict=True))
         topics = self._topics(given, batch.num_rows)
-        properties, key_hashes = self._properties(given, topics)
+        queue_ids = self._queue_ids(given, batch.num_rows)
+        properties, key_hashes = self._properties(given, topics, queue_ids)
         columns: dict[str, Any] = {
             "topic": pa.array(topics, pa.string()),
-            "queue_id": self._queue_ids(given, batch.num_rows),
+            "queue_id": pa.array(queue_ids, pa.int32()),
             "key_hash": pa.array(key_hashes, pa.int32()),
             "body": self._bodies(given["body"]),
             "properties": pa.array(properties, pa.binary()),
@@ -150,16 +152,14 @@ class Encoder:
             raise self._refuse(row, f"body of {longest} bytes; at most {self._body_size_max} (option maxMessageSize)")
         return found
 
-    def _queue_ids(self, given: dict[str, Any], rows: int) -> Any:
-        import pyarrow as pa  # 150 ms
-
+    def _queue_ids(self, given: dict[str, Any], rows: int) -> list[int]:
         if "queue_id" not in given:
-            return pa.array([NO_QUEUE] * rows, pa.int32())
-        found = given["queue_id"].fill_null(NO_QUEUE).to_pylist()
+            return [NO_QUEUE] * rows
+        found: list[int] = given["queue_id"].fill_null(NO_QUEUE).to_pylist()
         for row, queue_id in enumerate(found):
             if not NO_QUEUE <= queue_id < QUEUES_MAX:
                 raise self._refuse(row, f"queue_id {queue_id}: 0 to {QUEUES_MAX - 1}, or -1 for any")
-        return pa.array(found, pa.int32())
+        return found
 
     def _numbers(self, given: dict[str, Any], name: str, bits: int, rows: int) -> Any:
         """A field of the record; null is 0.  A record that belongs to a transaction is the broker's to write."""
@@ -191,8 +191,10 @@ class Encoder:
 
     # Properties
 
-    def _properties(self, given: dict[str, Any], topics: list[str]) -> tuple[list[bytes], list[int | None]]:
-        """Each row's properties string without the sink's own, and the hash of its first key."""
+    def _properties(
+        self, given: dict[str, Any], topics: list[str], queue_ids: list[int]
+    ) -> tuple[list[bytes], list[int | None]]:
+        """Each row's properties string without the sink's own, and the hash of its first key where that chooses the queue."""
         encoded: list[bytes] = []
         hashes: list[int | None] = []
         for row, (topic, keys, tags, pairs) in enumerate(_rows(given, topics)):
@@ -204,15 +206,19 @@ class Encoder:
             except (InvalidMessage, TypeError) as error:
                 raise self._refuse(row, error) from error
             encoded.append(text)
-            first = keys[0] if keys else _first_word(pairs)
+            first = None if queue_ids[row] != NO_QUEUE else keys[0] if keys else _first_word(pairs)
             hashes.append(None if first is None else java_hash_code(first) & 0x7FFFFFFF)
         return encoded, hashes
 
 
-def _rows(given: dict[str, Any], topics: list[str]) -> Iterator[tuple[str, list[str] | None, str | None, dict[str, str] | None]]:
+def _rows(
+    given: dict[str, Any], topics: list[str]
+) -> Iterator[tuple[str, list[str] | None, str | None, dict[str, str] | None]]:
     """(topic, keys, tags, other properties) of each row."""
     rows = len(topics)
-    keys, tags, pairs = ([None] * rows if name not in given else given[name].to_pylist() for name in ("keys", "tags", "properties"))
+    keys, tags, pairs = (
+        [None] * rows if name not in given else given[name].to_pylist() for name in ("keys", "tags", "properties")
+    )
     for topic, words, tag, found in zip(topics, keys, tags, pairs, strict=True):
         listed = [word for word in words.split(" ") if word] if isinstance(words, str) else words
         if not found:
@@ -222,7 +228,9 @@ def _rows(given: dict[str, Any], topics: list[str]) -> Iterator[tuple[str, list[
 
 
 def _without_own(pairs: dict[str, str], has_keys: bool, has_tags: bool) -> dict[str, str]:
-    """What a message brings along of what the sink, or a column, says."""
+    """What a message brings along, but for what the sink, or a column, says."""
+    if _SAID.isdisjoint(pairs):
+        return pairs
     for name, is_said in (("KEYS", has_keys), ("TAGS", has_tags), (ROWS, True), (CHECKSUM, True)):
         if is_said:
             pairs.pop(name, None)
@@ -236,5 +244,5 @@ def _without_own(pairs: dict[str, str], has_keys: bool, has_tags: bool) -> dict[
 
 
 def _first_word(pairs: dict[str, str] | None) -> str | None:
-    words = (pairs or {}).get("KEYS", "").split()
+    words = pairs["KEYS"].split() if pairs and "KEYS" in pairs else None
     return words[0] if words else None

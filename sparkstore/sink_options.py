@@ -23,7 +23,8 @@ from typing import Any
 
 from messagestore import StoreConfig
 
-from .options import BadOption, size_of
+from .errors import BadOption
+from .options import size_of
 
 OWN = ("path", "topic", "queues", "sinkId", "batchId")
 SIZES = {

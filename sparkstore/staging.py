@@ -98,9 +98,7 @@ class PartWriter:
         finally:
             target.file.close()
         self._disk.sync_folder(self._folder)
-        return Part(
-            self._partition, self._name, self._rows, target.size_bytes, target.crc, tuple(self._topics), self._largest
-        )
+        return Part(self._partition, self._name, self._rows, target.size_bytes, target.crc, tuple(self._topics), self._largest)
 
     def discard(self) -> None:
         """Take away what is there."""
