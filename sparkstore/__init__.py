@@ -11,15 +11,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .schema import UnknownColumn, arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
+    from .errors import BadOption, DataLost, UnknownColumn
+    from .reading import read_messages, read_meta, read_rabbit
+    from .schema import arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
 
 _WHERE: dict[str, str] = {
-    **dict.fromkeys(
-        ("UnknownColumn", "arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"), "schema"
-    ),
+    **dict.fromkeys(("BadOption", "DataLost", "UnknownColumn"), "errors"),
+    **dict.fromkeys(("arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"), "schema"),
+    **dict.fromkeys(("read_messages", "read_meta", "read_rabbit"), "reading"),
 }
 
-__all__ = ["UnknownColumn", "arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"]
+__all__ = [
+    "BadOption",
+    "DataLost",
+    "UnknownColumn",
+    "arrow_schema",
+    "check_schema",
+    "message_schema",
+    "meta_schema",
+    "rabbit_schema",
+    "read_messages",
+    "read_meta",
+    "read_rabbit",
+]
 
 
 def __getattr__(name: str) -> Any:

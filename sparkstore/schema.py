@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from storageio import StoreError
+from .errors import UnknownColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,10 +76,6 @@ PROBLEM_FIELDS: dict[str, str] = {
 META_COLUMNS: tuple[str, ...] = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp_ms")
 
 TEXT_BODY = "string"  # `body` may be asked for as text
-
-
-class UnknownColumn(StoreError, ValueError):
-    """A schema that names a column, or a type of one, that the source does not have."""
 
 
 def message_schema(columns: Iterable[str] | None = None, *, store: bool = False, problem: bool = False) -> StructType:
