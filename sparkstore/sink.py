@@ -131,9 +131,8 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """On the driver, when a task failed for good.  What no task that ended well names is found by the checkpoint."""
-        named = _sink_ids(messages) | {self.options.sink_id or query_of(self.options.checkpoint, self.disk)}
-        for sink_id in named - {None}:
-            assert sink_id is not None
+        told = self.options.sink_id or query_of(self.options.checkpoint, self.disk)
+        for sink_id in _sink_ids(messages) | ({told} if told else set()):
             abort_batch(self.options, sink_id, disk=self.disk)
 
 
@@ -152,7 +151,7 @@ def stage(disk: Disk, options: SinkOptions, sink_id: str, batches: Iterator[pa.R
         raise
 
 
-def _sink_ids(messages: list[WriterCommitMessage | None]) -> set[str | None]:
+def _sink_ids(messages: list[WriterCommitMessage | None]) -> set[str]:
     return {message.sink_id for message in messages if isinstance(message, StagedPart)}
 
 
