@@ -436,13 +436,14 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.spark
-def test_a_wrong_sink_is_named_before_any_task(spark: SparkSession, tmp_path: Path, fixture_store: Any) -> None:
+def test_a_wrong_sink_is_named_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
     """A column, a mode, a folder of RabbitMQ, a folder of other things, a store that is open."""
     write = frame(spark, 10).write.format("brokerstore")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
     commit_rows(options_for(tmp_path / "open"), "job", 0, rows_of(3))
-    rabbit = fixture_store("rabbitmq-clean", own=True).store
+    rabbit = tmp_path / "rabbit"
+    (rabbit / "msg_store_persistent").mkdir(parents=True)
     before = tree(tmp_path)
     other = spark.range(3).selectExpr("'t' topic", "cast('b' as binary) body", "id").write.format("brokerstore")
     assert "takes no column 'id'" in failure_of(lambda: other.mode("append").save(str(tmp_path / "new")))
