@@ -118,6 +118,15 @@ def begun_commits(root: str, disk: Disk = REAL_DISK) -> dict[str, Manifest]:
     return {sink_id: manifest for sink_id, manifest in found.items() if manifest is not None}
 
 
+def finish_commits(options: SinkOptions, *, disk: Disk = REAL_DISK) -> dict[str, Committed]:
+    """End every commit that was begun in a store; what was done, by sink id.
+
+    For a batch job without an id of its own whose driver died in its commit: nobody else comes back for it.
+    """
+    found = begun_commits(options.path, disk)
+    return {sink_id: commit_batch(options, sink_id, batch.batch_id, batch.parts, disk=disk) for sink_id, batch in found.items()}
+
+
 class _Commit:
     """One sink id's writing to an open store."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from messagestore import MessageStore
-from sparkstore.commit import Committed, begun_commits, commit_batch
+from sparkstore.commit import Committed, begun_commits, commit_batch, finish_commits
 from sparkstore.staging import Part
 from storageio import DiskError, StoreError
 from storageio.testing import Call, CountingDisk, FailingDisk
@@ -128,6 +128,7 @@ def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Pa
     assert in_the_middle, "no run died in the middle of its messages"
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
     """SIGKILL before each call of the storage; the next process goes on.  `kill_commit.py` forks one child a call."""
@@ -187,6 +188,15 @@ def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
     third = rows_of(10, start=65)
     assert commit_rows(options_for(begun), SINK, 2, third) == Committed(10, 0)
     assert bodies(begun) == WANTED + [row["body"] for row in third]
+
+
+def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
+    """It can be ended by hand; a second time there is nothing to do."""
+    assert commit_until(begun, _DiesInTheMiddle()) is None
+    assert finish_commits(options_for(begun)) == {SINK: Committed(30, 15)}
+    assert finish_commits(options_for(begun)) == {}
+    assert bodies(begun) == WANTED
+    assert left_behind(begun) == []
 
 
 class _DiesInTheMiddle(CountingDisk):
