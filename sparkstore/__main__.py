@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
 from sparkstore.errors import BadOption, UnknownColumn
-from sparkstore.jobs.stats import BY
+from sparkstore.jobs.statistics import BY
 from sparkstore.plain_errors import JobError
 from storageio import StoreError
 
@@ -75,7 +75,7 @@ def session(asked: argparse.Namespace) -> SparkSession:
 
 def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
     """The report; 1 where something is wrong."""
-    from sparkstore.jobs.audit import audit
+    from sparkstore.jobs.auditing import audit
 
     report = audit(spark, asked.path, tasks=asked.tasks, **_options(asked))
     emit(report.to_json() if asked.json else report.to_text())
@@ -84,7 +84,7 @@ def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
     """Queues and index anew."""
-    from sparkstore.jobs.reindex import ALL, reindex
+    from sparkstore.jobs.reindexing import ALL, reindex
 
     made = reindex(spark, asked.path[0], ALL if asked.what == "all" else (asked.what,), tasks=asked.tasks, **_options(asked))
     emit(json.dumps({"path": made.path, "rebuilt": made.what}) if asked.json else f"Rebuilt {' and '.join(made.what)}")
@@ -93,7 +93,7 @@ def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
     """Parquet."""
-    from sparkstore.jobs.export import export
+    from sparkstore.jobs.exporting import export
 
     columns = asked.columns.split(",") if asked.columns else None
     export(
@@ -106,8 +106,8 @@ def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
     """A table, or one JSON object a line."""
-    from sparkstore.jobs.audit import table
-    from sparkstore.jobs.stats import stats
+    from sparkstore.jobs.auditing import table
+    from sparkstore.jobs.statistics import stats
     from sparkstore.plain_errors import plain_errors
 
     with plain_errors():
@@ -123,7 +123,7 @@ def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 def run_compact(spark: SparkSession, asked: argparse.Namespace) -> int:
     """A new store."""
-    from sparkstore.jobs.compact import compact
+    from sparkstore.jobs.compacting import compact
 
     count = compact(spark, asked.path[0], asked.to, keep_unkeyed=not asked.drop_unkeyed, **_options(asked))
     emit(json.dumps({"out": asked.to, "messages": count}) if asked.json else f"{count} messages written to {asked.to}")

@@ -15,15 +15,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .audit import AuditReport, audit
-    from .compact import compact
-    from .export import export
-    from .reindex import Reindexed, reindex
-    from .stats import stats
+    from .auditing import AuditReport, audit
+    from .compacting import compact
+    from .exporting import export
+    from .reindexing import Reindexed, reindex
+    from .statistics import stats
 
 _WHERE = {
-    "AuditReport": "audit", "audit": "audit", "compact": "compact", "export": "export", "Reindexed": "reindex",
-    "reindex": "reindex", "stats": "stats",
+    "AuditReport": "auditing", "audit": "auditing", "compact": "compacting", "export": "exporting",
+    "Reindexed": "reindexing", "reindex": "reindexing", "stats": "statistics",
 }  # fmt: skip
 
 __all__ = ["AuditReport", "Reindexed", "audit", "compact", "export", "reindex", "stats"]

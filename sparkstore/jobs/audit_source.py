@@ -37,7 +37,7 @@ from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
-from ..options import parse_read_options
+from ..options import OFFSET_MAX, parse_read_options
 from ..splits import LogSplit, StoreKind, find_stores, plan_log
 from ..stretch import Stretch, walk
 from .dispatching import Dispatching, Run, stored_item
@@ -58,6 +58,8 @@ PROBLEM, NOTE, STRETCH, LANE, QUEUE, INDEX = "problem", "note", "stretch", "lane
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
 ITEMS_AT_ONCE = 1 << 20
+HASH_BITS = 31
+HASH_MAX = (1 << HASH_BITS) - 1
 EXT_ADDRESS_MAX = -(1 << 31) - 1  # a tags code up to it is an address in consumequeue_ext/ (format page, section 2.5)
 Row = dict[str, Any]
 
@@ -127,7 +129,7 @@ class _Reader(DataSourceReader):
     def _of_log(self, store: StoreKind) -> list[Any]:
         made: list[Any] = list(plan_log(store, self._options))
         log_end = max((split.end for split in made), default=0)
-        if is_remote(store.path) or not _has_queues(store.path):
+        if is_remote(store.path) or not _is_store(store.path):
             return made
         config = found_sizes(StoreConfig(), Places(store.path), REAL_DISK)
         assert config.max_hash_slot_num and config.max_index_num
@@ -172,8 +174,12 @@ def _said(store: str, finding: Finding) -> Row:
     }  # fmt: skip
 
 
-def _has_queues(store: str) -> bool:
-    return any(REAL_DISK.stat(os.path.join(store, name)) is not None for name in ("consumequeue", "index"))
+_BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
+
+
+def _is_store(store: str) -> bool:
+    """Whether a store lies around the log: one whose queues are gone is a store with a problem."""
+    return any(REAL_DISK.stat(os.path.join(store, name)) is not None for name in _BESIDE_THE_LOG)
 
 
 class _SplitAudit:
@@ -181,7 +187,7 @@ class _SplitAudit:
 
     def __init__(self, split: LogSplit) -> None:
         self._split = split
-        self._is_store = not is_remote(split.store) and _has_queues(split.store)
+        self._is_store = not is_remote(split.store) and _is_store(split.store)
         self._lanes: dict[tuple[str, int], Row] = {}
         self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
@@ -209,7 +215,7 @@ class _SplitAudit:
                 self._take_items(items)
         yield from self._runs(work.rest())
         yield from self._lanes.values()
-        if self._is_store and REAL_DISK.stat(os.path.join(split.store, "index")) is not None:
+        if self._is_store:
             yield from self._index_differences(config)
         yield {"kind": STRETCH, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file}
 
@@ -219,8 +225,9 @@ class _SplitAudit:
         ignored = left_alone(REAL_DISK, store) if self._is_store else lambda _topic: False
         queues = os.path.join(store, "consumequeue")
         size = config.mapped_file_size_consume_queue
-        has_queues = self._is_store and size and REAL_DISK.stat(queues) is not None
-        self._queues = ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if size and has_queues else None
+        self._queues = (
+            ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if self._is_store and size else None
+        )
         return config, Dispatching(delay_times_ms(config.message_delay_level), ignored, with_index=self._is_store)
 
     def _count(self, batch: Batch) -> None:
@@ -273,12 +280,8 @@ class _SplitAudit:
     # Index
 
     def _take_items(self, items: Array | None) -> None:
-        import numpy as np
-
         if items is not None and len(items):
-            made = np.empty(len(items), _pair())
-            made["offset"], made["hash"] = items["offset"], items["hash"]
-            self._wanted.append(made)
+            self._wanted.append(_packed(items["offset"], items["hash"], self._split.begin))
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
         """Items of the split's records, both ways."""
@@ -286,31 +289,44 @@ class _SplitAudit:
 
         assert config.max_hash_slot_num and config.max_index_num
         split, folder = self._split, os.path.join(self._split.store, "index")
-        wanted = np.unique(np.concatenate([np.empty(0, _pair()), *self._wanted]))
+        wanted = _distinct(self._wanted)
         self._sums["items"] = len(wanted)
         files = IndexFiles(REAL_DISK, folder, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num).files
-        parts = [np.empty(0, _pair())]
+        parts: list[Array] = []
         for file in files:
             try:
                 parts += _pairs_between(file, split.begin, split.end)
             except StoreError:
                 continue  # the task of that file says so
-        found = np.unique(np.concatenate(parts))
-        for what, rows in (("missing_item", np.setdiff1d(wanted, found)), ("dangling_item", np.setdiff1d(found, wanted))):
+        found = _distinct(parts)
+        missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, wanted)))
+        for what, rows in (("missing_item", missing), ("dangling_item", dangling)):
             if len(rows):
-                first = f"key hash {rows[0]['hash']} of the record at {rows[0]['offset']}"
+                offset, code = split.begin + (int(rows[0]) >> HASH_BITS), int(rows[0]) & HASH_MAX
+                first = f"key hash {code} of the record at {offset}"
                 text = f"{len(rows)} {what.split('_')[0]}, the first {first}"
                 yield _said(split.store, Finding(folder, 0, what, f"{len(wanted)} items of {split.begin}..{split.end}", text))
 
 
-def _pair() -> Any:
+def _distinct(parts: list[Array]) -> Array:
+    """Sorted, each once: the parts are nearly in order, which a stable sort is quick with."""
     import numpy as np
 
-    return np.dtype([("offset", "<i8"), ("hash", "<i4")])
+    every = np.sort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
+    return every[np.concatenate([[True], every[1:] != every[:-1]])] if len(every) else every
+
+
+def _packed(offsets: Array, hashes: Array, begin: int) -> Array:
+    """A number for each (physical offset, hash): sorting pairs of fields takes a hundred times as long.
+
+    A hash has 31 bits and a log file less than 2 to the 31 bytes, so the offset from `begin` on has room beside it.
+    """
+    packed: Array = (offsets.astype("int64") - begin) << HASH_BITS | hashes
+    return packed
 
 
 def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
-    """(physical offset, hash) of the file's items of a stretch of the log, a bounded piece at a time."""
+    """The file's items of a stretch of the log, packed, a bounded piece at a time."""
     import numpy as np
 
     head = file.header
@@ -323,9 +339,7 @@ def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
         offsets = part["offset"]
         inside = (offsets >= begin) & (offsets < end)
         if inside.any():
-            made = np.empty(int(inside.sum()), _pair())
-            made["offset"], made["hash"] = offsets[inside], part["hash"][inside]
-            yield made
+            yield _packed(offsets[inside], part["hash"][inside], begin)
     file.close()
 
 
@@ -364,7 +378,7 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
     file = IndexFile(REAL_DISK, split.file, split.slots, split.items, writable=False)
     try:
         file.check()
-        past = sum(len(part) for part in _pairs_between(file, split.log_end, (1 << 63) - 1))
+        past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX))
         if past:
             text = f"{past} dangling, of records from {split.log_end} on"
             yield _said(split.store, Finding(split.file, 0, "dangling_item", "no items behind the log's end", text))

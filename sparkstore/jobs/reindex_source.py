@@ -162,9 +162,7 @@ class _Writer(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows come sorted by queue and by place in the log."""
-        context = TaskContext.get()
-        assert context is not None
-        part = _Part(os.path.join(self._work, f"part-{context.partitionId()}-{context.taskAttemptId()}"))
+        part = _Part(os.path.join(self._work, f"part-{_attempt()}"))
         config = self._job.config
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
         queues = ConsumeQueues(
@@ -211,6 +209,13 @@ class _Writer(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing is left of the work."""
         delete_tree(REAL_DISK, self._work)
+
+
+def _attempt() -> str:
+    """What no other attempt at any task of this job has."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"{context.partitionId()}-{context.taskAttemptId()}"
 
 
 def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part: _Part) -> None:

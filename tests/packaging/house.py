@@ -18,7 +18,14 @@ BELOW: dict[str, set[str]] = {
     "messagestore": {"commitlog", "consumequeue", "indexfile", "storageio", "storebytes"},
     "rabbitstore": {"storageio", "storebytes"},
     "sparkstore": {
-        "brokerstore", "commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storageio", "storebytes",
+        "brokerstore",
+        "commitlog",
+        "consumequeue",
+        "indexfile",
+        "messagestore",
+        "rabbitstore",
+        "storageio",
+        "storebytes",
     },
     "brokerstore": {"commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storageio", "storebytes"},
 }

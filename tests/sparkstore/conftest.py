@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .stores import make_store
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -68,3 +70,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("FATAL")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("made") / "made")
+
+
+@pytest.fixture
+def made(_made_once: Path, tmp_path: Path) -> Path:
+    """A store of one's own: records of many sizes in several files, keys, several queues."""
+    shutil.copytree(_made_once, tmp_path / "made")
+    return tmp_path / "made"

@@ -53,6 +53,6 @@ def with_day(rows: DataFrame) -> DataFrame:
 def _parsed(rows: DataFrame, json: str) -> DataFrame:
     from pyspark.sql import functions as sql
 
-    text = sql.decode(rows["body"], "UTF-8")
+    text = sql.try_validate_utf8(rows["body"].cast("string"))  # null for what is no text
     parsed = sql.try_parse_json(text) if json == VARIANT else sql.from_json(text, json)
     return rows.withColumn("json", parsed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..plain_errors import plain_errors
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,14 +26,15 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
     write them one behind the other, and one more that makes the index files.  The old folders stay as they are until all is
     on the disk; then the new ones take their places, under the store's lock.
 
-    Raises `StoreCorrupt` for a damaged log, `StoreLocked` while somebody writes; then nothing has changed.
+    Raises `JobError` for a damaged log, with file and offset, and while somebody writes; then nothing has changed.
     """
-    from .reindex_source import FORMAT, ReindexSource
+    from . import reindex_source
 
-    spark.dataSource.register(ReindexSource)
+    spark.dataSource.register(reindex_source.ReindexSource)
     asked = {"what": ",".join(what), "tasks": str(tasks), **{name: str(value) for name, value in options.items()}}
-    rows = spark.read.format(FORMAT).options(**asked).load(path)
-    dealt = rows.repartitionById(tasks + 1, rows["target"])
-    ordered = dealt.sortWithinPartitions("topic", "queue_id", "order", "kind")
-    ordered.write.format(FORMAT).options(**asked).mode("append").save(path)
+    with plain_errors():
+        rows = spark.read.format(reindex_source.FORMAT).options(**asked).load(path)
+        dealt = rows.repartitionById(tasks + 1, rows["target"])
+        ordered = dealt.sortWithinPartitions("topic", "queue_id", "order", "kind")
+        ordered.write.format(reindex_source.FORMAT).options(**asked).mode("append").save(path)
     return Reindexed(path, tuple(what))

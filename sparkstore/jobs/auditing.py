@@ -160,6 +160,7 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
     stretches = of_kind.get("stretch", [])
     problems = of_kind.get("problem", [])
     problems += list(_unjoined(stretches, problems))
+    problems = list({_place(row): row for row in reversed(problems)}.values())
     queues = sorted(of_kind.get("lane", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
     counts = {name: sum(row[column] or 0 for row in stretches) for name, column in _SUMS.items()}
     counts |= {"queues": len(queues), "index_files": len(of_kind.get("index", []))}
@@ -169,6 +170,12 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
         [_queue(row) for row in queues],
         {"stores": len({row["store"] for row in stretches}), "stretches": len(stretches), **counts},
     )
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    """A queue that is missing is missed by every split that has records of it."""
+    where = 0 if row["what"] == "missing_queue" else row["offset"]
+    return row["store"], row["file"], row["what"], where, row["found"]
 
 
 _SUMS = {"messages": "count", "size_bytes": "bytes", "units": "units", "items": "items"}
