@@ -12,8 +12,8 @@ Order: parts synced (`staging.py`), `commit.json` synced, messages appended, log
 `commit.json` and the parts lie in `<store>/brokerstore/`.  If that folder is lost, a batch whose rows come in the same order
 is still written once.
 
-Where old log files were deleted since, the first ordinals may be gone: then the log's first record, or the batch before this
-one, says that nothing else of this batch was there, and only if neither does every ordinal is looked up.
+Where old log files were deleted since, the first ordinals may be gone.  If the batch before this one is still there, they are
+not; else every ordinal is looked up.
 """
 
 from __future__ import annotations
@@ -230,14 +230,8 @@ def _first_present(store: MessageStore, lookup: _Lookup, batch: Manifest) -> int
     """The lowest ordinal that can be vouched for, -1 when there is none."""
     if lookup.has(batch.batch_id, 0):
         return 0
-    oldest = store.engine.log.min_offset
-    if oldest <= 0 or (batch.batch_id and lookup.has(batch.batch_id - 1, 0)):
+    if store.engine.log.min_offset <= 0 or (batch.batch_id and lookup.has(batch.batch_id - 1, 0)):
         return -1
-    record = store.message_at(oldest)
-    key = record.all_properties.get(UNIQUE_KEY, "") if record is not None else ""
-    prefix = lookup.key(batch.batch_id, "")
-    if key.startswith(prefix) and key[len(prefix) :].isdigit():
-        return int(key[len(prefix) :])
     return next((ordinal for ordinal in range(batch.rows - 1, 0, -1) if lookup.has(batch.batch_id, ordinal)), -1)
 
 
