@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
 from sparkstore.errors import BadOption, UnknownColumn
 from sparkstore.jobs.statistics import BY
-from sparkstore.plain_errors import JobError
+from sparkstore.spark_errors import JobError
 from storageio import StoreError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
     """A table, or one JSON object a line."""
     from sparkstore.jobs.auditing import table
     from sparkstore.jobs.statistics import stats
-    from sparkstore.plain_errors import plain_errors
+    from sparkstore.spark_errors import plain_errors
 
     with plain_errors():
         frame = stats(spark, asked.path, asked.by, **_options(asked))
