@@ -385,3 +385,11 @@ def test_a_missing_file_in_the_middle_is_named(made: Path) -> None:
     with pytest.raises(StoreCorrupt, match="missing file"):
         rows(made)
     assert rows(made, badRecords="skip") == dumped(made)
+
+
+def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that records lie across, and pieces smaller than a record."""
+    expected = [row["physical_offset"] for row in dumped(made)]
+    for piece in (100, 1000, 7001):
+        monkeypatch.setattr(splits_module, "PIECE_BYTES", piece)
+        assert places(made) == expected
