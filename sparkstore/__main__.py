@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--to", required=True, metavar="OUT", help="folder, or where else this Spark can write")
     export.add_argument("--columns", help="fewer than all, with commas")
     export.add_argument("--body-json", metavar="SCHEMA", help='a column with the parsed body: a schema as text, or "variant"')
-    export.add_argument("--mode", choices=("errorifexists", "append", "overwrite", "ignore"), default="errorifexists")
+    export.add_argument("--mode", choices=("error", "append", "overwrite", "ignore"), default="error")
     export.add_argument("--rabbit", action="store_true", help="of RabbitMQ folders")
     stats = _job(jobs, "stats", run_stats, "messages and bytes", many=True)
     stats.add_argument("--by", choices=BY, default="topic")

@@ -22,7 +22,7 @@ def export(
     *,
     columns: Iterable[str] | None = None,
     json: str | None = None,
-    mode: str = "errorifexists",
+    mode: str = "error",
     compression: str = "zstd",
     is_rabbit: bool = False,
     **options: object,
