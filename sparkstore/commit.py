@@ -12,8 +12,8 @@ Order: parts synced (`staging.py`), `commit.json` synced, messages appended, log
 `commit.json` and the parts lie in `<store>/brokerstore/`.  If that folder is lost, a batch whose rows come in the same order
 is still written once.
 
-Where old log files were deleted since, the first ordinals may be gone: then the log's first record, or the batch before this
-one, says that nothing else of this batch was there, and only if neither does every ordinal is looked up.
+Where old log files were deleted since, the first ordinals may be gone.  If the batch before this one is still there, they are
+not; else every ordinal is looked up.
 """
 
 from __future__ import annotations
@@ -116,6 +116,15 @@ def begun_commits(root: str, disk: Disk = REAL_DISK) -> dict[str, Manifest]:
         return {}
     found = {entry.name: read_manifest(disk, root, entry.name) for entry in disk.list(folder)}
     return {sink_id: manifest for sink_id, manifest in found.items() if manifest is not None}
+
+
+def finish_commits(options: SinkOptions, *, disk: Disk = REAL_DISK) -> dict[str, Committed]:
+    """End every commit that was begun in a store; what was done, by sink id.
+
+    For a batch job without an id of its own whose driver died in its commit: nobody else comes back for it.
+    """
+    found = begun_commits(options.path, disk)
+    return {sink_id: commit_batch(options, sink_id, batch.batch_id, batch.parts, disk=disk) for sink_id, batch in found.items()}
 
 
 class _Commit:
@@ -221,14 +230,8 @@ def _first_present(store: MessageStore, lookup: _Lookup, batch: Manifest) -> int
     """The lowest ordinal that can be vouched for, -1 when there is none."""
     if lookup.has(batch.batch_id, 0):
         return 0
-    oldest = store.engine.log.min_offset
-    if oldest <= 0 or (batch.batch_id and lookup.has(batch.batch_id - 1, 0)):
+    if store.engine.log.min_offset <= 0 or (batch.batch_id and lookup.has(batch.batch_id - 1, 0)):
         return -1
-    record = store.message_at(oldest)
-    key = record.all_properties.get(UNIQUE_KEY, "") if record is not None else ""
-    prefix = lookup.key(batch.batch_id, "")
-    if key.startswith(prefix) and key[len(prefix) :].isdigit():
-        return int(key[len(prefix) :])
     return next((ordinal for ordinal in range(batch.rows - 1, 0, -1) if lookup.has(batch.batch_id, ordinal)), -1)
 
 

@@ -60,6 +60,7 @@ _NUMBER_SIZE = 20  # digits of the largest
 OWN_SIZE_MAX = len(UNIQUE_KEY) + 1 + SINK_ID_SIZE_MAX + 2 * (1 + _NUMBER_SIZE) + 1 + len(ROWS) + 1 + _NUMBER_SIZE + 1
 PROPERTIES_ROOM = PROPERTIES_SIZE_MAX - OWN_SIZE_MAX - CRC_SIZE
 NO_QUEUE = -1
+Pairs = list[tuple[str, str]]
 _SMALL = (("flag", 31), ("sys_flag", 31), ("reconsume_times", 31), ("born_timestamp_ms", 63))
 
 
@@ -197,8 +198,9 @@ class Encoder:
         """Each row's properties string without the sink's own, and the hash of its first key where that chooses the queue."""
         encoded: list[bytes] = []
         hashes: list[int | None] = []
-        for row, (topic, keys, tags, pairs) in enumerate(_rows(given, topics)):
+        for row, (topic, keys, tags, brought) in enumerate(_rows(given, topics)):
             try:
+                pairs = _without_own(dict(brought), bool(keys), bool(tags)) if brought else None
                 text = encode_properties(Message(topic, b"", tags, keys, pairs))
                 check_number_properties(topic, text)
                 if len(text) > PROPERTIES_ROOM:
@@ -211,20 +213,15 @@ class Encoder:
         return encoded, hashes
 
 
-def _rows(
-    given: dict[str, Any], topics: list[str]
-) -> Iterator[tuple[str, list[str] | None, str | None, dict[str, str] | None]]:
-    """(topic, keys, tags, other properties) of each row."""
+def _rows(given: dict[str, Any], topics: list[str]) -> Iterator[tuple[str, list[str] | None, str | None, Pairs | None]]:
+    """(topic, keys, tags, properties that the message brings along) of each row."""
     rows = len(topics)
     keys, tags, pairs = (
         [None] * rows if name not in given else given[name].to_pylist() for name in ("keys", "tags", "properties")
     )
     for topic, words, tag, found in zip(topics, keys, tags, pairs, strict=True):
         listed = [word for word in words.split(" ") if word] if isinstance(words, str) else words
-        if not found:
-            yield topic, listed or None, tag, None
-        else:
-            yield topic, listed or None, tag, _without_own(dict(found), bool(listed), bool(tag))
+        yield topic, listed or None, tag, found
 
 
 def _without_own(pairs: dict[str, str], has_keys: bool, has_tags: bool) -> dict[str, str]:

@@ -36,6 +36,8 @@ SIZES = {
 }
 SPARKS = ("checkpointLocation", "queryName", "outputMode")  # what a stream's writer hands on of Spark's own
 SINK_ID_SIZE_MAX = 64
+# A commit deletes nothing, however long it takes: what is kept how long is for whoever else opens the store to say.
+KEEPS_ALL: dict[str, Any] = {"file_reserved_time_hours": 1_000_000, "clean_file_forcibly_enable": False}
 NUMBER_DIGITS_MAX = 18
 QUEUES_MAX = 1 << 20
 _SINK_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{SINK_ID_SIZE_MAX - 1}}}")
@@ -75,7 +77,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         sink_id=None if sink_id is None else check_sink_id(sink_id),
         batch_id=_number(given, "batchId") or 0,
         checkpoint=given.get("checkpointlocation"),
-        config=StoreConfig(**sizes),
+        config=StoreConfig(**sizes, **KEEPS_ALL),
     )
 
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from messagestore import MessageStore
-from sparkstore.commit import Committed, begun_commits, commit_batch
+from sparkstore.commit import Committed, begun_commits, commit_batch, finish_commits
 from sparkstore.staging import Part
 from storageio import DiskError, StoreError
 from storageio.testing import Call, CountingDisk, FailingDisk
+from tests.sparkstore import stream_driver
 from tests.sparkstore.kill_commit import matters
-from tests.sparkstore.sink_tools import bodies, commit_rows, left_behind, logged, rows_of, stage_rows
+from tests.sparkstore.sink_tools import SMALL, bodies, commit_rows, left_behind, logged, rows_of, stage_rows
 from tests.sparkstore.sink_tools import one_queue as options_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 SINK = "query-1"
 FIRST, SECOND = rows_of(20), rows_of(45, start=20)
@@ -121,6 +128,7 @@ def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Pa
     assert in_the_middle, "no run died in the middle of its messages"
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
     """SIGKILL before each call of the storage; the next process goes on.  `kill_commit.py` forks one child a call."""
@@ -180,6 +188,15 @@ def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
     third = rows_of(10, start=65)
     assert commit_rows(options_for(begun), SINK, 2, third) == Committed(10, 0)
     assert bodies(begun) == WANTED + [row["body"] for row in third]
+
+
+def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
+    """It can be ended by hand; a second time there is nothing to do."""
+    assert commit_until(begun, _DiesInTheMiddle()) is None
+    assert finish_commits(options_for(begun)) == {SINK: Committed(30, 15)}
+    assert finish_commits(options_for(begun)) == {}
+    assert bodies(begun) == WANTED
+    assert left_behind(begun) == []
 
 
 class _DiesInTheMiddle(CountingDisk):
@@ -260,3 +277,96 @@ def test_a_staged_part_that_is_damaged_or_gone(begun: Path) -> None:
             commit_batch(options, SINK, 1, parts)
         assert len(bodies(begun)) == len(FIRST)
         shutil.rmtree(begun / "brokerstore" / "sink")
+
+
+# Spark
+
+
+def source_store(root: Path, count: int) -> list[bytes]:
+    """A store to stream from; the bodies in it."""
+    rows = rows_of(count)
+    commit_rows(options_for(root), "source", 0, rows)
+    return [row["body"] for row in rows]
+
+
+def start_stream(spark: SparkSession, source: Path, sink: Path, **more: str) -> StreamingQuery:
+    """All of it, a third at a time, each batch in two tasks."""
+    frame = spark.readStream.format("brokerstore").options(maxBytesPerTrigger="8k", splitBytes="4k").load(str(source))
+    writer = frame.select("topic", "body", "keys").writeStream.format("brokerstore_killing").options(**SMALL, **more)
+    return writer.option("checkpointLocation", f"{sink}-checkpoint").trigger(availableNow=True).start(str(sink))
+
+
+@pytest.fixture
+def killing(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, with the sinks that die, and Arrow batches of few rows."""
+    from tests.sparkstore.killing_source import KillingSource
+
+    spark.dataSource.register(KillingSource)
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+    yield spark
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before or "10000")
+
+
+@pytest.mark.spark
+def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
+    """Two of three tasks are killed at their first attempt and run again: the log is as if they had not been."""
+    frame = killing.range(0, 300, 1, 3).selectExpr("'t' topic", "cast(string(id) as binary) body")
+    writer = frame.write.format("brokerstore_killing").options(**SMALL, killTask="2")
+    writer.mode("append").save(str(tmp_path / "sink"))
+    assert bodies(tmp_path / "sink") == [b"%d" % number for number in range(300)]
+    assert left_behind(tmp_path / "sink") == []
+
+
+@pytest.mark.spark
+def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
+    """The same of every batch."""
+    wanted = source_store(tmp_path / "source", 120)
+    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", killTask="1")
+    assert query.awaitTermination(120)
+    assert len(query.recentProgress) >= 3
+    assert bodies(tmp_path / "sink") == wanted
+    assert left_behind(tmp_path / "sink") == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("where", "in_log"),
+    [("rename commit.json.new", 0), ("open 00001-", 1), ("delete commit.json", 2)],
+    ids=["before it began", "in the middle", "when it was done"],
+)
+def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
+    """The query fails, and started again it goes on: each message once, in order."""
+    wanted = source_store(tmp_path / "source", 120)
+    more = {"killCommit": where, "once": str(tmp_path / "once")}
+    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", **more)
+    with pytest.raises(Exception, match=r"(?s).*"):
+        query.awaitTermination(120)
+    batches = [message.all_properties["UNIQ_KEY"].split(":")[1] for message in logged(tmp_path / "sink")]
+    written, all_of_it = batches.count("1"), batches.count("0")
+    assert [written == 0, 0 < written < all_of_it * 0.8, written > all_of_it * 0.8][in_log], (written, all_of_it)
+    assert start_stream(killing, tmp_path / "source", tmp_path / "sink", **more).awaitTermination(120)
+    assert bodies(tmp_path / "sink") == wanted
+    assert left_behind(tmp_path / "sink") == []
+
+
+@pytest.mark.spark
+def test_a_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """Python, JVM and workers at once, after its second batch; another driver takes the checkpoint up."""
+    wanted = source_store(tmp_path / "source", 400)
+    script = [sys.executable, "-m", "tests.sparkstore.stream_driver", str(tmp_path / "source"), str(tmp_path / "sink")]
+    driver = subprocess.Popen(script, cwd=Path(__file__).parents[2], start_new_session=True, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"two batches\n"
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
+    before = bodies(tmp_path / "sink")
+    assert 0 < len(before) < len(wanted)
+    assert before == wanted[: len(before)]
+    query = stream_driver.start(spark, str(tmp_path / "source"), str(tmp_path / "sink"))
+    query.processAllAvailable()
+    query.stop()
+    assert bodies(tmp_path / "sink") == wanted
+    assert left_behind(tmp_path / "sink") == []
