@@ -14,7 +14,7 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop wheel-check doctor clean
+.PHONY: help demo demo-small test test-plain lint format bench bench-spark interop wheel-check doctor clean
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-plain   the test suite where nothing is compiled and Cython is absent"
 	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
+	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
 
@@ -79,6 +80,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m pytest bench --benchmark-only --benchmark-columns=median --benchmark-json=bench.json
+
+bench-spark: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) -m bench.spark_against_arrow
 
 # Each side is skipped, with its reason, where it cannot be installed.
 interop: $(VENV)/.kernels $(VENV)/.dev

@@ -229,7 +229,7 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure(path: Path, folder: Path, rounds: int) -> dict[str, list[float]]:
+def measure(path: Path, folder: Path, rounds: int, wanted: set[str] | None) -> dict[str, list[float]]:
     """Seconds of each, one list entry a round; the first round is not counted."""
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
@@ -253,7 +253,9 @@ def measure(path: Path, folder: Path, rounds: int) -> dict[str, list[float]]:
             "spark reindex": lambda: reindex(spark, str(path)),
             "plain export": lambda: list(pool.map(plain_export, parts, [plain_out] * 2)),
             "spark export": lambda: export(spark, str(path), spark_out, mode="overwrite"),
+            "spark two": lambda: noop(read_messages(spark, [str(path), str(path) + "/."])),
         }
+        works = {name: work for name, work in works.items() if wanted is None or name.split()[1] in wanted}
         seconds: dict[str, list[float]] = {name: [] for name in works}
         for number in range(rounds + 1):
             for name, work in works.items():
@@ -280,9 +282,12 @@ def ratios(seconds: dict[str, list[float]]) -> dict[str, dict[str, float | str]]
         "audit, times the read": ("spark audit", "spark all", "at most 1.5"),
         "reindex, of NumPy in one process": ("spark reindex", "numpy reindex", "at most 0.6"),
         "export, times plain": ("spark export", "plain export", "at most 2.5"),
+        "two stores, times one": ("spark two", "spark all", "2, not more"),
     }
     made: dict[str, dict[str, float | str]] = {}
     for name, (upper, lower, target) in table.items():
+        if upper not in seconds or lower not in seconds:
+            continue
         each = [a / b for a, b in zip(seconds[upper], seconds[lower], strict=True)]
         middle = statistics.median(seconds[upper]) / statistics.median(seconds[lower])
         made[name] = {
@@ -299,12 +304,16 @@ def main() -> None:
     parser.add_argument("--bytes", default="1g")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", default="/tmp/bench-spark")
+    parser.add_argument(
+        "--only", help="words of the figures wanted, with commas: all, meta, count, audit, reindex, export, two"
+    )
     parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args()
     folder = Path(asked.folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = make_store(folder, size_of(asked.bytes))
-    seconds = measure(path, folder, asked.rounds)
+    wanted = set(asked.only.split(",")) if asked.only else None
+    seconds = measure(path, folder, asked.rounds, wanted)
     found = ratios(seconds)
     for name, row in found.items():
         print(f"{name:<40} {row['median']:>6} ({row['least']} to {row['greatest']})   {row['target']}")

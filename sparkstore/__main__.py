@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
 from sparkstore.errors import BadOption, UnknownColumn
 from sparkstore.jobs.statistics import BY
-from sparkstore.plain_errors import JobError
+from sparkstore.spark_errors import JobError
 from storageio import StoreError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
     """A table, or one JSON object a line."""
     from sparkstore.jobs.auditing import table
     from sparkstore.jobs.statistics import stats
-    from sparkstore.plain_errors import plain_errors
+    from sparkstore.spark_errors import plain_errors
 
     with plain_errors():
         frame = stats(spark, asked.path, asked.by, **_options(asked))
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--to", required=True, metavar="OUT", help="folder, or where else this Spark can write")
     export.add_argument("--columns", help="fewer than all, with commas")
     export.add_argument("--body-json", metavar="SCHEMA", help='a column with the parsed body: a schema as text, or "variant"')
-    export.add_argument("--mode", choices=("errorifexists", "append", "overwrite", "ignore"), default="errorifexists")
+    export.add_argument("--mode", choices=("error", "append", "overwrite", "ignore"), default="error")
     export.add_argument("--rabbit", action="store_true", help="of RabbitMQ folders")
     stats = _job(jobs, "stats", run_stats, "messages and bytes", many=True)
     stats.add_argument("--by", choices=BY, default="topic")

@@ -25,6 +25,7 @@ from .object_disk import disk_for, is_remote, local_path, match
 from .options import OFFSET_MAX, ReadOptions, is_pattern
 
 LOOK_AGAIN_S = 0.05  # a record that is being written is whole by then
+PIECE_BYTES = 64 << 20  # of a file walked at once
 CLOCK_SLACK_MS = 10 * 60 * 1000  # how far a broker's clock may have been set back between two records
 
 
@@ -182,22 +183,38 @@ def _end_of(file: OffsetFile) -> tuple[int, Finding | None]:
     """
     mapped = MappedFile.of(REAL_DISK, file, writable=False)
     try:
-        view = mapped.view
+        base, at, last_ms, end, size = file.start_offset, 0, 0, 0, len(mapped.view)
     except DiskError as error:
         raise DataLost(file.path, 0, "the log's last file", f"none: {error}") from error
-    base, at, last_ms, end = file.start_offset, 0, 0, 0
     while True:
-        at, why, records, _, last = count(view, at, len(view), base, CHECK_PLACE)
+        at, why, records, last = _count_piece(mapped, at)
         if records:
-            end, last_ms = at, _store_time(view, last)
-        left = len(view) - at
-        if left == 0 or (why == STOPS[BLANK] and int.from_bytes(view[at : at + 4], "big") == left):
-            return base + len(view), None
+            end, last_ms = at, _store_time(mapped.view, last)
+        if why == "full":
+            continue
+        if at == size or (why == STOPS[BLANK] and int.from_bytes(mapped.view[at : at + 4], "big") == size - at):
+            return base + size, None
         ahead = _next_newer(mapped, at + 1, last_ms)
         if ahead < 0:
-            is_end = why == STOPS[EMPTY] or (why == STOPS[TORN] and left < BLANK_SIZE)
-            return base + end, None if is_end else describe(file.path, Place(view, at, base), why)
+            is_end = why == STOPS[EMPTY] or (why == STOPS[TORN] and size - at < BLANK_SIZE)
+            return base + end, None if is_end else describe(file.path, Place(mapped.view, at, base), why)
         at = ahead
+
+
+def _count_piece(mapped: MappedFile, at: int) -> tuple[int, str, int, int]:
+    """Records of a piece of a file: where that stands, why ("full": go on), how many, the last.
+
+    The map is made anew for each piece: the pages of a whole file would count as this process's memory.
+    """
+    mapped.drop_map()
+    view, base = mapped.view, mapped.start_offset
+    stop = min(len(view), at + PIECE_BYTES)
+    place, why, records, _, last = count(view, at, stop, base, CHECK_PLACE)
+    if stop < len(view) and why in ("end", STOPS[TORN]):
+        if records:
+            return place, "full", records, last
+        place, why, records, _, last = count(view, at, len(view), base, CHECK_PLACE)
+    return place, why, records, last
 
 
 def _next_newer(file: MappedFile, at: int, last_ms: int) -> int:

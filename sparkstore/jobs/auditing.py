@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from consumequeue.layout import UNIT_SIZE
 from messagestore.broker_config.topics import LIGHT_PREFIX
 
-from ..plain_errors import plain_errors
+from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from storageio import REAL_DISK, UnknownStore
 
-from ..plain_errors import plain_errors
 from ..reading import FORMAT, read_messages
+from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

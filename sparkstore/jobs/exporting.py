@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..plain_errors import plain_errors
 from ..reading import read_messages, read_rabbit
 from ..schema import MESSAGE_COLUMNS
+from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ def export(
     *,
     columns: Iterable[str] | None = None,
     json: str | None = None,
-    mode: str = "errorifexists",
+    mode: str = "error",
     compression: str = "zstd",
     is_rabbit: bool = False,
     **options: object,

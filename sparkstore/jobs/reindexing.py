@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..plain_errors import plain_errors
+from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

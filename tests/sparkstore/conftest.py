@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .stores import make_store
+from .stores import make_forged_store, make_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,3 +82,9 @@ def made(_made_once: Path, tmp_path: Path) -> Path:
     """A store of one's own: records of many sizes in several files, keys, several queues."""
     shutil.copytree(_made_once, tmp_path / "made")
     return tmp_path / "made"
+
+
+@pytest.fixture
+def forged(tmp_path: Path) -> Path:
+    """A store with copies of records inside a body."""
+    return make_forged_store(tmp_path / "forged")

@@ -23,6 +23,26 @@ def make_store(path: Path) -> Path:
     return path
 
 
+def make_forged_store(path: Path) -> Path:
+    """Three messages; the body of the second is all records that say the very place they lie at."""
+    with MessageStore.open(path, config=SMALL) as store:
+        store.put(Message("t", b"real"))
+    log = next((path / "commitlog").iterdir()).read_bytes()
+    record = log[: int.from_bytes(log[:4], "big")]
+    record = record.replace(record[-20:], b"")  # without the checksum over the whole record
+    plain = len(record).to_bytes(4, "big") + record[4:]
+    plain = plain[:-2] + b"\0\0" if plain[-2:] != b"\0\0" else plain
+    start, forged = len(log[: int.from_bytes(log[:4], "big")]) + 88, bytearray()
+    while len(forged) < 4000:
+        copy = bytearray(plain)
+        copy[28:36] = (start + len(forged)).to_bytes(8, "big")
+        forged += copy
+    with MessageStore.open(path, config=SMALL.but(enabled_append_prop_crc=False)) as store:
+        store.put(Message("t", bytes(forged)))
+        store.put(Message("t", b"behind"))
+    return path
+
+
 def damage(store: Path, row: dict[str, Any]) -> tuple[str, int]:
     """One bit of a record's body; its file and the record's offset there."""
     file = store / "commitlog" / f"{row['physical_offset'] // 65536 * 65536:020d}"

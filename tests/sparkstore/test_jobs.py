@@ -15,7 +15,8 @@ from messagestore import MessageStore
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.verification import verify_store
 from sparkstore import BadOption
-from sparkstore.jobs import reindex_source
+from sparkstore import stretch as stretch_module
+from sparkstore.jobs import auditing, reindex_source
 from storageio import StoreCorrupt, StoreError, StoreLocked, UnknownStore
 
 from .local import audited, copied, dumped, reindex, tree
@@ -75,6 +76,7 @@ def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch
 
 
 def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is left as it is."""
     before = tree(made / QUEUES)
     shutil.rmtree(made / QUEUES)
     (made / INDEX / "20200101000000000").write_bytes(b"left alone")
@@ -84,6 +86,7 @@ def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reindex_of_a_damaged_log_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error with file and offset, and not a byte is other than before."""
     file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
     before = tree(made)
     with pytest.raises(StoreCorrupt) as caught:
@@ -93,6 +96,7 @@ def test_reindex_of_a_damaged_log_changes_nothing(made: Path, monkeypatch: pytes
 
 
 def test_reindex_of_a_store_that_is_open_elsewhere(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is met before any work."""
     with MessageStore.open(made, config=SMALL), pytest.raises(StoreLocked):
         reindex(made, monkeypatch)
 
@@ -113,6 +117,7 @@ def test_a_log_that_was_written_while_it_was_read_keeps_its_old_queues(made: Pat
 
 
 def test_reindex_wants_a_store(made: Path, fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a log alone, not another kind, not a word that it does not know."""
     with pytest.raises(UnknownStore, match="without its store"):
         reindex(made / "commitlog", monkeypatch)
     with pytest.raises(BadOption):
@@ -143,6 +148,7 @@ def test_audit_of_sound_stores(fixture_store: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
+    """The same kinds of problems at the same files."""
     store = fixture_store(name).store
     found = _told(audited(store, splitBytes="30011").problems)
     truth = _told(verify_store(str(store)).problems)
@@ -151,6 +157,7 @@ def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
 
 
 def test_audit_of_a_damaged_record(made: Path) -> None:
+    """Its place once, and the gap that it leaves in its queue."""
     file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
     report = audited(made, splitBytes="49999")
     first = next(row for row in report.problems if row["kind"] == "bad_body_crc")
@@ -160,6 +167,7 @@ def test_audit_of_a_damaged_record(made: Path) -> None:
 
 
 def test_audit_of_a_wrong_unit(made: Path) -> None:
+    """The queue's folder and the byte."""
     file = next((made / QUEUES / "topic-1" / "2").iterdir())
     data = bytearray(file.read_bytes())
     data[20 * 7 + 3] ^= 1
@@ -169,6 +177,7 @@ def test_audit_of_a_wrong_unit(made: Path) -> None:
 
 
 def test_audit_of_a_unit_too_many(made: Path) -> None:
+    """A unit behind the last record of its queue."""
     folder = made / QUEUES / "topic-2" / "1"
     file = next(folder.iterdir())
     data = bytearray(file.read_bytes())
@@ -190,11 +199,21 @@ def test_audit_of_an_index_item_of_no_record(made: Path) -> None:
 
 
 def test_audit_of_a_broken_chain(made: Path) -> None:
+    """The index file is named."""
     file = sorted((made / INDEX).iterdir())[1]
     data = bytearray(file.read_bytes())
     data[40 + 4 * SMALL.max_hash_slot_num + 20 * 9 + 3] ^= 1  # type: ignore[operator]
     file.write_bytes(data)
     assert ("damaged_index", str(file)) in {(row["kind"], row["file"]) for row in audited(made).problems}
+
+
+def test_an_audit_finds_stretches_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a record in a body, taken for one by a task that could not look far enough back."""
+    assert audited(forged, splitBytes=333).is_ok
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 50)
+    assert not audited(forged, splitBytes=333).is_ok
+    stretches = [{"store": "s", "file": "f", "begin": at, "end": at + 100} for at in (0, 100, 150)]
+    assert [row["offset"] for row in auditing._unjoined(stretches, [])] == [150]
 
 
 def test_audit_of_rabbitmq_folders(fixture_store: Any) -> None:
@@ -210,6 +229,7 @@ def test_audit_of_rabbitmq_folders(fixture_store: Any) -> None:
 
 
 def test_a_report_as_json_and_as_a_table(made: Path) -> None:
+    """Both have the counts; the table has a row a queue."""
     import json
 
     report = audited(made)
@@ -221,5 +241,6 @@ def test_a_report_as_json_and_as_a_table(made: Path) -> None:
 
 
 def test_an_audit_refuses_filters(made: Path) -> None:
+    """It would seem to have looked at everything."""
     with pytest.raises(BadOption, match="topic"):
         audited(made, topic="topic-1")
