@@ -7,14 +7,14 @@ VENV := .venv
 PLAIN := .venv-plain
 RUN := $(VENV)/bin/python
 RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
-PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore storebytes storageio
+PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore sparkstore storebytes storageio
 KERNELS := $(wildcard $(addsuffix /*_cy.py,$(PACKAGES)) $(addsuffix /*.pxd,$(PACKAGES)))
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night
+.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-plain   the test suite where nothing is compiled and Cython is absent"
 	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
+	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make docs         the pages, as a site in build/site"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
@@ -81,6 +82,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m pytest bench --benchmark-only --benchmark-columns=median --benchmark-json=bench.json
+
+bench-spark: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) -m bench.spark_against_arrow
 
 # Each side is skipped, with its reason, where it cannot be installed.
 interop: $(VENV)/.kernels $(VENV)/.dev

@@ -17,7 +17,16 @@ BELOW: dict[str, set[str]] = {
     "indexfile": {"commitlog", "storageio", "storebytes"},
     "messagestore": {"commitlog", "consumequeue", "indexfile", "storageio", "storebytes"},
     "rabbitstore": {"storageio", "storebytes"},
-    "sparkstore": {"commitlog", "messagestore", "rabbitstore", "storageio", "storebytes", "brokerstore"},
+    "sparkstore": {
+        "brokerstore",
+        "commitlog",
+        "consumequeue",
+        "indexfile",
+        "messagestore",
+        "rabbitstore",
+        "storageio",
+        "storebytes",
+    },
     "brokerstore": {"commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storageio", "storebytes"},
 }
 ROOMS = [room for room in BELOW if (ROOT / room).is_dir()]

@@ -72,6 +72,8 @@ def test_only_the_engines_start_threads(room: str) -> None:
 def test_only_the_tool_prints(room: str) -> None:
     """A library is silent."""
     for path in sources(room):
+        if name_of(path) == "sparkstore/__main__.py":
+            continue  # the front door of the jobs
         for node in ast.walk(tree(path)):
             is_print = isinstance(node, ast.Call) and ast.unparse(node.func) in (
                 "print",

@@ -1,0 +1,49 @@
+"""What there is to be, declared: Spark finds out what has to be done, and does only what is new.
+
+Nothing is registered: Spark finds the format "brokerstore" on the Python path.  Where the stores lie is said in
+`spark-pipeline.yml`.
+"""
+
+from __future__ import annotations
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, count, from_json, struct, sum, to_json
+
+spark = SparkSession.active()
+ORDERS = spark.conf.get("shop.orders")
+PAID = spark.conf.get("shop.paid")
+
+
+@dp.table
+def orders() -> DataFrame:
+    """Each message of the store once, in columns."""
+    body = from_json(col("body").cast("string"), "order long, customer string, item string, cents long").alias("body")
+    messages = spark.readStream.format("brokerstore").option("maxBytesPerTrigger", "32k").load(ORDERS)
+    return messages.select("physical_offset", "store_timestamp_ms", col("tags").alias("state"), body).select(
+        "physical_offset", "store_timestamp_ms", "state", "body.*"
+    )
+
+
+@dp.materialized_view
+def revenue() -> DataFrame:
+    """What was paid, by item."""
+    paid = spark.read.table("orders").where("state = 'paid'")
+    return paid.groupBy("item").agg(count("order").alias("orders"), sum("cents").alias("cents"))
+
+
+dp.create_sink(
+    "paid_store",
+    "brokerstore",
+    {"path": PAID, "mappedFileSizeCommitLog": "1m", "maxHashSlotNum": "1000", "maxIndexNum": "4000"},
+)
+
+
+@dp.append_flow(target="paid_store")
+def paid_orders() -> DataFrame:
+    """Paid orders into a store of their own, each once: a broker or an application goes on from there."""
+    paid = spark.readStream.table("orders").where("state = 'paid'")
+    text = to_json(struct("order", "customer", "cents")).alias("body")
+    return paid.selectExpr("'paid-orders' topic", "array(customer) keys", "item tags", "order", "customer", "cents").select(
+        "topic", "keys", "tags", text
+    )

@@ -1,0 +1,177 @@
+"""`python -m sparkstore JOB ...`, and the same file for `spark-submit`.
+
+Results go to stdout, progress and talk to stderr.  Exit codes are the tool's: 0 clean, 1 a problem was found, 2 wrong use,
+3 not a store, 4 in use, 5 input or output failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
+from sparkstore.errors import BadOption, UnknownColumn
+from sparkstore.jobs.statistics import BY
+from sparkstore.spark_errors import JobError
+from storageio import StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one job; the exit code."""
+    asked = _parser().parse_args(arguments)
+    began = time.monotonic()
+    try:
+        spark = session(asked)
+        code: int = asked.run(spark, asked)
+    except JobError as error:
+        say(f"sparkstore: {error}")
+        return _code_of(error.kind)
+    except StoreError as error:
+        say(f"sparkstore: {error}")
+        return _code_of(type(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    say(f"{asked.job}: done in {time.monotonic() - began:.1f} s")
+    return code
+
+
+def _code_of(kind: type[StoreError]) -> int:
+    if issubclass(kind, (BadOption, UnknownColumn)):
+        return WRONG_USE
+    return exit_code(kind.__new__(kind))
+
+
+def say(text: str) -> None:
+    """To people."""
+    print(text, file=sys.stderr)
+
+
+def emit(text: str) -> None:
+    """The result."""
+    print(text)
+
+
+def session(asked: argparse.Namespace) -> SparkSession:
+    """The one that `spark-submit` made, a Spark Connect server's, or one on this machine."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"brokerstore {asked.job}")
+    if asked.remote:
+        return builder.remote(asked.remote).getOrCreate()
+    if asked.master:
+        builder = builder.master(asked.master)
+    is_shown = sys.stderr.isatty() and not asked.quiet
+    return builder.config("spark.ui.showConsoleProgress", str(is_shown).lower()).getOrCreate()
+
+
+def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
+    """The report; 1 where something is wrong."""
+    from sparkstore.jobs.auditing import audit
+
+    report = audit(spark, asked.path, tasks=asked.tasks, **_options(asked))
+    emit(report.to_json() if asked.json else report.to_text())
+    return CLEAN if report.is_ok else PROBLEM
+
+
+def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
+    """Queues and index anew."""
+    from sparkstore.jobs.reindexing import ALL, reindex
+
+    made = reindex(spark, asked.path[0], ALL if asked.what == "all" else (asked.what,), tasks=asked.tasks, **_options(asked))
+    emit(json.dumps({"path": made.path, "rebuilt": made.what}) if asked.json else f"Rebuilt {' and '.join(made.what)}")
+    return CLEAN
+
+
+def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
+    """Parquet."""
+    from sparkstore.jobs.exporting import export
+
+    columns = asked.columns.split(",") if asked.columns else None
+    export(
+        spark, asked.path, asked.to, columns=columns, json=asked.body_json, mode=asked.mode, is_rabbit=asked.rabbit,
+        **_options(asked),
+    )  # fmt: skip
+    emit(json.dumps({"out": asked.to}) if asked.json else f"Written to {asked.to}")
+    return CLEAN
+
+
+def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
+    """A table, or one JSON object a line."""
+    from sparkstore.jobs.auditing import table
+    from sparkstore.jobs.statistics import stats
+    from sparkstore.spark_errors import plain_errors
+
+    with plain_errors():
+        frame = stats(spark, asked.path, asked.by, **_options(asked))
+        rows = (frame.limit(asked.limit) if asked.limit else frame).collect()
+    if asked.json:
+        for row in rows:
+            emit(json.dumps(row.asDict()))
+    else:
+        emit("\n".join(table(frame.columns, [[str(cell) for cell in row] for row in rows])))
+    return CLEAN
+
+
+def run_compact(spark: SparkSession, asked: argparse.Namespace) -> int:
+    """A new store."""
+    from sparkstore.jobs.compacting import compact
+
+    count = compact(spark, asked.path[0], asked.to, keep_unkeyed=not asked.drop_unkeyed, **_options(asked))
+    emit(json.dumps({"out": asked.to, "messages": count}) if asked.json else f"{count} messages written to {asked.to}")
+    return CLEAN
+
+
+def _options(asked: argparse.Namespace) -> dict[str, Any]:
+    """`--option name=value` as the source takes them."""
+    pairs = [text.partition("=") for text in asked.option]
+    wrong = [name for name, sign, _ in pairs if not sign]
+    if wrong:
+        raise BadOption(f"--option {wrong[0]}: name=value wanted")
+    return {name: value for name, _, value in pairs}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sparkstore", description="Jobs over whole RocketMQ and RabbitMQ stores, on Spark.")
+    jobs = parser.add_subparsers(dest="job", required=True)
+    _job(jobs, "audit", run_audit, "every checksum, unit and index item; gaps and duplicates", many=True)
+    reindex = _job(jobs, "reindex", run_reindex, "queues and index anew from the log")
+    reindex.add_argument("what", nargs="?", choices=("consumequeue", "index", "all"), default="all")
+    export = _job(jobs, "export", run_export, "Parquet, partitioned by topic and day", many=True)
+    export.add_argument("--to", required=True, metavar="OUT", help="folder, or where else this Spark can write")
+    export.add_argument("--columns", help="fewer than all, with commas")
+    export.add_argument("--body-json", metavar="SCHEMA", help='a column with the parsed body: a schema as text, or "variant"')
+    export.add_argument("--mode", choices=("error", "append", "overwrite", "ignore"), default="error")
+    export.add_argument("--rabbit", action="store_true", help="of RabbitMQ folders")
+    stats = _job(jobs, "stats", run_stats, "messages and bytes", many=True)
+    stats.add_argument("--by", choices=BY, default="topic")
+    stats.add_argument("--limit", type=int, help="most rows shown")
+    compact = _job(jobs, "compact", run_compact, "the last message of each key into a new store")
+    compact.add_argument("--to", required=True, metavar="NEW", help="folder of the new store")
+    compact.add_argument("--drop-unkeyed", action="store_true", help="leave out messages without a key")
+    return parser
+
+
+def _job(jobs: Any, name: str, run: Callable[..., int], text: str, *, many: bool = False) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = jobs.add_parser(name, help=text, description=text)
+    parser.add_argument("path", nargs="+" if many else 1, help="store, or a pattern for several" if many else "store")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--option", "-o", action="append", default=[], metavar="NAME=VALUE", help="of the source")
+    parser.add_argument("--tasks", type=int, default=2, help="tasks that merge (default 2)")
+    parser.add_argument("--master", help="as Spark says it, e.g. local[4]")
+    parser.add_argument("--remote", help="a Spark Connect server, e.g. sc://host")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    parser.set_defaults(run=run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Arrow batches of a stretch of a log: what the batch source, the streaming source and the jobs read with.
+
+    for batch in record_batches(split, ReadRequest.of(options, schema)): ...
+
+Only the columns of the given schema are built, with exactly the Arrow types that Spark wants for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from commitlog.arrow_columns import record_batch
+from commitlog.checks import CHECK_BODY, CHECK_PLACE, CHECK_RECORD
+from commitlog.columns import Batch
+from commitlog.findings import Finding
+from storageio import MissingExtra, StoreCorrupt
+
+from .errors import DataLost
+from .options import FAIL, REPORT, ReadOptions
+from .row_filter import RowFilter
+from .schema import PROBLEM_COLUMN, STORE_COLUMN, arrow_schema
+from .splits import LogSplit
+from .stretch import Stretch, walk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """What a task has to know beside its split.  It is pickled."""
+
+    schema: StructType
+    options: ReadOptions
+    row_filter: RowFilter
+
+    @classmethod
+    def of(cls, options: ReadOptions, schema: StructType) -> ReadRequest:
+        """From parsed options and a checked schema."""
+        return cls(schema, options, RowFilter.of(options))
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The types of the batches."""
+        return arrow_schema(self.schema)
+
+    @cached_property
+    def stored_columns(self) -> list[str]:
+        """The columns that come from the log."""
+        return [name for name in self.schema.names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
+
+    @property
+    def checks(self) -> int:
+        """Of every record: lengths and place, and checksums where they were asked for or bodies are read."""
+        wanted = self.options.check_crc
+        is_checked = "body" in self.schema.names if wanted is None else wanted
+        return CHECK_PLACE | (CHECK_BODY | CHECK_RECORD if is_checked else 0)
+
+
+def record_batches(split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """The wanted messages of a split, in log order.
+
+    Raises `StoreCorrupt` at the first bad place, and `DataLost` for a file that is gone, unless the options say otherwise.
+    """
+    for finding in split.findings:
+        yield from told(finding, split.store, split.file_start, request)
+    if split.begin >= split.end:
+        return
+    try:
+        stretch = Stretch(split)
+    except DataLost as error:
+        if request.options.fail_on_data_loss:
+            raise
+        LOG.warning("%s", error)
+        return
+    for found in walk(stretch, request.checks, request.options.batch_rows):
+        if isinstance(found, Finding):
+            yield from told(found, split.store, split.file_start, request)
+            continue
+        wanted = request.row_filter.apply(found)
+        if len(wanted.positions):
+            yield from _made(wanted, split, request)
+
+
+def told(finding: Finding, store: str, file_start: int, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """A bad place as the options want it: an error, a line in the log, or a row."""
+    if request.options.bad_records == FAIL:
+        reason = finding.kind.replace("_", " ")
+        raise StoreCorrupt(reason, file=finding.file, offset=finding.offset, expected=finding.expected, found=finding.found)
+    if request.options.bad_records != REPORT:
+        LOG.warning("%s at byte %d: %s: expected %s, found %s", *finding[:5])
+        return
+    row: dict[str, Any] = {STORE_COLUMN: store, "physical_offset": file_start + finding.offset}
+    row[PROBLEM_COLUMN] = {
+        "file": finding.file, "offset": finding.offset, "kind": finding.kind,
+        "expected": str(finding.expected), "found": str(finding.found),
+    }  # fmt: skip
+    yield _of_rows([row], request)
+
+
+def _of_rows(rows: list[dict[str, Any]], request: ReadRequest) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in request.arrow]
+    return pa.RecordBatch.from_arrays(columns, schema=request.arrow)
+
+
+def _made(batch: Batch, split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    if request.options.is_plain and "body" in request.schema.names:
+        batch, bodies, findings = _unpacked(batch, split)
+        for finding in findings:
+            yield from told(finding, split.store, split.file_start, request)
+    else:
+        bodies = None
+    if len(batch.positions):
+        yield _columns(batch, bodies, split.store, request)
+
+
+def _columns(batch: Batch, bodies: list[bytes] | None, store: str, request: ReadRequest) -> pa.RecordBatch:
+    """The columns of the schema, in its order and types."""
+    import pyarrow as pa
+
+    rows = len(batch.positions)
+    wanted = [name for name in request.stored_columns if name != "body" or bodies is None]
+    built = record_batch(batch, wanted)
+    made: dict[str, Any] = dict(zip(wanted, built.columns, strict=True))
+    if bodies is not None:
+        made["body"] = pa.array(bodies, pa.binary())
+    arrays = []
+    for field in request.arrow:
+        if field.name == STORE_COLUMN:
+            arrays.append(pa.repeat(pa.scalar(store, field.type), rows))
+        elif field.name == PROBLEM_COLUMN:
+            arrays.append(pa.nulls(rows, field.type))
+        else:
+            arrays.append(_as(made[field.name], field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=request.arrow)
+
+
+def _as(column: Any, kind: Any) -> Any:
+    """The same values in the type that Spark wants; a body as text has U+FFFD where it is no UTF-8."""
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if pa.types.is_dictionary(column.type):
+        return column.dictionary_decode()
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(column.offsets, column.values, type=kind)
+    if pa.types.is_map(kind):
+        return column.cast(kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array([bytes(item).decode("utf-8", "replace") for item in column.to_pylist()], kind)
+
+
+def _unpacked(batch: Batch, split: LogSplit) -> tuple[Batch, list[bytes] | None, list[Finding]]:
+    """Bodies as their producers gave them; None where all of them lie so in the log already."""
+    import numpy as np
+
+    from commitlog.columns import fixed_columns
+    from commitlog.layout import COMPRESSED
+    from messagestore.compression import decompress
+
+    flags = fixed_columns(batch)["sys_flag"]
+    if not (flags & COMPRESSED).any():
+        return batch, None, []
+    bodies, good, findings = [], np.ones(len(flags), bool), []
+    for row, (body, flag) in enumerate(zip(record_batch(batch, ["body"]).column(0).to_pylist(), flags, strict=True)):
+        offset = batch.base + int(batch.positions[row]) - split.file_start
+        try:
+            bodies.append(decompress(body, int(flag), file=split.file, offset=offset))
+        except MissingExtra:
+            raise
+        except StoreCorrupt as error:
+            good[row] = False
+            findings.append(Finding(split.file, offset, "bad_compression", str(error.expected), str(error.found)))
+    kept = batch if good.all() else batch._replace(positions=batch.positions[good], sizes=batch.sizes[good])
+    return kept, bodies, findings

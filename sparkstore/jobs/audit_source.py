@@ -1,0 +1,421 @@
+"""The map side of `audit`: a task checks a split of the log, or an index file, or a virtual host's folder.
+
+What it says are rows of one form; `kind` tells which columns mean something:
+
+    problem    file, offset, what, expected, found
+    note       the same, of what is no damage
+    stretch    begin: first record, end: where the walk ended; count: records, bytes; units, items: that were looked for
+    lane       topic, queue_id: a stretch of a queue without a gap inside; first, last: queue offsets; begin: its first record
+    queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit
+    index      file: an index file whose chains were checked; count: its items
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from commitlog.checks import CHECK_ALL
+from commitlog.columns import Batch
+from commitlog.findings import Finding
+from consumequeue import ConsumeQueue, ConsumeQueues
+from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
+from indexfile import IndexFiles
+from indexfile.index_file import IndexFile
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, SLOT_SIZE
+from messagestore import StoreConfig
+from messagestore.broker_config.topics import LIGHT_PREFIX
+from messagestore.config import delay_times_ms
+from messagestore.engine import Places, found_sizes
+from messagestore.mending.left_alone import left_alone
+from storageio import REAL_DISK, StoreCorrupt, StoreError
+
+from ..errors import BadOption, DataLost
+from ..object_disk import disk_for, is_remote
+from ..options import OFFSET_MAX, parse_read_options
+from ..splits import LogSplit, StoreKind, find_stores, plan_log
+from ..stretch import Stretch, walk
+from .dispatching import Dispatching, Run, stored_item
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    Array = np.ndarray[Any, Any]
+
+FORMAT = "brokerstore-audit"
+FIELDS: dict[str, str] = {
+    "kind": "string", "store": "string", "file": "string", "offset": "bigint", "what": "string", "expected": "string",
+    "found": "string", "topic": "string", "queue_id": "int", "first": "bigint", "last": "bigint", "begin": "bigint",
+    "end": "bigint", "count": "bigint", "bytes": "bigint", "units": "bigint", "items": "bigint",
+}  # fmt: skip
+PROBLEM, NOTE, STRETCH, LANE, QUEUE, INDEX = "problem", "note", "stretch", "lane", "queue", "index"
+BATCH_ROWS = 65536
+ROWS_AT_ONCE = 4096
+ITEMS_AT_ONCE = 1 << 20
+HASH_BITS = 31
+HASH_MAX = (1 << HASH_BITS) - 1
+EXT_ADDRESS_MAX = -(1 << 31) - 1  # a tags code up to it is an address in consumequeue_ext/ (format page, section 2.5)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class IndexSplit:
+    """One index file, with the bounds of the log."""
+
+    store: str
+    file: str
+    slots: int
+    items: int
+    log_end: int
+
+
+@dataclass(frozen=True)
+class QueueSplit:
+    """All queues of a store: their ends."""
+
+    store: str
+
+
+@dataclass(frozen=True)
+class VhostSplit:
+    """A RabbitMQ virtual host's folder."""
+
+    store: str
+    folder: str
+
+
+class AuditSource(DataSource):
+    """Reads a store into what is right and wrong about it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For the job alone."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """As the module says."""
+        return ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The map side."""
+        return _Reader(self.options)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: Any) -> None:
+        self._options = parse_read_options(options)
+        refused = self._options.given - {"path", "paths", "splitbytes", "filebytes", "vhost"}
+        if refused:
+            raise BadOption(f"option {min(refused)}: an audit looks at everything")
+        self._stores = find_stores(self._options.paths)
+
+    def partitions(self) -> list[InputPartition]:
+        splits: list[Any] = []
+        for store in self._stores:
+            splits += self._vhosts(store) if store.is_rabbit else self._of_log(store)
+        return [InputPartition(split) for split in splits]
+
+    def _vhosts(self, store: StoreKind) -> list[VhostSplit]:
+        from rabbitstore.folder import find_vhosts
+
+        return [VhostSplit(store.path, folder) for folder in find_vhosts(store.path, disk_for(store.path))]
+
+    def _of_log(self, store: StoreKind) -> list[Any]:
+        made: list[Any] = list(plan_log(store, self._options))
+        log_end = max((split.end for split in made), default=0)
+        if is_remote(store.path) or not _is_store(store.path):
+            return made
+        config = found_sizes(StoreConfig(), Places(store.path), REAL_DISK)
+        assert config.max_hash_slot_num and config.max_index_num
+        folder = os.path.join(store.path, "index")
+        files = IndexFiles(
+            REAL_DISK, folder, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
+        ).files if REAL_DISK.stat(folder) is not None else []  # fmt: skip
+        made += [IndexSplit(store.path, file.path, file.slots, file.items, log_end) for file in files]
+        return [*made, QueueSplit(store.path)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rows = _rows_of(partition.value)
+        while batch := [row for row, _ in zip(rows, range(ROWS_AT_ONCE), strict=False)]:
+            yield _batch(batch)
+
+
+def _rows_of(split: Any) -> Iterator[Row]:
+    if isinstance(split, LogSplit):
+        return _SplitAudit(split).rows()
+    if isinstance(split, IndexSplit):
+        return _index_rows(split)
+    if isinstance(split, QueueSplit):
+        return _queue_rows(split)
+    if isinstance(split, VhostSplit):
+        return _vhost_rows(split)
+    return iter(())
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
+    columns = [pa.array([row.get(name) for row in rows], kinds[kind]) for name, kind in FIELDS.items()]
+    return pa.RecordBatch.from_arrays(columns, names=list(FIELDS))
+
+
+def _said(store: str, finding: Finding) -> Row:
+    file, offset, what, expected, found, is_problem = finding
+    return {
+        "kind": PROBLEM if is_problem else NOTE, "store": store, "file": file, "offset": offset, "what": what,
+        "expected": str(expected), "found": str(found),
+    }  # fmt: skip
+
+
+_BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
+
+
+def _is_store(store: str) -> bool:
+    """Whether a store lies around the log: one whose queues are gone is a store with a problem."""
+    return any(REAL_DISK.stat(os.path.join(store, name)) is not None for name in _BESIDE_THE_LOG)
+
+
+class _SplitAudit:
+    """One split of a log against checksums, queues and index."""
+
+    def __init__(self, split: LogSplit) -> None:
+        self._split = split
+        self._is_store = not is_remote(split.store) and _is_store(split.store)
+        self._lanes: dict[tuple[str, int], Row] = {}
+        self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
+        self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
+        self._begin, self._end = -1, -1
+
+    def rows(self) -> Iterator[Row]:
+        split = self._split
+        for finding in split.findings:
+            yield _said(split.store, finding)
+        if split.begin >= split.end:
+            return
+        try:
+            stretch = Stretch(split)
+        except DataLost as error:
+            yield _said(split.store, Finding(error.file, error.offset, "data_lost", str(error.expected), str(error.found)))
+            return
+        config, work = self._prepared()
+        for found in walk(stretch, CHECK_ALL, BATCH_ROWS):
+            if isinstance(found, Finding):
+                yield _said(split.store, found)
+                continue
+            self._count(found)
+            for runs, items in work.take(found):
+                yield from self._runs(runs)
+                self._take_items(items)
+        yield from self._runs(work.rest())
+        yield from self._lanes.values()
+        if self._is_store:
+            yield from self._index_differences(config)
+        yield {"kind": STRETCH, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file}
+
+    def _prepared(self) -> tuple[StoreConfig, Dispatching]:
+        store = self._split.store
+        config = found_sizes(StoreConfig(), Places(store), REAL_DISK) if self._is_store else StoreConfig()
+        ignored = left_alone(REAL_DISK, store) if self._is_store else lambda _topic: False
+        queues = os.path.join(store, "consumequeue")
+        size = config.mapped_file_size_consume_queue
+        self._queues = (
+            ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if self._is_store and size else None
+        )
+        return config, Dispatching(delay_times_ms(config.message_delay_level), ignored, with_index=self._is_store)
+
+    def _count(self, batch: Batch) -> None:
+        first, last = int(batch.positions[0]), int(batch.positions[-1])
+        self._begin = batch.base + first if self._begin < 0 else self._begin
+        self._end = batch.base + last + int(batch.sizes[-1])
+        self._sums["count"] += len(batch.positions)
+        self._sums["bytes"] += int(batch.sizes.sum(dtype="int64"))
+
+    # Queues
+
+    def _runs(self, runs: list[Run]) -> Iterator[Row]:
+        for run in runs:
+            if run.topic.startswith(LIGHT_PREFIX):
+                continue  # their numbers may have gaps, which a queue closes: only the queue itself knows a unit's place
+            count = len(run.units) // UNIT_SIZE
+            self._sums["units"] += count
+            yield from self._lane(run, count)
+            if self._is_store:
+                yield from self._against_queue(run)
+
+    def _lane(self, run: Run, count: int) -> Iterator[Row]:
+        """Joined to the run before, or a new stretch of the queue."""
+        key = (run.topic, run.queue_id)
+        known = self._lanes.get(key)
+        if known is not None and known["last"] + 1 == run.first:
+            known["last"] += count
+            known["count"] += count
+            return
+        if known is not None:
+            yield known
+        self._lanes[key] = {
+            "kind": LANE, "store": self._split.store, "topic": run.topic, "queue_id": run.queue_id, "first": run.first,
+            "last": run.first + count - 1, "begin": run.order, "count": count, "file": self._split.file,
+        }  # fmt: skip
+
+    def _against_queue(self, run: Run) -> Iterator[Row]:
+        """The first unit of a run that is not what the log says: the rest follows from it."""
+        queue = self._queues.get(run.topic, run.queue_id) if self._queues is not None else None
+        folder = os.path.join(self._split.store, "consumequeue", run.topic, str(run.queue_id))
+        if queue is None:
+            expected = "a queue of the log's"
+            yield _said(self._split.store, Finding(folder, run.first * UNIT_SIZE, "missing_queue", expected, "none"))
+            return
+        for place, wanted, found in _differences(queue, run):
+            what = "wrong_unit" if found else "missing_unit"
+            yield _said(self._split.store, Finding(folder, place * UNIT_SIZE, what, _unit(wanted), _unit(found)))
+            return
+
+    # Index
+
+    def _take_items(self, items: Array | None) -> None:
+        if items is not None and len(items):
+            self._wanted.append(_packed(items["offset"], items["hash"], self._split.begin))
+
+    def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
+        """Items of the split's records, both ways."""
+        import numpy as np
+
+        assert config.max_hash_slot_num and config.max_index_num
+        split, folder = self._split, os.path.join(self._split.store, "index")
+        wanted = _distinct(self._wanted)
+        self._sums["items"] = len(wanted)
+        files = IndexFiles(REAL_DISK, folder, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num).files
+        parts: list[Array] = []
+        for file in files:
+            try:
+                parts += _pairs_between(file, split.begin, split.end)
+            except StoreError:
+                continue  # the task of that file says so
+        found = _distinct(parts)
+        missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, wanted)))
+        for what, rows in (("missing_item", missing), ("dangling_item", dangling)):
+            if len(rows):
+                offset, code = split.begin + (int(rows[0]) >> HASH_BITS), int(rows[0]) & HASH_MAX
+                first = f"key hash {code} of the record at {offset}"
+                text = f"{len(rows)} {what.split('_')[0]}, the first {first}"
+                yield _said(split.store, Finding(folder, 0, what, f"{len(wanted)} items of {split.begin}..{split.end}", text))
+
+
+def _distinct(parts: list[Array]) -> Array:
+    """Sorted, each once: the parts are nearly in order, which a stable sort is quick with."""
+    import numpy as np
+
+    every = np.sort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
+    return every[np.concatenate([[True], every[1:] != every[:-1]])] if len(every) else every
+
+
+def _packed(offsets: Array, hashes: Array, begin: int) -> Array:
+    """A number for each (physical offset, hash): sorting pairs of fields takes a hundred times as long.
+
+    A hash has 31 bits and a log file less than 2 to the 31 bytes, so the offset from `begin` on has room beside it.
+    """
+    packed: Array = (offsets.astype("int64") - begin) << HASH_BITS | hashes
+    return packed
+
+
+def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
+    """The file's items of a stretch of the log, packed, a bounded piece at a time."""
+    import numpy as np
+
+    head = file.header
+    if head.next_item <= FIRST_ITEM or head.begin_physical_offset >= end or head.end_physical_offset < begin:
+        return
+    count = min(head.next_item, file.items)
+    items = np.frombuffer(file.buffer.data, stored_item(), count, HEADER_SIZE + SLOT_SIZE * file.slots)
+    for at in range(FIRST_ITEM, count, ITEMS_AT_ONCE):
+        part = items[at : at + ITEMS_AT_ONCE]
+        offsets = part["offset"]
+        inside = (offsets >= begin) & (offsets < end)
+        if inside.any():
+            yield _packed(offsets[inside], part["hash"][inside], begin)
+    file.close()
+
+
+def _differences(queue: ConsumeQueue, run: Run) -> Iterator[tuple[int, bytes, bytes]]:
+    """(queue offset, wanted unit, found unit) where a queue's files say something else."""
+    at, stop = run.first, run.first + len(run.units) // UNIT_SIZE
+    while at < stop:
+        rest = queue.rest(at * UNIT_SIZE)
+        wanted = run.units[(at - run.first) * UNIT_SIZE :]
+        if rest is None:
+            yield at, wanted[:UNIT_SIZE], b""
+            return
+        count = min(len(rest), len(wanted)) // UNIT_SIZE
+        if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
+            for place in range(count):
+                part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
+                if not _says_the_same(bytes(rest[part]), wanted[part]):
+                    yield at + place, wanted[part], bytes(rest[part])
+        at += count
+
+
+def _says_the_same(found: bytes, wanted: bytes) -> bool:
+    """Equal, or with an address in the place of the tags code."""
+    return found == wanted or (UNIT.unpack(found)[2] <= EXT_ADDRESS_MAX and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT])
+
+
+def _unit(data: bytes) -> str:
+    if not data:
+        return "no unit"
+    physical_offset, size_bytes, tags_code = UNIT.unpack(data)
+    return f"physical offset {physical_offset}, {size_bytes} bytes, tags code {tags_code}"
+
+
+def _index_rows(split: IndexSplit) -> Iterator[Row]:
+    """The chains of one file, and items of records behind the log's end."""
+    file = IndexFile(REAL_DISK, split.file, split.slots, split.items, writable=False)
+    try:
+        file.check()
+        past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX))
+        if past:
+            text = f"{past} dangling, of records from {split.log_end} on"
+            yield _said(split.store, Finding(split.file, 0, "dangling_item", "no items behind the log's end", text))
+        yield {"kind": INDEX, "store": split.store, "file": split.file, "count": max(0, file.header.next_item - FIRST_ITEM)}
+    except StoreCorrupt as error:
+        what = Finding(split.file, error.offset, "damaged_index", str(error.expected), f"{error.reason}: {error.found}")
+        yield _said(split.store, what)
+    finally:
+        file.close()
+
+
+def _queue_rows(split: QueueSplit) -> Iterator[Row]:
+    places = Places(split.store)
+    config = found_sizes(StoreConfig(), places, REAL_DISK)
+    if REAL_DISK.stat(places.queues) is None or not config.mapped_file_size_consume_queue:
+        return
+    queues = ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue)
+    for queue in queues:
+        try:
+            last = queue.unit(queue.max_offset - 1)
+            yield {
+                "kind": QUEUE, "store": split.store, "topic": queue.topic, "queue_id": queue.queue_id, "file": queue.folder,
+                "first": queue.min_offset, "last": queue.max_offset, "begin": last.physical_offset if last else -1,
+            }  # fmt: skip
+        except StoreCorrupt as error:
+            found = f"{error.reason}: {error.found}"
+            yield _said(split.store, Finding(error.file, error.offset, "unreadable", str(error.expected), found))
+
+
+def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
+    from rabbitstore.check import verify
+
+    found = verify(split.folder, disk_for(split.folder))
+    for problem in found.problems:
+        file = f"{split.folder}/{problem.file}"
+        yield _said(split.store, Finding(file, problem.offset, problem.kind, problem.expected, problem.found))
+    yield {
+        "kind": STRETCH, "store": split.store, "file": split.folder, "count": found.messages, "units": found.queues,
+        "items": found.records, "bytes": found.files,
+    }  # fmt: skip

@@ -1,0 +1,215 @@
+"""`audit`: every checksum of the log, every queue unit and index item against it, gaps and duplicates; what RabbitMQ's
+folders have to say about themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from consumequeue.layout import UNIT_SIZE
+from messagestore.broker_config.topics import LIGHT_PREFIX
+
+from ..spark_errors import plain_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_FINDING = ("store", "file", "offset", "kind", "expected", "found")
+_ORDER = ("store", "topic", "queue_id", "kind", "begin")
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What was found.
+
+    `problems` and `notes`: rows with the tool's keys of a finding, and the store.  `queues`: topic, queue id, first and last
+    queue offset in the log, messages, gaps and duplicates.  `counts`: of stores, stretches, messages, bytes, units, items.
+    """
+
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_ok(self) -> bool:
+        """No problem at all."""
+        return not self.problems
+
+    def to_json(self) -> str:
+        """One object."""
+        lists = {"problems": self.problems, "notes": self.notes, "queues": self.queues}
+        return json.dumps({"ok": self.is_ok, **lists, "counts": self.counts})
+
+    def to_text(self) -> str:
+        """A table of queues, every problem, and the verdict in the last line."""
+        names = ("topic", "queue_id", "first", "last", "messages", "gaps", "duplicates")
+        lines = table(names, [[str(row[name]) for name in names] for row in self.queues]) if self.queues else []
+        lines += [f"problem: {_text(row)}" for row in self.problems]
+        lines += [f"note: {_text(row)}" for row in self.notes]
+        verdict = "OK" if self.is_ok else f"{len(self.problems)} problems"
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items())
+        return "\n".join([*lines, f"{verdict}: {counts}"])
+
+    def to_frame(self, spark: SparkSession) -> DataFrame:
+        """The problems as rows, for a table of a warehouse."""
+        kinds = "store string, file string, offset bigint, kind string, expected string, found string"
+        return spark.createDataFrame([tuple(row[name] for name in _FINDING) for row in self.problems], kinds)
+
+
+def audit(spark: SparkSession, path: str | Sequence[str], *, tasks: int = 2, **options: object) -> AuditReport:
+    """Look at everything; nothing is changed and no damage ends it.
+
+    Splits of the log are checked side by side, each against the queues and the index; `tasks` tasks then join what they say
+    of each queue.  Raises `UnknownStore` for what is no store.
+    """
+    from .audit_source import FIELDS, FORMAT, AuditSource
+
+    spark.dataSource.register(AuditSource)
+    kinds = ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
+    with plain_errors():
+        rows = spark.read.format(FORMAT).options(**{name: str(value) for name, value in options.items()})
+        dealt = rows.load(path if isinstance(path, str) else list(path)).repartition(tasks, "store", "topic", "queue_id")
+        found = dealt.sortWithinPartitions(*_ORDER).mapInArrow(join_lanes, kinds).collect()
+    return _report([row.asDict() for row in found])
+
+
+def join_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The stretches of each queue, which come in the order of the log, as one row with its gaps and duplicates.
+
+    `units` of the row is how many gaps there are, `items` how many duplicates; each is a problem too.
+    """
+    from .audit_source import _batch
+
+    joined = _Lanes()
+    for batch in batches:
+        rows = [out for row in batch.to_pylist() for out in joined.take(row)]
+        if rows:
+            yield _batch(rows)
+    rest = list(joined.finish())
+    if rest:
+        yield _batch(rest)
+
+
+class _Lanes:
+    """One queue at a time."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Any] | None = None
+
+    def take(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Rows that are about no queue go on as they are."""
+        if row["kind"] == "queue":
+            yield from self._compare(row)
+        elif row["kind"] != "lane":
+            yield row
+        elif self._is_same(row):
+            yield from self._join(row)
+        else:
+            yield from self.finish()
+            self._open = {**row, "units": 0, "items": 0}
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """The queue in hand is whole."""
+        if self._open is not None:
+            yield self._open
+        self._open = None
+
+    def _is_same(self, row: dict[str, Any]) -> bool:
+        return self._open is not None and all(self._open[name] == row[name] for name in ("store", "topic", "queue_id"))
+
+    def _join(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        known = self._open
+        assert known is not None
+        expected = known["last"] + 1
+        if row["first"] != expected:
+            is_gap = row["first"] > expected
+            known["units" if is_gap else "items"] += 1
+            what, where = "gap" if is_gap else "duplicate", f"{row['topic']} queue {row['queue_id']}"
+            yield _problem(row, row["begin"], what, f"queue offset {expected} of {where}", f"queue offset {row['first']}")
+        known["last"] = max(known["last"], row["last"])
+        known["count"] += row["count"]
+
+    def _compare(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A queue's files may hold no unit behind the last one that the log knows of."""
+        if row["topic"].startswith(LIGHT_PREFIX):
+            return
+        if not self._is_same(row):
+            if row["last"] > 0 and row["begin"] >= row["end"]:
+                yield _problem(row, 0, "dangling_queue", "records of this queue in the log", f"{row['last']} units")
+            return
+        assert self._open is not None
+        known = self._open["last"] + 1
+        if row["last"] > known:
+            yield _problem(row, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{row['last']} units")
+
+
+def _problem(row: dict[str, Any], offset: int, what: str, expected: str, found: str) -> dict[str, Any]:
+    said = {"kind": "problem", "store": row["store"], "file": row["file"], "offset": offset, "what": what}
+    return said | {"expected": expected, "found": found}
+
+
+def _report(rows: list[dict[str, Any]]) -> AuditReport:
+    of_kind: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        of_kind.setdefault(row["kind"], []).append(row)
+    stretches = of_kind.get("stretch", [])
+    problems = of_kind.get("problem", [])
+    problems += list(_unjoined(stretches, problems))
+    problems = list({_place(row): row for row in reversed(problems)}.values())
+    queues = sorted(of_kind.get("lane", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
+    counts = {name: sum(row[column] or 0 for row in stretches) for name, column in _SUMS.items()}
+    counts |= {"queues": len(queues), "index_files": len(of_kind.get("index", []))}
+    return AuditReport(
+        sorted(map(_finding, problems), key=lambda row: (row["store"], row["file"], row["offset"])),
+        sorted(map(_finding, of_kind.get("note", [])), key=lambda row: (row["store"], row["file"], row["offset"])),
+        [_queue(row) for row in queues],
+        {"stores": len({row["store"] for row in stretches}), "stretches": len(stretches), **counts},
+    )
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    """A queue that is missing is missed by every split that has records of it."""
+    where = 0 if row["what"] == "missing_queue" else row["offset"]
+    return row["store"], row["file"], row["what"], where, row["found"]
+
+
+_SUMS = {"messages": "count", "size_bytes": "bytes", "units": "units", "items": "items"}
+
+
+def _unjoined(stretches: list[dict[str, Any]], problems: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Two stretches of a file that do not meet where nothing was said to be wrong there.
+
+    Each found its first record by itself: this is what makes sure that it was not a copy of one inside a body.
+    """
+    damaged = {row["file"] for row in problems}
+    ordered = sorted((row for row in stretches if (row["begin"] or -1) >= 0), key=lambda row: (row["store"], row["begin"]))
+    for before, after in pairwise(ordered):
+        is_one_file = before["file"] == after["file"] and before["file"] not in damaged
+        if is_one_file and before["end"] != after["begin"]:
+            expected = f"a record at physical offset {before['end']}"
+            yield _problem(after, after["begin"], "unjoined", expected, f"the next one at {after['begin']}")
+
+
+def _finding(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row["what" if name == "kind" else name] for name in _FINDING}
+
+
+def _queue(row: dict[str, Any]) -> dict[str, Any]:
+    named = {name: row[name] for name in ("store", "topic", "queue_id", "first", "last")}
+    return named | {"messages": row["count"], "gaps": row["units"], "duplicates": row["items"]}
+
+
+def _text(row: dict[str, Any]) -> str:
+    what = row["kind"].replace("_", " ")
+    return f"{row['file']} at byte {row['offset']}: {what}: expected {row['expected']}, found {row['found']}"
+
+
+def table(names: Sequence[str], rows: list[list[str]]) -> list[str]:
+    """Lines with columns below each other."""
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in (names, *rows)]

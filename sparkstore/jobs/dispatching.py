@@ -1,0 +1,139 @@
+"""A split's records as runs of queue units and as index items: the engine's own dispatch kernel, on a part of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commitlog._scan_cy import Reader, find_values, locate
+from commitlog.columns import Batch, fixed_columns
+from consumequeue.layout import UNIT, UNIT_SIZE
+from indexfile._index_cy import IndexBuffer
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, NEXT_ITEM_AT, SLOT_SIZE
+from messagestore._dispatch_cy import Dispatcher
+from messagestore.broker_config.topics import LIGHT_PREFIX
+from messagestore.light_queues import DISPATCH, light_places
+from storebytes.java_hash import java_hash_code
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+KEYS_MAX = 1 << 18  # items gathered at once
+RUN_BYTES = 1 << 20  # of units in one run
+_SLOTS = 1  # of the buffer that items are gathered in: nobody searches it
+
+
+class Run(NamedTuple):
+    """Consecutive units of one queue; `order` is the physical offset of its first record."""
+
+    topic: str
+    queue_id: int
+    order: int
+    first: int
+    units: bytes
+
+
+class Dispatching:
+    """One split's work.  Batches go in, in log order; runs and items come out."""
+
+    def __init__(self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool) -> None:
+        """`is_ignored` says which topics have no ordinary queue."""
+        self._kernel = Dispatcher(delays_ms)
+        # units of light queues are made from the property that names them, in `_light`
+        self._is_ignored = lambda topic: topic.startswith(LIGHT_PREFIX) or is_ignored(topic)
+        self._items = bytearray(HEADER_SIZE + SLOT_SIZE * _SLOTS + ITEM_SIZE * KEYS_MAX) if with_index else None
+        self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
+
+    def take(self, batch: Batch) -> Iterator[tuple[list[Run], Array | None]]:
+        """Runs that are long enough to go, and the items (`ITEM_KIND`) of a part of the batch."""
+        at, why, done = int(batch.positions[0]), "full", 0
+        stop = int(batch.positions[-1]) + int(batch.sizes[-1])
+        times = fixed_columns(batch)["store_timestamp_ms"] if self._items is not None else None
+        while at < stop:
+            buffer = self._fresh()
+            at, why, done = self._kernel.dispatch(batch.view, at, stop, batch.base, 0, buffer, done, self._is_ignored)
+            assert why in ("end", "full", "index_full"), f"a checked batch stopped with {why}"
+            runs = [run for found in self._kernel.runs() for run in self._joined(*found[:3], bytes(found[3]))]
+            yield runs, None if times is None else self._gathered(batch, times)
+        yield self._light(batch), None
+
+    def rest(self) -> list[Run]:
+        """The runs that wait for more."""
+        made = [Run(*lane, order, first, bytes(units)) for lane, (order, first, units) in self._open.items()]
+        self._open.clear()
+        return made
+
+    def _joined(self, topic: str, queue_id: int, first: int, units: bytes) -> Iterator[Run]:
+        """To what waits, where it goes on there; what is long enough goes."""
+        lane = (topic, queue_id)
+        order, begin, held = self._open.get(lane, (0, 0, bytearray()))
+        if held and begin + len(held) // UNIT_SIZE != first:
+            yield Run(*lane, order, begin, bytes(held))
+            held = bytearray()
+        if not held:
+            order, begin = UNIT.unpack_from(units)[0], first
+        held += units
+        if len(held) >= RUN_BYTES:
+            yield Run(*lane, order, begin, bytes(held))
+            held = bytearray()
+        self._open[lane] = (order, begin, held)
+        if not held:
+            del self._open[lane]
+
+    def _fresh(self) -> IndexBuffer | None:
+        if self._items is None:
+            return None
+        self._items[: HEADER_SIZE + SLOT_SIZE * _SLOTS] = bytes(HEADER_SIZE + SLOT_SIZE * _SLOTS)
+        return IndexBuffer(self._items, _SLOTS, KEYS_MAX)
+
+    def _gathered(self, batch: Batch, times: Array) -> Array:
+        """Hash, physical offset and store time of each item, in the order of the log."""
+        import numpy as np
+
+        assert self._items is not None
+        count = int.from_bytes(self._items[NEXT_ITEM_AT : NEXT_ITEM_AT + 4], "big")
+        start = HEADER_SIZE + SLOT_SIZE * _SLOTS
+        found = np.frombuffer(self._items, stored_item(), max(count, FIRST_ITEM), start)[FIRST_ITEM:]
+        made = np.empty(len(found), item_kind())
+        made["hash"], made["offset"] = found["hash"], found["offset"]
+        made["time_ms"] = times[np.searchsorted(batch.positions + batch.base, made["offset"])]
+        return made
+
+    def _light(self, batch: Batch) -> list[Run]:
+        """Units of light queues, which hold records of other topics: one a run, as their numbers may have gaps."""
+        reader, made = Reader(batch.view, batch.base), []
+        for at in _with_property(batch, DISPATCH.encode()):
+            message = reader.decode(int(at), 0)
+            assert message is not None, "a record that was checked"
+            tags_code = java_hash_code(message.tags) if message.tags else 0
+            unit = UNIT.pack(message.physical_offset, message.size, tags_code)
+            made += [Run(name, 0, message.physical_offset, offset, unit) for name, offset in light_places(message)]
+        return made
+
+
+def item_kind() -> Any:
+    """Of items on their way: the key's hash, the record's physical offset and store time."""
+    import numpy as np
+
+    return np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time_ms", "<i8")])
+
+
+def stored_item() -> Any:
+    """Of items in an index file."""
+    import numpy as np
+
+    return np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+
+
+def _with_property(batch: Batch, name: bytes) -> Array:
+    """Positions of the records that have a property."""
+    import numpy as np
+
+    rows = len(batch.positions)
+    starts, sizes = [np.empty(rows, np.int64) for _ in range(5)], [np.empty(rows, np.int32) for _ in range(5)]
+    locate(batch.view, batch.positions, rows, starts, sizes)
+    found, lengths = np.empty(rows, np.int64), np.empty(rows, np.int32)
+    find_values(batch.view, starts[2], sizes[2], rows, name, found, lengths)
+    return batch.positions[found >= 0]

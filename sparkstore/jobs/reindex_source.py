@@ -1,0 +1,251 @@
+"""The two ends of `reindex`: a reader that packs a split into runs and items, a writer that makes them files.
+
+One row is a run of units, a piece of items, or the word that a split was read to its end.  `target` says which task of the
+writer gets it: queues are dealt out by name, the index is one task's.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from commitlog.checks import CHECK_ALL
+from commitlog.findings import Finding
+from consumequeue import ConsumeQueues
+from consumequeue.layout import UNIT_SIZE
+from messagestore import StoreConfig
+from messagestore.config import delay_times_ms
+from messagestore.engine import Places, found_sizes
+from messagestore.index_note import NAME as NOTE_NAME
+from messagestore.mending.left_alone import left_alone
+from messagestore.mending.rebuild import INDEX, QUEUES, _old_names, _take_place, delete_tree
+from storageio import REAL_DISK, Kind, StoreCorrupt, StoreError, UnknownStore, random_bytes
+
+from ..errors import BadOption
+from ..options import parse_read_options
+from ..splits import LogSplit, StoreKind, find_stores, plan_log
+from ..stretch import Stretch, walk
+from .dispatching import Dispatching, Run, item_kind
+from .index_build import IndexBuild
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = "brokerstore-reindex"
+COLUMNS = "target int, kind int, topic string, queue_id int, `order` bigint, first bigint, data binary"
+RUN, ITEMS, DONE = 0, 1, 2
+WORK = "rebuild-spark-"
+BATCH_ROWS = 65536
+ROWS_AT_ONCE = 256
+NAMES = ("what", "tasks", "job")
+
+
+class ReindexSource(DataSource):
+    """Reads a store's log as runs, writes queues and index into the same store."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For the job alone."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Of the rows between map and merge."""
+        return COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The map side."""
+        return _Reader(_Job(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The merge."""
+        return _Writer(_Job(self.options), random_bytes(8).hex())
+
+
+class _Job:
+    """The store and what is to be made."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = parse_read_options(options, also=NAMES)
+        stores = find_stores(self.options.paths)
+        if len(stores) != 1 or stores[0].is_rabbit or len(stores[0].log_folders) != 1:
+            raise BadOption("one folder of a RocketMQ store is wanted: it gets new queues and a new index")
+        self.store: StoreKind = stores[0]
+        if os.path.dirname(self.store.log_folders[0]) != self.store.path:
+            raise UnknownStore(f"{self.store.path}: a commit log without its store; there is no place for queues")
+        self.what = frozenset((options.get("what") or f"{QUEUES},{INDEX}").split(","))
+        if not self.what <= {QUEUES, INDEX}:
+            raise BadOption(f"option what: some of {QUEUES}, {INDEX} wanted, found {options.get('what')!r}")
+        self.tasks = int(options.get("tasks") or 2)
+        self.places = Places(self.store.path)
+        self.config = found_sizes(StoreConfig(), self.places, REAL_DISK)
+
+    def plan(self) -> list[LogSplit]:
+        return plan_log(self.store, self.options)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(split) for split in self._job.plan()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rows = self._rows(partition.value) if partition.value is not None else iter(())
+        while batch := [row for row, _ in zip(rows, range(ROWS_AT_ONCE), strict=False)]:
+            yield _batch(batch)
+
+    def _rows(self, split: LogSplit) -> Iterator[tuple[Any, ...]]:
+        job = self._job
+        for finding in split.findings:
+            raise _corrupt(finding)
+        delays = delay_times_ms(job.config.message_delay_level)
+        work = Dispatching(delays, left_alone(REAL_DISK, job.store.path), with_index=INDEX in job.what)
+        last = -1
+        for found in walk(Stretch(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():
+            if isinstance(found, Finding):
+                raise _corrupt(found)
+            last = found.base + int(found.positions[-1])
+            for runs, items in work.take(found):
+                yield from map(self._run_row, runs if QUEUES in job.what else ())
+                if items is not None and len(items):
+                    yield job.tasks, ITEMS, None, None, int(items["offset"][0]), None, items.tobytes()
+        yield from map(self._run_row, work.rest() if QUEUES in job.what else ())
+        yield job.tasks, DONE, None, None, last, split.end, None
+
+    def _run_row(self, run: Run) -> tuple[Any, ...]:
+        target = zlib.crc32(f"{run.topic}/{run.queue_id}".encode()) % self._job.tasks
+        return target, RUN, run.topic, run.queue_id, run.order, run.first, run.units
+
+
+def _corrupt(finding: Finding) -> StoreCorrupt:
+    return StoreCorrupt(
+        finding.kind.replace("_", " "), file=finding.file, offset=finding.offset, expected=finding.expected, found=finding.found
+    )
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    kinds = {"target": pa.int32(), "kind": pa.int32(), "topic": pa.string(), "queue_id": pa.int32(), "order": pa.int64(),
+             "first": pa.int64(), "data": pa.binary()}  # fmt: skip
+    columns = [pa.array(cells, kind) for cells, kind in zip(zip(*rows, strict=True), kinds.values(), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=list(kinds))
+
+
+@dataclass
+class _Part(WriterCommitMessage):
+    """What one task made; `log_end`: how far the splits reached that it heard of."""
+
+    folder: str
+    queues: int = 0
+    units: int = 0
+    index_files: int = 0
+    last_record: int = -1
+    log_end: int = -1
+
+
+class _Writer(DataSourceArrowWriter):
+    """Tasks make files in a folder of their own; `commit` puts them in place."""
+
+    def __init__(self, job: _Job, job_id: str) -> None:
+        self._job = job
+        self._work = os.path.join(job.places.own, f"{WORK}{job_id}")
+        REAL_DISK.lock(job.places.lock).release()  # whoever writes is met now and not after the work
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows come sorted by queue and by place in the log."""
+        part = _Part(os.path.join(self._work, f"part-{_attempt()}"))
+        config = self._job.config
+        assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+        queues = ConsumeQueues(
+            REAL_DISK, os.path.join(part.folder, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
+        )
+        index = IndexBuild(
+            REAL_DISK, os.path.join(part.folder, INDEX), config.max_hash_slot_num, config.max_index_num,
+            _old_names(REAL_DISK, self._job.places.index),
+        )  # fmt: skip
+        for batch in iterator:
+            _take(batch, queues, index, part)
+        if INDEX in self._job.what and part.log_end >= 0:
+            index.finish(part.last_record)
+        queues.flush(0)
+        part.queues, part.index_files = len(queues), index.files
+        queues.close()
+        return part
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Under the store's lock, and only if the log still ends where it was read to."""
+        parts = [message for message in messages if isinstance(message, _Part)]
+        job, disk = self._job, REAL_DISK
+        lock = disk.lock(job.places.lock)
+        try:
+            ends = max((split.end for split in job.plan()), default=-1)
+            seen = max((part.log_end for part in parts), default=-1)
+            if ends != seen:
+                raise StoreError(f"{job.store.path}: the log was written while it was read: it ended at {seen}, now at {ends}")
+            fresh = os.path.join(self._work, "whole")
+            for what in sorted(job.what):
+                disk.make_folder(os.path.join(fresh, what))
+                for part in parts:
+                    _move_all(os.path.join(part.folder, what), os.path.join(fresh, what))
+            note = os.path.join(job.places.own, NOTE_NAME)
+            if INDEX in job.what and disk.stat(note) is not None:
+                disk.delete(note)  # it tells of the files that go
+            for what, target in ((QUEUES, job.places.queues), (INDEX, job.places.index)):
+                if what in job.what:
+                    _take_place(disk, os.path.join(fresh, what), target, job.places.root)
+            _clear(job.places.own)
+        finally:
+            lock.release()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing is left of the work."""
+        delete_tree(REAL_DISK, self._work)
+
+
+def _attempt() -> str:
+    """What no other attempt at any task of this job has."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"{context.partitionId()}-{context.taskAttemptId()}"
+
+
+def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part: _Part) -> None:
+    import numpy as np
+
+    for row in batch.to_pylist():
+        if row["kind"] == RUN:
+            queues.get_or_add(row["topic"], row["queue_id"]).append_run(row["first"], row["data"])
+            part.units += len(row["data"]) // UNIT_SIZE
+        elif row["kind"] == ITEMS:
+            index.add(np.frombuffer(row["data"], item_kind()))
+        else:
+            part.last_record, part.log_end = max(part.last_record, row["order"]), max(part.log_end, row["first"])
+
+
+def _move_all(source: str, target: str) -> None:
+    """Every file below a folder to the same place below another; the folders' names are on the disk in the end."""
+    if REAL_DISK.stat(source) is None:
+        return
+    for entry in REAL_DISK.list(source):
+        old, new = os.path.join(source, entry.name), os.path.join(target, entry.name)
+        if entry.kind is Kind.FOLDER and REAL_DISK.stat(new) is not None:
+            _move_all(old, new)
+        else:
+            REAL_DISK.rename(old, new)
+    REAL_DISK.sync_folder(target)
+
+
+def _clear(folder: str) -> None:
+    """The work of this job and of earlier ones that were killed."""
+    for entry in REAL_DISK.list(folder):
+        if entry.name.startswith(WORK):
+            delete_tree(REAL_DISK, os.path.join(folder, entry.name))

@@ -1,0 +1,109 @@
+"""Arrow batches of a queue of a RabbitMQ folder.  Messages come as objects: this format has no compiled path to columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from commitlog.findings import Finding
+from rabbitstore import Problem, StoredMessage
+from rabbitstore.folder import VhostFolder
+from rabbitstore.properties import to_json
+from storageio import StoreCorrupt
+
+from .batches import ReadRequest, told
+from .errors import BadOption
+from .object_disk import disk_for
+from .options import ReadOptions
+from .schema import STORE_COLUMN
+from .splits import RabbitSplit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_BYTES = 16 << 20  # of bodies; one may be more
+_ONLY_ROCKETMQ = (
+    "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "key", "bodyDecoding",
+    "pushFilters",
+)  # fmt: skip
+
+_CELLS: dict[str, Callable[[StoredMessage], Any]] = {
+    "msg_id": lambda message: message.msg_id.hex(),
+    "routing_keys": lambda message: [_text(key) for key in message.routing_keys],
+    "exchange": lambda message: _text(message.exchange),
+    "properties": lambda message: json.dumps(to_json(message.properties)),
+}
+
+
+def refuse_log_options(options: ReadOptions) -> None:
+    """Raise `BadOption` for one that a RabbitMQ folder has nothing for."""
+    for name in _ONLY_ROCKETMQ:
+        if name.lower() in options.given:
+            raise BadOption(f"option {name} is for RocketMQ stores; a RabbitMQ folder has options vhost and queue")
+
+
+def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """The messages of a queue, in the order a broker would deliver them; what is wrong as the options want it."""
+    folder = VhostFolder(split.folder, disk_for(split.folder))
+    try:
+        said = 0 if split.is_first else len(folder.problems)
+        rows = _rows(folder, split, request)
+        while batch := _some(rows, request.options.batch_rows):
+            yield _batch(batch, request)
+            said = yield from _problems(folder, said, split, request)
+        yield from _problems(folder, said, split, request)
+    finally:
+        folder.close()
+
+
+def _rows(folder: VhostFolder, split: RabbitSplit, request: ReadRequest) -> Iterator[tuple[int, list[Any]]]:
+    """(bytes of the body, cells) of each message."""
+    for message in folder.messages(split.queue) if split.queue is not None else ():
+        try:
+            yield len(message.body), [_cell(message, name, split.store) for name in request.schema.names]
+        except StoreCorrupt as error:  # properties are decoded when they are wanted
+            found = Problem(
+                message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found)
+            )
+            folder.problems.append(found)
+
+
+def _cell(message: StoredMessage, name: str, store: str) -> Any:
+    if name == STORE_COLUMN:
+        return store
+    return _CELLS[name](message) if name in _CELLS else getattr(message, name, None)
+
+
+def _text(text: str) -> str:
+    """Without what no UTF-8 can say."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _some(rows: Iterator[tuple[int, list[Any]]], count: int) -> list[list[Any]]:
+    made, left = [], BATCH_BYTES
+    for size, row in islice(rows, count):
+        made.append(row)
+        left -= size
+        if left <= 0:
+            break
+    return made
+
+
+def _batch(rows: list[list[Any]], request: ReadRequest) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = []
+    for field, cells in zip(request.arrow, zip(*rows, strict=True), strict=True):
+        is_text_body = field.name == "body" and pa.types.is_string(field.type)
+        columns.append(pa.array([cell.decode("utf-8", "replace") for cell in cells] if is_text_body else cells, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=request.arrow)
+
+
+def _problems(folder: VhostFolder, said: int, split: RabbitSplit, request: ReadRequest) -> Generator[pa.RecordBatch, None, int]:
+    """Those that came since; returns how many there are now."""
+    for problem in dict.fromkeys(folder.problems[said:]):
+        file = f"{split.folder}/{problem.file}"
+        yield from told(Finding(file, problem.offset, problem.kind, problem.expected, problem.found), split.store, 0, request)
+    return len(folder.problems)

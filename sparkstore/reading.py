@@ -1,0 +1,53 @@
+"""Shorter ways to a DataFrame.  Spark tells a Python source nothing of `select`, so the columns are said beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from .schema import META_COLUMNS, PROBLEM_COLUMN, RABBIT_COLUMNS, STORE_COLUMN, message_schema, rabbit_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "brokerstore"
+
+
+def read_messages(
+    spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
+) -> DataFrame:
+    """The messages of RocketMQ stores; only the named columns are built (`store` and `problem` may be among them).
+
+    `options` are those of the source, by Spark's names: `read_messages(spark, path, ["topic"], checkCrc=True)`.
+    """
+    return _read(spark, path, None if columns is None else _schema(columns, message_schema), options)
+
+
+def read_meta(spark: SparkSession, path: str | Sequence[str], **options: object) -> DataFrame:
+    """Where each message is and when it was stored: no body, no properties, the fastest read of all."""
+    return read_messages(spark, path, META_COLUMNS, **options)
+
+
+def read_rabbit(
+    spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
+) -> DataFrame:
+    """The messages of RabbitMQ folders."""
+    return _read(spark, path, _schema(RABBIT_COLUMNS if columns is None else columns, rabbit_schema), options)
+
+
+def _schema(columns: Iterable[str], make: object) -> StructType:
+    names = list(columns)
+    stored = [name for name in names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
+    assert callable(make)
+    made: StructType = make(stored, store=STORE_COLUMN in names, problem=PROBLEM_COLUMN in names)
+    return made
+
+
+def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | None, options: dict[str, object]) -> DataFrame:
+    reader = spark.read.format(FORMAT)
+    for name, value in options.items():
+        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+    if schema is not None:
+        reader = reader.schema(schema)
+    return reader.load(path if isinstance(path, str) else list(path))

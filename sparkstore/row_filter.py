@@ -1,0 +1,137 @@
+"""Which records of a batch are wanted: decided on the fixed fields and the topic, before any column is built."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commitlog.arrow_columns import record_batch
+from commitlog.columns import FIXED, Batch, fixed_columns
+
+from .options import OFFSET_MAX, Lane, ReadOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+NUMBERS = frozenset(name for name, _ in FIXED) - {"magic"}
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+IN = "in"
+
+
+class Condition(NamedTuple):
+    """`operator` is one of `COMPARED`, or IN with a tuple of values."""
+
+    column: str
+    operator: str
+    value: Any
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a filter can decide it exactly: comparisons of numbers, and a topic's name."""
+        values = self.value if self.operator == IN else (self.value,)
+        if self.column == "topic":
+            return self.operator in ("eq", IN) and all(isinstance(value, str) for value in values)
+        is_number = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+        return self.column in NUMBERS and is_number and all(abs(value) <= OFFSET_MAX for value in values)
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """All conditions hold; queue offsets lie in their queue's range; the key is one of the message's."""
+
+    conditions: tuple[Condition, ...] = ()
+    queue_starts: Mapping[Lane, int] = field(default_factory=dict)
+    queue_stops: Mapping[Lane, int] = field(default_factory=dict)
+    key: str | None = None
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> RowFilter:
+        """What the options ask for."""
+        made = []
+        if options.topics is not None:
+            made.append(Condition("topic", IN, tuple(sorted(options.topics))))
+        if options.queue_ids is not None:
+            made.append(Condition("queue_id", IN, tuple(sorted(options.queue_ids))))
+        if options.begin_ms is not None:
+            made.append(Condition("store_timestamp_ms", "ge", options.begin_ms))
+        if options.end_ms is not None:
+            made.append(Condition("store_timestamp_ms", "lt", options.end_ms))
+        return cls(tuple(made), options.start.queues, options.stop.queues, options.key)
+
+    def plus(self, conditions: list[Condition]) -> RowFilter:
+        """With more conditions."""
+        return replace(self, conditions=(*self.conditions, *conditions))
+
+    def apply(self, batch: Batch) -> Batch:
+        """The wanted records alone."""
+        batch = self._by_conditions(batch)
+        if len(batch.positions) and (self.queue_starts or self.queue_stops):
+            batch = _some(batch, self._in_ranges(batch))
+        if len(batch.positions) and self.key is not None:
+            batch = _some(batch, _has_key(batch, self.key))
+        return batch
+
+    def _by_conditions(self, batch: Batch) -> Batch:
+        """Numbers first: they are cheaper than names."""
+        import numpy as np
+
+        wanted = np.ones(len(batch.positions), bool)
+        numbers = [condition for condition in self.conditions if condition.column != "topic"]
+        fixed = fixed_columns(batch) if numbers else {}
+        for column, name, value in numbers:
+            wanted &= np.isin(fixed[column], value) if name == IN else COMPARED[name](fixed[column], value)
+        batch = batch if wanted.all() else _some(batch, wanted)
+        topics = [condition for condition in self.conditions if condition.column == "topic"]
+        if topics and len(batch.positions):
+            batch = _some(batch, _of_topics(batch, topics))
+        return batch
+
+    def _in_ranges(self, batch: Batch) -> Array:
+        """A queue that is not named keeps all of its messages."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch)
+        wanted = np.ones(len(batch.positions), bool)
+        for lane in {*self.queue_starts, *self.queue_stops}:
+            topic, queue_id = lane
+            here = np.asarray(pc.equal(topics, topic)) & (fixed["queue_id"] == queue_id)
+            low, high = self.queue_starts.get(lane, 0), self.queue_stops.get(lane, OFFSET_MAX)
+            wanted &= ~here | ((fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high))
+        return wanted
+
+
+def _some(batch: Batch, wanted: Array) -> Batch:
+    return batch._replace(positions=batch.positions[wanted], sizes=batch.sizes[wanted])
+
+
+def _of_topics(batch: Batch, conditions: list[Condition]) -> Array:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = record_batch(batch, ["topic"]).column(0)
+    wanted = np.ones(len(names), bool)
+    for _, name, value in conditions:
+        values = pa.array(value if name == IN else [value], pa.string())
+        wanted &= np.asarray(pc.is_in(names, values))
+    return wanted
+
+
+def _has_key(batch: Batch, key: str) -> Array:
+    """Among the words of KEYS, or the whole of UNIQ_KEY: what the index of a broker would find."""
+    import numpy as np
+
+    found = record_batch(batch, ["keys", "properties"])
+    rows = zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True)
+    return np.array([key in keys or ("UNIQ_KEY", key) in properties for keys, properties in rows], bool)

@@ -1,0 +1,144 @@
+"""The format "brokerstore": `spark.read.format("brokerstore").load(folder)`, and the doors to streaming and sinks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from .batches import ReadRequest, record_batches
+from .errors import BadOption
+from .options import REPORT, ReadOptions, parse_read_options
+from .row_filter import IN, Condition
+from .schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
+from .splits import LogSplit, RabbitSplit, find_stores, plan_log, plan_rabbit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = "brokerstore"
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "eq",
+    GreaterThan: "gt",
+    GreaterThanOrEqual: "ge",
+    LessThan: "lt",
+    LessThanOrEqual: "le",
+    In: IN,
+}
+
+
+class BrokerStoreSource(DataSource):
+    """Spark makes it in a process beside the driver; nothing is looked at before it is asked for."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is called with."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """All columns of the kind of store that lies there; `store` and `problem` where the options make them useful."""
+        options = parse_read_options(self.options, also=self.options)
+        make = rabbit_schema if find_stores(options.paths)[0].is_rabbit else message_schema
+        return make(store=options.has_store_column, problem=options.bad_records == REPORT)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For a batch.  Raises `BadOption` and `UnknownColumn`."""
+        options = parse_read_options(self.options)
+        return (PushdownReader if options.push_filters else BrokerStoreReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
+        """For a stream."""
+        return importlib.import_module(f"{__package__}.streaming").BrokerStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Of a batch."""
+        return importlib.import_module(f"{__package__}.sink").batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  (Spark's name)
+        """Of a stream."""
+        return importlib.import_module(f"{__package__}.sink").stream_writer(self.options, schema, overwrite)
+
+
+class BrokerStoreReader(DataSourceReader):
+    """Plans splits beside the driver, reads them in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Checks what can be checked without reading."""
+        self._options = options
+        self._stores = find_stores(options.paths)
+        is_rabbit = self._stores[0].is_rabbit
+        check_schema(schema, RABBIT_COLUMNS if is_rabbit else None)
+        if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
+            raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")
+        if is_rabbit:
+            from .rabbit_batches import refuse_log_options
+
+            refuse_log_options(options)
+        self._request = ReadRequest.of(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """One a split."""
+        splits: list[LogSplit | RabbitSplit] = []
+        for store in self._stores:
+            splits += plan_rabbit(store, self._options) if store.is_rabbit else plan_log(store, self._options)
+        return [InputPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task.  An empty plan comes here as a partition without a split."""
+        split = partition.value
+        if split is None:
+            return iter(())
+        if isinstance(split, RabbitSplit):
+            from .rabbit_batches import rabbit_batches
+
+            return rabbit_batches(split, self._request)
+        return record_batches(split, self._request)
+
+
+class PushdownReader(BrokerStoreReader):
+    """Takes conditions of `where(...)`.
+
+    A class of its own: Spark refuses every read of a reader that has `pushFilters` while
+    `spark.sql.python.filterPushdown.enabled` is false, as it is by default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
+        """Keeps what a row filter decides exactly, gives back the rest."""
+        taken, rest = [], []
+        for found in filters:
+            condition = _condition(found)
+            if condition is None:
+                rest.append(found)
+            else:
+                taken.append(condition)
+        self._take(taken)
+        return rest
+
+    def _take(self, conditions: list[Condition]) -> None:
+        request = self._request
+        self._request = ReadRequest(request.schema, request.options, request.row_filter.plus(conditions))
+
+
+def _condition(found: Filter) -> Condition | None:
+    """The condition that a filter is; None for one that Spark has to decide."""
+    name = _OPERATORS.get(type(found))
+    if name is None:
+        return None
+    attribute: tuple[str, ...] = getattr(found, "attribute", ())
+    value = tuple(found.value) if isinstance(found, In) else getattr(found, "value", None)
+    condition = Condition(attribute[0], name, value) if len(attribute) == 1 else None
+    return condition if condition is not None and condition.is_known else None

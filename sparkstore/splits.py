@@ -1,0 +1,267 @@
+"""What is read by which task: stretches of log files, planned once, so that a read of a live store sees one moment of it."""
+
+from __future__ import annotations
+
+import glob
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from brokerstore.identify import FolderKind, identify
+from brokerstore.opening import refuse_unread
+from commitlog._scan_cy import Reader, count, find_record
+from commitlog.checks import BLANK, CHECK_PLACE, EMPTY, STOPS, TORN
+from commitlog.findings import Finding, Place, describe
+from commitlog.layout import BLANK_SIZE
+from commitlog.mapped_file import MappedFile
+from commitlog.offset_files import OffsetFile
+from commitlog.resync import find_in_file
+from commitlog.walk import LogFiles
+from storageio import REAL_DISK, DiskError, UnknownStore
+
+from .errors import DataLost
+from .object_disk import disk_for, is_remote, local_path, match
+from .options import OFFSET_MAX, ReadOptions, is_pattern
+
+LOOK_AGAIN_S = 0.05  # a record that is being written is whole by then
+PIECE_BYTES = 64 << 20  # of a file walked at once
+CLOCK_SLACK_MS = 10 * 60 * 1000  # how far a broker's clock may have been set back between two records
+
+
+@dataclass(frozen=True)
+class LogSplit:
+    """Bytes begin..end (physical offsets) of one file: the records that start there.
+
+    `is_open_end`: the log's last file, whose records' end nobody has looked for.  `findings`: what planning found wrong; said
+    by the task, before its records.
+    """
+
+    store: str
+    file: str
+    file_start: int
+    file_size: int
+    begin: int
+    end: int
+    is_open_end: bool = False
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class RabbitSplit:
+    """One queue of a virtual host's folder; the first of a folder also says what is wrong with the folder itself."""
+
+    store: str
+    folder: str
+    queue: str | None
+    is_first: bool
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """A folder that was asked for, and what it is."""
+
+    path: str
+    kind: FolderKind
+    log_folders: tuple[str, ...]
+
+    @property
+    def is_rabbit(self) -> bool:
+        """Whether it is RabbitMQ's."""
+        return self.kind is FolderKind.RABBITMQ
+
+
+def find_stores(paths: Sequence[str]) -> list[StoreKind]:
+    """What lies there, patterns resolved.  Raises `UnknownStore` for what is no store."""
+    found = []
+    for path in dict.fromkeys(name for asked in paths for name in _resolved(asked)):
+        folder = identify(path, disk_for(path))
+        if folder.kind is FolderKind.DLEDGER or (not folder.log_folders and folder.kind is not FolderKind.RABBITMQ):
+            refuse_unread(folder)
+            raise UnknownStore(f"{path}: a {folder.kind.value} folder; it has no commit log to read")
+        found.append(StoreKind(folder.path, folder.kind, tuple(folder.log_folders)))
+    kinds = {store.is_rabbit for store in found}
+    if len(kinds) > 1:
+        raise UnknownStore(
+            f"{', '.join(store.path for store in found)}: RocketMQ and RabbitMQ have other columns; load them apart"
+        )
+    return found
+
+
+def _resolved(path: str) -> list[str]:
+    if not is_pattern(path):
+        return [local_path(path).rstrip("/") or "/"]
+    found = match(path) if is_remote(path) else sorted(glob.glob(local_path(path)))
+    if not found:
+        raise UnknownStore(f"{path}: nothing matches")
+    return [name.rstrip("/") for name in found]
+
+
+def plan_log(store: StoreKind, options: ReadOptions) -> list[LogSplit]:
+    """The splits of one RocketMQ store.  Raises `DataLost` where a wanted start is gone already."""
+    files = LogFiles(disk_for(store.path), list(store.log_folders), options.file_bytes)
+    told = [finding for finding in files.check() if finding.is_problem]
+    whole = _whole_files(store, files, told)
+    low = min((split.file_start for split in whole), default=0)
+    start, stop = options.start.physical_offset, options.stop.physical_offset
+    if options.fail_on_data_loss and 0 < start < low:
+        raise DataLost(whole[0].file, 0, f"records from physical offset {start} on", f"the first is at {low}")
+    made = [part for split in whole for part in _cut(split, start, stop, options.split_bytes)]
+    if options.begin_ms is not None or options.end_ms is not None:
+        made = _of_time(made, options)
+    if told:
+        made.insert(0, LogSplit(store.path, told[0].file, 0, 0, 0, 0, findings=tuple(told)))
+    return made
+
+
+def plan_rabbit(store: StoreKind, options: ReadOptions) -> list[RabbitSplit]:
+    """A split a queue, of every virtual host or of the wanted one.  Raises `UnknownStore` where that is not there."""
+    from rabbitstore.folder import VhostFolder, find_vhosts
+
+    made: list[RabbitSplit] = []
+    vhosts = []
+    for path in find_vhosts(store.path, disk_for(store.path)):
+        folder = VhostFolder(path, disk_for(path))
+        vhosts.append(folder.vhost)
+        if options.vhost is None or folder.vhost == options.vhost:
+            names = list(dict.fromkeys(queue.queue for queue in folder.queue_folders()))
+            wanted: list[str | None] = [name for name in names if options.queue in (None, name)]
+            made += [RabbitSplit(store.path, path, name, number == 0) for number, name in enumerate(wanted or [None])]
+        folder.close()
+    if options.vhost is not None and options.vhost not in vhosts:
+        raise UnknownStore(f"{store.path}: no virtual host {options.vhost!r}; there are {', '.join(map(repr, vhosts))}")
+    return made
+
+
+def log_range(store: StoreKind, begin: int, end: int, split_bytes: int, file_bytes: int | None = None) -> list[LogSplit]:
+    """Splits for the physical offsets begin..end, which the caller knows to be records: for a follower of the log."""
+    files = LogFiles(disk_for(store.path), list(store.log_folders), file_bytes)
+    made = [
+        LogSplit(store.path, f.path, f.start_offset, f.size_bytes, f.start_offset, f.start_offset + f.size_bytes)
+        for f in files.files
+    ]
+    return [part for split in made for part in _cut(split, begin, end, split_bytes)]
+
+
+def _whole_files(store: StoreKind, files: LogFiles, told: list[Finding]) -> list[LogSplit]:
+    """A split a file, the last ones cut to the end of the log's records; problems there go to `told`."""
+    found = [file for file in files.files if file.size_bytes]
+    made = [_split_of(store, file) for file in found]
+    if is_remote(store.path):
+        return [*made[:-1], *(replace(split, is_open_end=True) for split in made[-1:])]
+    while made:
+        end, problem = _settled_end(found[-1])
+        if problem is not None:
+            told.append(problem)
+        made[-1] = replace(made[-1], end=end)
+        if end > made[-1].begin:
+            break
+        found.pop()  # a file without a record yet
+        made.pop()
+    return made
+
+
+def _split_of(store: StoreKind, file: OffsetFile) -> LogSplit:
+    end = file.start_offset + file.size_bytes
+    return LogSplit(store.path, file.path, file.start_offset, file.size_bytes, file.start_offset, end)
+
+
+def _settled_end(file: OffsetFile) -> tuple[int, Finding | None]:
+    """As `_end_of`; what is wrong there is looked at twice, since a writer may be in the middle of a record."""
+    end, problem = _end_of(file)
+    if problem is None:
+        return end, None
+    time.sleep(LOOK_AGAIN_S)
+    again, problem_again = _end_of(file)
+    return end, problem if (again, problem_again) == (end, problem) else None
+
+
+def _end_of(file: OffsetFile) -> tuple[int, Finding | None]:
+    """The physical offset behind the last record of a file, by headers alone, and what is wrong there.
+
+    Goes on behind damage as long as records come that are no older than the last good one.
+    """
+    mapped = MappedFile.of(REAL_DISK, file, writable=False)
+    try:
+        base, at, last_ms, end, size = file.start_offset, 0, 0, 0, len(mapped.view)
+    except DiskError as error:
+        raise DataLost(file.path, 0, "the log's last file", f"none: {error}") from error
+    while True:
+        at, why, records, last = _count_piece(mapped, at)
+        if records:
+            end, last_ms = at, _store_time(mapped.view, last)
+        if why == "full":
+            continue
+        if at == size or (why == STOPS[BLANK] and int.from_bytes(mapped.view[at : at + 4], "big") == size - at):
+            return base + size, None
+        ahead = _next_newer(mapped, at + 1, last_ms)
+        if ahead < 0:
+            is_end = why == STOPS[EMPTY] or (why == STOPS[TORN] and size - at < BLANK_SIZE)
+            return base + end, None if is_end else describe(file.path, Place(mapped.view, at, base), why)
+        at = ahead
+
+
+def _count_piece(mapped: MappedFile, at: int) -> tuple[int, str, int, int]:
+    """Records of a piece of a file: where that stands, why ("full": go on), how many, the last.
+
+    The map is made anew for each piece: the pages of a whole file would count as this process's memory.
+    """
+    mapped.drop_map()
+    view, base = mapped.view, mapped.start_offset
+    stop = min(len(view), at + PIECE_BYTES)
+    place, why, records, _, last = count(view, at, stop, base, CHECK_PLACE)
+    if stop < len(view) and why in ("end", STOPS[TORN]):
+        if records:
+            return place, "full", records, last
+        place, why, records, _, last = count(view, at, len(view), base, CHECK_PLACE)
+    return place, why, records, last
+
+
+def _next_newer(file: MappedFile, at: int, last_ms: int) -> int:
+    at = find_in_file(file, at)
+    while at >= 0 and _store_time(file.view, at) < last_ms:
+        at = find_in_file(file, at + int.from_bytes(file.view[at : at + 4], "big"))
+    return at
+
+
+def _store_time(view: memoryview, at: int) -> int:
+    message = Reader(view).decode(at, 0)
+    assert message is not None, "a record that was checked"
+    return message.store_timestamp_ms
+
+
+def _cut(split: LogSplit, start: int, stop: int, split_bytes: int) -> Iterator[LogSplit]:
+    """The parts of a file within start..stop, none greater than `split_bytes`, and about equal."""
+    begin, end = max(split.begin, start), min(split.end, stop)
+    if begin >= end:
+        return
+    parts = -(-(end - begin) // split_bytes) if split_bytes else 1
+    places = [begin + (end - begin) * part // parts for part in range(parts + 1)]
+    for first, last in pairwise(places):
+        yield replace(split, begin=first, end=last, is_open_end=split.is_open_end and stop >= split.end)
+
+
+def _of_time(splits: list[LogSplit], options: ReadOptions) -> list[LogSplit]:
+    """Without those that lie before or behind the wanted time for sure, by the first record of each."""
+    times = [None if is_remote(split.file) else _first_time(split) for split in splits]
+    begin_ms, end_ms = options.begin_ms or 0, OFFSET_MAX if options.end_ms is None else options.end_ms
+    kept = []
+    for number, split in enumerate(splits):
+        first = times[number]
+        behind = next((found for found in times[number + 1 :] if found is not None), None)
+        is_before = behind is not None and behind + CLOCK_SLACK_MS < begin_ms
+        is_behind = first is not None and first - CLOCK_SLACK_MS >= end_ms
+        if not is_before and not is_behind:
+            kept.append(split)
+    return kept
+
+
+def _first_time(split: LogSplit) -> int | None:
+    """The store time of the first record there; None where none begins."""
+    file = MappedFile(REAL_DISK, split.file, split.file_start, split.file_size, writable=False)
+    try:
+        view = file.view
+    except DiskError:
+        return None  # gone: the task that reads it says so
+    found = find_record(view, split.begin - split.file_start, len(view), split.file_start, split.end - split.file_start)
+    return _store_time(view, found) if found >= 0 else None

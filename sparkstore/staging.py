@@ -1,0 +1,228 @@
+"""What tasks leave for the commit: parts, in `<store>/brokerstore/sink/<sink id>/`.
+
+A part is an Arrow stream of `sink_columns.staged_schema`, synced with its name before the task is done.  What the task hands
+to the driver is a `Part`: which file, how long, its CRC, and what a store has to be able to take.  The commit writes down
+which parts it is about to append, as `commit.json` beside them (`commit.py`); until then they are nothing, and after it they
+go.  A task that fails takes its part away; what a killed task leaves goes with the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from commitlog.layout import CRC_SIZE, HOST_GROWTH, RECORD_SIZE_MIN
+from storageio import Disk, DiskError, File, Kind, Mode, StoreCorrupt, random_bytes
+
+from .sink_columns import OWN_SIZE_MAX, staged_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = os.path.join("brokerstore", "sink")
+MANIFEST = "commit.json"
+SUFFIX = ".part"
+ROWS_MAX = 8192  # of a piece: the commit holds one at a time
+PIECE_BYTES = 8 << 20  # of bodies, unless one alone is longer
+STALE_MS = 7 * 24 * 3600 * 1000  # nobody comes back for what a killed job left so long ago
+CRC_PIECE = 1 << 20
+FILES_MAX = 1_000_000  # names looked at in one folder
+
+
+class Part(NamedTuple):
+    """One task's messages.  `name` is empty where there are none."""
+
+    partition: int
+    name: str = ""
+    rows: int = 0
+    size_bytes: int = 0
+    crc: int = 0
+    topics: tuple[str, ...] = ()
+    largest_bytes: int = 0  # most that one of its records can take
+
+
+def sink_folder(root: str, sink_id: str) -> str:
+    """Where the parts of one query or job lie."""
+    return os.path.join(root, FOLDER, sink_id)
+
+
+class PartWriter:
+    """Writes one part; `finish` or `discard` it."""
+
+    def __init__(self, disk: Disk, root: str, sink_id: str, partition: int) -> None:
+        """Opens nothing before the first message comes."""
+        self._disk = disk
+        self._folder = sink_folder(root, sink_id)
+        self._name = f"{partition:05d}-{random_bytes(8).hex()}{SUFFIX}"
+        self._partition = partition
+        self._target: _Target | None = None
+        self._rows = self._largest = 0
+        self._topics: dict[str, None] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Of `staged_schema`."""
+        import pyarrow.compute as pc  # 150 ms
+
+        if batch.num_rows == 0:
+            return
+        if self._target is None:
+            self._target = self._open()
+        for piece in _pieces(batch):
+            self._stream.write_batch(piece)
+        self._rows += batch.num_rows
+        self._topics |= dict.fromkeys(batch.column("topic").unique().to_pylist())
+        sizes = pc.add(pc.binary_length(batch.column("body")), pc.binary_length(batch.column("properties")))
+        names = pc.binary_length(batch.column("topic"))
+        fixed = RECORD_SIZE_MIN + OWN_SIZE_MAX + CRC_SIZE + 2 * HOST_GROWTH
+        self._largest = max(self._largest, fixed + pc.max(pc.add(sizes, names)).as_py())
+
+    def _open(self) -> _Target:
+        import pyarrow as pa  # 150 ms
+
+        self._disk.make_folder(self._folder)
+        target = _Target(self._disk.open(os.path.join(self._folder, self._name), Mode.CREATE))
+        self._stream = pa.ipc.new_stream(pa.PythonFile(target, "w"), staged_schema())
+        return target
+
+    def finish(self) -> Part:
+        """The part, for good on the disk."""
+        if self._target is None:
+            return Part(self._partition)
+        self._stream.close()
+        target, self._target = self._target, None
+        try:
+            target.file.sync()
+        finally:
+            target.file.close()
+        self._disk.sync_folder(self._folder)
+        return Part(self._partition, self._name, self._rows, target.size_bytes, target.crc, tuple(self._topics), self._largest)
+
+    def discard(self) -> None:
+        """Take away what is there."""
+        if self._target is not None:
+            self._target.file.close()
+            self._target = None
+        path = os.path.join(self._folder, self._name)
+        if self._disk.stat(path) is not None:
+            self._disk.delete(path)
+
+
+class _Target:
+    """What Arrow takes for a file to write to: knows its length and CRC."""
+
+    closed = False
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.size_bytes = 0
+        self.crc = 0
+
+    def write(self, data: memoryview) -> int:
+        self.file.write(self.size_bytes, data)
+        self.crc = zlib.crc32(data, self.crc)
+        self.size_bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Whoever opened the file closes it: it is synced first."""
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices that a commit can hold as objects."""
+    import numpy as np  # 80 ms
+    import pyarrow.compute as pc
+
+    ends = np.cumsum(np.asarray(pc.binary_length(batch.column("body"))), dtype=np.int64)
+    at = 0
+    while at < batch.num_rows:
+        before = int(ends[at - 1]) if at else 0
+        stop = int(np.searchsorted(ends, before + PIECE_BYTES, "right"))
+        stop = min(max(at + 1, stop), at + ROWS_MAX)
+        yield batch.slice(at, stop - at)
+        at = stop
+
+
+def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) -> Iterator[pa.RecordBatch]:
+    """Its pieces without the first `skip` rows.  Raises `StoreCorrupt` for a part that is not what its task wrote."""
+    import pyarrow as pa  # 150 ms
+
+    path = os.path.join(sink_folder(root, sink_id), part.name)
+    file = disk.open(path, Mode.READ)
+    try:
+        _check(file, path, part)
+        held = file.map(part.size_bytes, writable=False)
+        try:
+            for batch in pa.ipc.open_stream(pa.py_buffer(held.view)):
+                if skip < batch.num_rows:
+                    yield batch.slice(skip)
+                skip = max(0, skip - batch.num_rows)
+        finally:
+            held.close()
+    finally:
+        file.close()
+
+
+def _check(file: File, path: str, part: Part) -> None:
+    size = file.size()
+    if size != part.size_bytes:
+        raise StoreCorrupt("staged part", file=path, offset=0, expected=f"{part.size_bytes} bytes", found=f"{size} bytes")
+    crc = 0
+    for at in range(0, size, CRC_PIECE):
+        crc = zlib.crc32(file.read(at, CRC_PIECE), crc)
+    if crc != part.crc:
+        raise StoreCorrupt("staged part", file=path, offset=0, expected=f"CRC {part.crc:08x}", found=f"{crc:08x}")
+
+
+# Taking away
+
+
+def clear(disk: Disk, root: str, sink_id: str) -> None:
+    """Take away the folder of one query or job, and those above it that are empty then."""
+    folder = sink_folder(root, sink_id)
+    if disk.stat(folder) is not None:
+        for entry in _files(disk, folder):
+            disk.delete(os.path.join(folder, entry))
+    for emptied in (folder, os.path.join(root, FOLDER)):
+        _delete_if_empty(disk, emptied)
+
+
+def clear_new(disk: Disk, root: str) -> None:
+    """Where there was no store, an aborted job leaves no folder of one either."""
+    for emptied in (os.path.join(root, os.path.dirname(FOLDER)), root):
+        _delete_if_empty(disk, emptied)
+
+
+def _delete_if_empty(disk: Disk, folder: str) -> None:
+    """Somebody else may put something in at the same moment; then it stays."""
+    if disk.stat(folder) is not None and not disk.list(folder):
+        with contextlib.suppress(DiskError):
+            disk.delete_folder(folder)
+
+
+def clear_stale(disk: Disk, root: str, now_ms: int) -> list[str]:
+    """Take away what jobs left that were killed before their commit, a week after they last wrote; their ids."""
+    folder = os.path.join(root, FOLDER)
+    if disk.stat(folder) is None:
+        return []
+    gone = []
+    for entry in disk.list(folder):
+        inside = os.path.join(folder, entry.name)
+        if entry.kind is not Kind.FOLDER or disk.stat(os.path.join(inside, MANIFEST)) is not None:
+            continue
+        newest = max([entry.modified_ms, *(part.modified_ms for part in disk.list(inside))])
+        if now_ms - newest > STALE_MS:
+            clear(disk, root, entry.name)
+            gone.append(entry.name)
+    return gone
+
+
+def _files(disk: Disk, folder: str) -> Iterable[str]:
+    """What this module puts there; a stranger's file stays, and so does its folder."""
+    ours = (SUFFIX, MANIFEST, MANIFEST + ".new")
+    return [entry.name for entry in disk.list(folder)[:FILES_MAX] if entry.kind is Kind.FILE and entry.name.endswith(ours)]

@@ -1,0 +1,176 @@
+"""The streaming source: a log followed by physical offset, batch by batch, up to what is durable.
+
+    spark.readStream.format("brokerstore").option("maxBytesPerTrigger", "64m").load("/data/store")
+
+Options of the batch source (`options.py`), and
+
+    maxBytesPerTrigger   most bytes of the log in one batch, give or take a record; all there is where it is not said
+    startingOffsets      earliest (default), latest, a physical offset, or JSON with queue offsets; for a new query alone
+    endingOffsets, endingTimestamp    the stream goes no further
+    failOnDataLoss       true (default): records that retention took before they were read, and a store that was rewound, are
+                         errors; false: a line in the log, and the stream goes on with what is there
+
+A batch [a, b) owns the records that start in it, so a batch may be cut anywhere.  Offsets: `log_position.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from brokerstore.identify import FolderKind
+from storageio import REAL_DISK, StoreRewound, UnknownStore
+
+from .batches import ReadRequest, record_batches
+from .errors import BadOption
+from .log_position import LogEnds, Position, check_begin
+from .object_disk import is_remote
+from .options import REPORT, parse_read_options, size_of
+from .schema import PROBLEM_COLUMN, check_schema
+from .splits import CLOCK_SLACK_MS, LogSplit, StoreKind, find_stores, log_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+LOG = logging.getLogger(__name__)
+MAX_BYTES = "maxBytesPerTrigger"
+STARTING = "startingOffsets"
+LATEST = "latest"
+
+
+class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives in a process beside the driver for as long as the query; a copy of it reads in each task."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raises `BadOption`, `UnknownColumn` and `UnknownStore`."""
+        given = {name.lower(): value for name, value in options.items()}
+        self._max_bytes = _max_bytes(given.pop(MAX_BYTES.lower(), None))
+        self._from_latest = given.get(STARTING.lower(), "").lower() == LATEST
+        if self._from_latest:
+            del given[STARTING.lower()]
+        parsed = parse_read_options(given)
+        check_schema(schema)
+        if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
+            raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")
+        self._options = parsed
+        self._request = ReadRequest.of(parsed, schema)
+        self._store = _one_store(parsed.paths)
+        self._ends = LogEnds(_root(self._store), list(self._store.log_folders), parsed.file_bytes)
+        self._target: Position | None = None
+
+    # Where it stands
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
+        """Of a query without a checkpoint."""
+        options, low = self._options, self._ends.low()
+        if self._from_latest:
+            return self._end().to_json()
+        if options.start.physical_offset > 0:
+            return Position(options.start.physical_offset).to_json()
+        if options.begin_ms is not None:
+            low = max(low, self._ends.start_by_time(options.begin_ms, CLOCK_SLACK_MS))
+        return Position(low).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
+        """Up to where the next batch goes: `start` itself when nothing new is durable."""
+        begin = Position.of_json(start)
+        is_known = self._is_known(begin)
+        end = self._end()
+        if self._target is not None and self._target.physical_offset < end.physical_offset:
+            end = self._target
+        if end.physical_offset <= begin.physical_offset:
+            return start if is_known else end.to_json()
+        if isinstance(limit, ReadMaxBytes):
+            end = self._ends.cut(self._begin(begin.physical_offset), limit.max_bytes, end)
+        return end.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
+        """By bytes, where the option says so."""
+        return ReadAllAvailable() if self._max_bytes is None else ReadMaxBytes(self._max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
+        """What is durable now is all that this run reads."""
+        self._target = self._end()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
+        """For the query's progress."""
+        return self._end().to_json()
+
+    def _end(self) -> Position:
+        """What is durable, and not behind where the options end the stream."""
+        end = self._ends.end(self._options.end_ms)
+        stop = self._options.stop.physical_offset
+        return end if end.physical_offset <= stop else Position(stop)
+
+    def _is_known(self, position: Position) -> bool:
+        """Whether the log still has what the stream stood on.  Raises `StoreRewound` where that is an error."""
+        try:
+            self._ends.check(position)
+        except StoreRewound as error:
+            if self._options.fail_on_data_loss:
+                raise
+            LOG.warning("%s; going on with what is there", error)
+            return False
+        return True
+
+    def _begin(self, offset: int) -> int:
+        """`offset`, or where the log begins if that is later.  Raises `DataLost` where that is an error."""
+        begin = check_begin(self._ends, offset, self._options.fail_on_data_loss)
+        if begin > offset:
+            LOG.warning("%s: %d bytes of the log were deleted before they were read", self._store.path, begin - offset)
+        return begin
+
+    # Reading
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Splits of a batch, which may be one that an earlier run planned."""
+        first, last = Position.of_json(start), Position.of_json(end)
+        for position in (first, last):
+            self._is_known(position)
+        if last.physical_offset <= first.physical_offset:
+            return []
+        begin = self._begin(first.physical_offset)
+        made = log_range(self._store, begin, last.physical_offset, self._options.split_bytes, self._options.file_bytes)
+        return [InputPartition(split) for split in made]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task."""
+        split: LogSplit | None = partition.value
+        return iter(()) if split is None else record_batches(split, self._request)
+
+
+def _max_bytes(text: str | None) -> int | None:
+    try:
+        found = None if text is None else size_of(text)
+    except ValueError:
+        found = 0
+    if found is not None and found <= 0:
+        raise BadOption(f"option {MAX_BYTES}: a positive number of bytes (k, m, g behind it) wanted, found {text!r}")
+    return found
+
+
+def _one_store(paths: tuple[str, ...]) -> StoreKind:
+    """The store that is followed."""
+    if any(is_remote(path) for path in paths):
+        raise BadOption(f"path {', '.join(paths)}: a stream follows a mounted folder")
+    found = find_stores(paths)
+    if len(found) != 1:
+        raise BadOption(f"path: a stream follows one store, found {', '.join(store.path for store in found)}")
+    if found[0].is_rabbit:
+        raise UnknownStore(f"{found[0].path}: a RabbitMQ folder has no log to follow; read it as a batch")
+    return found[0]
+
+
+def _root(store: StoreKind) -> str:
+    """Where checkpoint and abort file lie: of a bare log folder the one above it."""
+    if store.kind is not FolderKind.LOG:
+        return store.path
+    above = os.path.dirname(os.path.abspath(store.path))
+    has_any = any(REAL_DISK.stat(os.path.join(above, name)) is not None for name in ("checkpoint", "abort"))
+    return above if has_any else store.path

@@ -1,0 +1,90 @@
+"""One Spark session for all of its tests: starting one takes longer than most of them.
+
+`local[2,3]`: two tasks at a time, each tried up to three times, so that what happens to a killed task can be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .stores import make_forged_store, make_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+JAVA_MIN = 17
+
+
+def why_not() -> str | None:
+    """Why Spark cannot run here."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "pyspark is not installed (extra spark)"
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        return "there is no Java"
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    number = told.partition('version "')[2].partition(".")[0].partition('"')[0]
+    if not number.isdigit() or int(number) < JAVA_MIN:
+        return f"Java {JAVA_MIN} or later is wanted, found {told.splitlines()[0] if told else 'none'}"
+    return None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session.  It is found by workers as it is by users: through the Python path, not by registration."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    from pyspark.sql import SparkSession
+
+    work = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(work / "local"),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={work}",
+    }
+    builder = SparkSession.builder.master("local[2,3]").appName("brokerstore tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("FATAL")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("made") / "made")
+
+
+@pytest.fixture
+def made(_made_once: Path, tmp_path: Path) -> Path:
+    """A store of one's own: records of many sizes in several files, keys, several queues."""
+    shutil.copytree(_made_once, tmp_path / "made")
+    return tmp_path / "made"
+
+
+@pytest.fixture
+def forged(tmp_path: Path) -> Path:
+    """A store with copies of records inside a body."""
+    return make_forged_store(tmp_path / "forged")

@@ -1,0 +1,83 @@
+"""Kill a commit before each of its calls of the storage: `python -m tests.sparkstore.kill_commit FROM WORK`.
+
+Calls that only look at files other than the staged ones are left out: whoever is killed before such a call leaves what is left
+by the one that is killed before the next.  A child is forked for each; this process has no threads.  Prints how many were
+killed, and after how many of them the next commit had every message in the log once and in order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import numpy  # noqa: F401  (here, not in every child)
+import pyarrow.compute  # noqa: F401
+
+from sparkstore.commit import commit_batch
+from storageio.testing import CountingDisk
+from tests.sparkstore.sink_tools import bodies, left_behind, one_queue, rows_of, stage_rows
+
+WANTED = [row["body"] for row in rows_of(65)]
+SINK = "query-1"
+CALLS_MAX = 2000
+LOOKS = frozenset({"open", "read", "size", "stat", "list", "next data", "space", "map"})
+
+
+def matters(operation: str, path: str) -> bool:
+    """Whether a process that ends before this call may leave what none leaves that ends before the next."""
+    return operation not in LOOKS or "/brokerstore/sink/" in path
+
+
+class KillingDisk(CountingDisk):
+    """The process ends before call number `at` of those that count."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at = at
+
+    def before(self, operation: str, path: str) -> None:
+        if matters(operation, path):
+            super().before(operation, path)
+        if len(self.calls) >= self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def commit(root: Path, at: int) -> None:
+    options = one_queue(root)
+    commit_batch(options, SINK, 1, stage_rows(options, SINK, rows_of(45, start=20)), disk=KillingDisk(at))
+
+
+def in_child(root: Path, at: int) -> int:
+    """How the child ended: 0, or what killed it."""
+    child = os.fork()
+    if child == 0:
+        commit(root, at)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return status
+
+
+def main(begun: Path, work: Path) -> None:
+    killed = whole = 0
+    for at in range(1, CALLS_MAX):
+        root = work / str(at)
+        shutil.copytree(begun, root)
+        if in_child(root, at) == 0:
+            break
+        killed += 1
+        assert in_child(root, CALLS_MAX * 10) == 0
+        is_whole = bodies(root) == WANTED and left_behind(root) == []
+        whole += is_whole
+        if not is_whole:
+            print(f"killed before call {at}: {len(bodies(root))} messages", file=sys.stderr)
+        shutil.rmtree(root)
+    print(killed, whole)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", DeprecationWarning)
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,107 @@
+"""The source with sinks that die: `brokerstore_killing`, whose options say when.
+
+    killTask      number of an Arrow batch: the task that meets it, at its first attempt, is killed by SIGKILL
+    killCommit    call of the storage before which the process of batch 1's commit is killed: an operation and a part of the
+                  path.  Once, while the file named by the option `once` is not there
+
+In a module of its own, so that Spark's processes find it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource
+
+from sparkstore.sink import StoreBatchWriter, StoreStreamWriter, batch_writer, stream_writer
+from storageio.testing import WrappedDisk
+
+OWN = ("killtask", "killcommit", "once")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(batches: Iterator[Any], number: int) -> Iterator[Any]:
+    """In the middle of the last partition's batch."""
+    context = TaskContext.get()
+    for place, batch in enumerate(batches):
+        if context is not None and context.attemptNumber() == 0 and context.partitionId() > 0 and place == number:
+            yield batch.slice(0, batch.num_rows // 2)
+            die()
+        yield batch
+
+
+class OnceKillingDisk(WrappedDisk):
+    """The process ends before the first call of an operation on such a path, unless one ended so before."""
+
+    def __init__(self, where: str, once: str) -> None:
+        super().__init__()
+        self.operation, _, self.place = where.rpartition(" ")
+        self.once = Path(once)
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == self.operation and self.place in path and not self.once.exists():
+            self.once.touch()
+            die()
+
+
+class KillingSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "brokerstore_killing"
+
+    def _given(self) -> tuple[dict[str, str], dict[str, str]]:
+        own = {name: value for name, value in self.options.items() if name in OWN}
+        return {name: value for name, value in self.options.items() if name not in OWN}, own
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        given, own = self._given()
+        made = batch_writer(given, schema, overwrite)
+        return _with_kills(KillingBatchWriter(made.options), own)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        given, own = self._given()
+        made = stream_writer(given, schema, overwrite)
+        return _with_kills(KillingStreamWriter(made.options), own)
+
+
+def _with_kills(writer: Any, own: dict[str, str]) -> Any:
+    writer.kill_task = int(own.get("killtask", -1))
+    writer.kill_commit = own.get("killcommit", "")
+    writer.once = own.get("once", "")
+    return writer
+
+
+class KillingBatchWriter(StoreBatchWriter):
+    kill_task: int
+    kill_commit: str
+    once: str
+
+    def write(self, iterator: Any) -> Any:
+        return super().write(dying(iterator, self.kill_task))
+
+    def commit(self, messages: Any) -> None:
+        if self.kill_commit:
+            self.disk = OnceKillingDisk(self.kill_commit, self.once)
+        super().commit(messages)
+
+
+class KillingStreamWriter(StoreStreamWriter):
+    kill_task: int
+    kill_commit: str
+    once: str
+
+    def write(self, iterator: Any) -> Any:
+        return super().write(dying(iterator, self.kill_task))
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        if self.kill_commit and batchId == 1:
+            self.disk = OnceKillingDisk(self.kill_commit, self.once)
+        super().commit(messages, batchId)

@@ -1,0 +1,105 @@
+"""What Spark would call, called by hand: plans, tasks and commits in this process, one after the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+from brokerstore.identify import identify
+from brokerstore.tool.message_json import message_json
+from commitlog import StoredMessage
+from commitlog.walk import LogFiles
+from sparkstore.jobs import audit_source, auditing, reindex_source
+from sparkstore.options import parse_read_options
+from sparkstore.schema import message_schema
+from sparkstore.source import BrokerStoreSource
+from storageio import REAL_DISK
+
+
+def dumped(store: Path | str) -> list[dict[str, Any]]:
+    """What `brokerstore dump --json` prints, as the source has it: body as bytes, the checksum property left out."""
+    made = []
+    for found in LogFiles(REAL_DISK, identify(str(store)).log_folders).messages():
+        if isinstance(found, StoredMessage):
+            row = message_json(found)
+            row["body"] = b64decode(row.pop("body_base64"))
+            row["properties"].pop("__CRC32#", None)
+            made.append(row)
+    return made
+
+
+def batches(path: Any, schema: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
+    """Every batch of every task."""
+    paths = {"path": str(path)} if isinstance(path, (str, Path)) else {"paths": json.dumps([str(part) for part in path])}
+    source = BrokerStoreSource({**paths, **{name: str(value) for name, value in options.items()}})
+    reader = source.reader(source.schema() if schema is None else schema)
+    for partition in reader.partitions():
+        yield from reader.read(partition)
+
+
+def rows(path: Any, schema: Any = None, **options: Any) -> list[dict[str, Any]]:
+    """Every row, maps as dictionaries."""
+    made = [row for batch in batches(path, schema, **options) for row in batch.to_pylist()]
+    for row in made:
+        if isinstance(row.get("properties"), list):
+            row["properties"] = dict(row["properties"])
+    return made
+
+
+def places(path: Any, **options: Any) -> list[int]:
+    """Physical offsets alone."""
+    return [row["physical_offset"] for row in rows(path, message_schema(["physical_offset"]), **options)]
+
+
+def audited(path: Any, **options: Any) -> auditing.AuditReport:
+    """The report of an audit."""
+    reader = audit_source._Reader({"path": str(path), **{name: str(value) for name, value in options.items()}})
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    found.sort(key=lambda row: tuple((row[name] is not None, row[name]) for name in auditing._ORDER))
+    joined = auditing.join_lanes(iter([audit_source._batch(found)] if found else []))
+    return auditing._report([row for batch in joined for row in batch.to_pylist()])
+
+
+def reindex(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Map, merge and commit."""
+    asked = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    source = reindex_source.ReindexSource(asked)
+    reader, writer = source.reader(None), source.writer(None, False)  # type: ignore[arg-type]
+    packed = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    messages = []
+    try:
+        for target in sorted({row["target"] for row in packed}):
+            mine = [row for row in packed if row["target"] == target]
+            mine.sort(key=lambda row: (row["topic"] or "", -1 if row["queue_id"] is None else row["queue_id"], row["order"]))
+            monkeypatch.setattr(reindex_source, "_attempt", lambda target=target: f"{target}-0")
+            messages.append(writer.write(iter([pa.RecordBatch.from_pylist(mine)])))
+        writer.commit(messages)
+    except BaseException:
+        writer.abort([*messages, None])
+        raise
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its name there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def copied(store: Path, to: Path) -> Path:
+    """A store of one's own."""
+    shutil.copytree(store, to)
+    return to
+
+
+def parsed(**options: str) -> Any:
+    """Options as the reader sees them."""
+    return parse_read_options({"path": "/nowhere", **options})

@@ -1,0 +1,246 @@
+"""The jobs without a JVM: their tasks and commits, called one after the other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from commitlog import Message
+from messagestore import MessageStore
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.verification import verify_store
+from sparkstore import BadOption
+from sparkstore import stretch as stretch_module
+from sparkstore.jobs import auditing, reindex_source
+from storageio import StoreCorrupt, StoreError, StoreLocked, UnknownStore
+
+from .local import audited, copied, dumped, reindex, tree
+from .stores import SMALL, damage
+
+QUEUES, INDEX = "consumequeue", "index"
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "20011"])
+@pytest.mark.parametrize("name", ["plain", "lmq", "propcrc", "batchcq", "broker-live"])
+def test_reindex_gives_the_bytes_of_the_real_broker(
+    fixture_store: Any, tmp_path: Path, name: str, split_bytes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues and index as RocketMQ wrote them, light queues and rolled index files among them."""
+    real = fixture_store(name).store
+    store = copied(real, tmp_path / "store")
+    for folder in (QUEUES, INDEX):
+        for path in (store / folder).rglob("*"):
+            if path.is_file():
+                path.write_bytes(bytes(path.stat().st_size))  # so that nothing can be taken over but names and sizes
+    _keep_shape(real, store)
+    reindex(store, monkeypatch, splitBytes=split_bytes)
+    assert tree(store / QUEUES) == tree(real / QUEUES)
+    assert tree(store / INDEX) == tree(real / INDEX)
+
+
+def _keep_shape(real: Path, store: Path) -> None:
+    """How many slots an index file has is told by its chains: the first file keeps its bytes."""
+    for path in sorted((real / INDEX).iterdir())[:1]:
+        shutil.copy(path, store / INDEX / path.name)
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_reindex_gives_the_bytes_of_the_engine(made: Path, tmp_path: Path, tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Index files that are rolled in the middle of a record's keys, and one that is exactly full, included."""
+    other = copied(made, tmp_path / "other")
+    rebuild_store(str(other), config=SMALL)
+    before = tree(made / INDEX)
+    reindex(made, monkeypatch, splitBytes="10007", tasks=tasks)
+    assert tree(made / QUEUES) == tree(other / QUEUES)
+    assert tree(made / INDEX) == tree(other / INDEX) == before
+    assert len(before) > 3
+    assert not [path for path in (made / "brokerstore").iterdir() if path.name.startswith(reindex_source.WORK)]
+
+
+@pytest.mark.parametrize("keyed", [398, 399, 400])
+def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record without keys behind it makes the next file, as in the engine."""
+    path = tmp_path / "full"
+    with MessageStore.open(path, config=SMALL) as store:
+        for number in range(keyed):
+            store.put(Message("t", b"x", keys=[f"k{number}"]))
+        store.put(Message("t", b"without a key"))
+    before = tree(path / INDEX)
+    reindex(path, monkeypatch)
+    assert tree(path / INDEX) == before
+
+
+def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is left as it is."""
+    before = tree(made / QUEUES)
+    shutil.rmtree(made / QUEUES)
+    (made / INDEX / "20200101000000000").write_bytes(b"left alone")
+    reindex(made, monkeypatch, what=QUEUES)
+    assert tree(made / QUEUES).keys() == before.keys()
+    assert (made / INDEX / "20200101000000000").read_bytes() == b"left alone"
+
+
+def test_reindex_of_a_damaged_log_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error with file and offset, and not a byte is other than before."""
+    file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
+    before = tree(made)
+    with pytest.raises(StoreCorrupt) as caught:
+        reindex(made, monkeypatch)
+    assert (caught.value.file, caught.value.offset) == (file, at)
+    assert tree(made) == before
+
+
+def test_reindex_of_a_store_that_is_open_elsewhere(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is met before any work."""
+    with MessageStore.open(made, config=SMALL), pytest.raises(StoreLocked):
+        reindex(made, monkeypatch)
+
+
+def test_a_log_that_was_written_while_it_was_read_keeps_its_old_queues(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit looks once more where the log ends."""
+    real = reindex_source._Writer.commit
+
+    def after_a_put(self: Any, messages: Any) -> None:
+        with MessageStore.open(made, config=SMALL) as store:
+            store.put(Message("topic-0", b"meanwhile"))
+        real(self, messages)
+
+    monkeypatch.setattr(reindex_source._Writer, "commit", after_a_put)
+    with pytest.raises(StoreError, match="was written while it was read"):
+        reindex(made, monkeypatch)
+    assert verify_store(str(made), SMALL).is_ok
+
+
+def test_reindex_wants_a_store(made: Path, fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a log alone, not another kind, not a word that it does not know."""
+    with pytest.raises(UnknownStore, match="without its store"):
+        reindex(made / "commitlog", monkeypatch)
+    with pytest.raises(BadOption):
+        reindex(fixture_store("rabbitmq-clean").folder.parent / "vhost", monkeypatch)
+    with pytest.raises(BadOption, match="what"):
+        reindex(made, monkeypatch, what="everything")
+
+
+# Audit
+
+
+def _told(problems: Any) -> set[tuple[str, str]]:
+    """(kind, file) of findings, without what an audit does not look at."""
+    rows = [(row.kind, row.file) if hasattr(row, "kind") else (row["kind"], row["file"]) for row in problems]
+    return {(kind, Path(file).name) for kind, file in rows if "checkpoint" not in kind and "config" not in kind}
+
+
+@pytest.mark.parametrize("name", ["plain", "lmq", "propcrc", "batchcq", "cqext", "broker-live", "broker-ext"])
+def test_audit_of_sound_stores(fixture_store: Any, name: str) -> None:
+    """Nothing is wrong, and the counts are those of `verify`."""
+    store = fixture_store(name).store
+    report, truth = audited(store, splitBytes="30011"), verify_store(str(store)).counts()
+    assert report.is_ok, report.problems
+    assert report.counts["messages"] == truth["records"]
+    assert (report.counts["items"], report.counts["index_files"]) == (truth["items"], truth["index_files"])
+    assert report.counts["units"] == sum(row["messages"] for row in report.queues)
+
+
+@pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
+def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
+    """The same kinds of problems at the same files."""
+    store = fixture_store(name).store
+    found = _told(audited(store, splitBytes="30011").problems)
+    truth = _told(verify_store(str(store)).problems)
+    assert {kind for kind, _ in found} == {kind for kind, _ in truth}
+    assert {row for row in found if "item" not in row[0]} == {row for row in truth if "item" not in row[0]}
+
+
+def test_audit_of_a_damaged_record(made: Path) -> None:
+    """Its place once, and the gap that it leaves in its queue."""
+    file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
+    report = audited(made, splitBytes="49999")
+    first = next(row for row in report.problems if row["kind"] == "bad_body_crc")
+    assert (first["file"], first["offset"]) == (file, at)
+    assert {"gap", "bad_body_crc"} <= {row["kind"] for row in report.problems}, "the record's number is missing in its queue"
+    assert sum(row["gaps"] for row in report.queues) == 1
+
+
+def test_audit_of_a_wrong_unit(made: Path) -> None:
+    """The queue's folder and the byte."""
+    file = next((made / QUEUES / "topic-1" / "2").iterdir())
+    data = bytearray(file.read_bytes())
+    data[20 * 7 + 3] ^= 1
+    file.write_bytes(data)
+    problems = audited(made, splitBytes="70001").problems
+    assert [(row["kind"], row["file"], row["offset"]) for row in problems] == [("wrong_unit", str(file.parent), 140)]
+
+
+def test_audit_of_a_unit_too_many(made: Path) -> None:
+    """A unit behind the last record of its queue."""
+    folder = made / QUEUES / "topic-2" / "1"
+    file = next(folder.iterdir())
+    data = bytearray(file.read_bytes())
+    count = len([row for row in dumped(made) if (row["topic"], row["queue_id"]) == ("topic-2", 1)])
+    data[20 * count : 20 * count + 20] = data[20 * count - 20 : 20 * count]
+    file.write_bytes(data)
+    problems = audited(made, splitBytes="70001").problems
+    assert [(row["kind"], row["file"], row["offset"]) for row in problems] == [("dangling_unit", str(folder), 20 * count)]
+
+
+def test_audit_of_an_index_item_of_no_record(made: Path) -> None:
+    """An item's physical offset is changed: one is missing, one is dangling, and its chain stays sound."""
+    file = sorted((made / INDEX).iterdir())[0]
+    data = bytearray(file.read_bytes())
+    at = 40 + 4 * SMALL.max_hash_slot_num + 20 * 9 + 4  # type: ignore[operator]
+    data[at + 7] ^= 1
+    file.write_bytes(data)
+    assert {row["kind"] for row in audited(made).problems} == {"missing_item", "dangling_item"}
+
+
+def test_audit_of_a_broken_chain(made: Path) -> None:
+    """The index file is named."""
+    file = sorted((made / INDEX).iterdir())[1]
+    data = bytearray(file.read_bytes())
+    data[40 + 4 * SMALL.max_hash_slot_num + 20 * 9 + 3] ^= 1  # type: ignore[operator]
+    file.write_bytes(data)
+    assert ("damaged_index", str(file)) in {(row["kind"], row["file"]) for row in audited(made).problems}
+
+
+def test_an_audit_finds_stretches_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a record in a body, taken for one by a task that could not look far enough back."""
+    assert audited(forged, splitBytes=333).is_ok
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 50)
+    assert not audited(forged, splitBytes=333).is_ok
+    stretches = [{"store": "s", "file": "f", "begin": at, "end": at + 100} for at in (0, 100, 150)]
+    assert [row["offset"] for row in auditing._unjoined(stretches, [])] == [150]
+
+
+def test_audit_of_rabbitmq_folders(fixture_store: Any) -> None:
+    """What the folder's own check says."""
+    folder = fixture_store("rabbitmq-clean", own=True).folder.parent / "vhost"
+    report = audited(folder)
+    assert report.is_ok and report.counts["messages"] > 100
+    file = next((folder / "msg_store_persistent").glob("*.rdq"))
+    data = bytearray(file.read_bytes())
+    data[60] ^= 255
+    file.write_bytes(data)
+    assert not audited(folder).is_ok
+
+
+def test_a_report_as_json_and_as_a_table(made: Path) -> None:
+    """Both have the counts; the table has a row a queue."""
+    import json
+
+    report = audited(made)
+    told = json.loads(report.to_json())
+    assert told["ok"] is True and told["counts"]["messages"] == 1500
+    text = report.to_text().splitlines()
+    assert text[0].split() == ["topic", "queue_id", "first", "last", "messages", "gaps", "duplicates"]
+    assert text[-1].startswith("OK: 1 stores")
+
+
+def test_an_audit_refuses_filters(made: Path) -> None:
+    """It would seem to have looked at everything."""
+    with pytest.raises(BadOption, match="topic"):
+        audited(made, topic="topic-1")

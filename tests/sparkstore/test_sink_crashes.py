@@ -1,0 +1,372 @@
+"""A sink that dies: at every call of the storage, with its machine, with its folder of staged parts.  Each message once."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from messagestore import MessageStore
+from sparkstore.commit import Committed, begun_commits, commit_batch, finish_commits
+from sparkstore.staging import Part
+from storageio import DiskError, StoreError
+from storageio.testing import Call, CountingDisk, FailingDisk
+from tests.sparkstore import stream_driver
+from tests.sparkstore.kill_commit import matters
+from tests.sparkstore.sink_tools import SMALL, bodies, commit_rows, left_behind, logged, rows_of, stage_rows
+from tests.sparkstore.sink_tools import one_queue as options_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SINK = "query-1"
+FIRST, SECOND = rows_of(20), rows_of(45, start=20)
+WANTED = [row["body"] for row in FIRST + SECOND]
+
+
+def commit_until(root: Path, disk: object, rows: list[dict[str, object]] = SECOND) -> Committed | None:
+    """The second batch onto a disk that may fail; None where it did."""
+    options = options_for(root)
+    parts = stage_rows(options, SINK, rows)
+    try:
+        return commit_batch(options, SINK, 1, parts, disk=disk)  # type: ignore[arg-type]
+    except StoreError:
+        return None
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is such a thing: hundreds of commits, each with dozens of syncs, are done in it."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def begun(work: Path) -> Path:
+    """A store with a first batch in it."""
+    commit_rows(options_for(work / "begun"), SINK, 0, FIRST)
+    return work / "begun"
+
+
+def calls_of_a_commit(begun: Path, work: Path) -> list[Call]:
+    disk = CountingDisk()
+    shutil.copytree(begun, work / "counted")
+    assert commit_until(work / "counted", disk) == Committed(45, 0)
+    shutil.rmtree(work / "counted")
+    return disk.calls
+
+
+def those_that_matter(calls: list[Call]) -> list[int]:
+    """Numbers of calls without those that leave the disk as the next one does."""
+    return [number for number, call in enumerate(calls, 1) if matters(*call)]
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["one call fails", "the disk is gone from there on"])
+def test_a_commit_that_fails_at_any_call_and_is_done_again(begun: Path, work: Path, for_ever: bool) -> None:
+    """Each message once and in order, whichever call failed, and nothing is left staged."""
+    calls = calls_of_a_commit(begun, work)
+    assert {"write", "sync", "rename", "delete", "create", "map"} <= {call.operation for call in calls}
+    tried = those_that_matter(calls) if for_ever else range(1, len(calls) + 1, 2)
+    failed = 0
+    for number in tried:
+        root = work / "tried"
+        shutil.copytree(begun, root)
+        failed += commit_until(root, FailingDisk(number, for_ever=for_ever)) is None
+        again = commit_until(root, FailingDisk(0))
+        assert again is not None, f"call {number}, {calls[number - 1]}"
+        assert bodies(root) == WANTED, f"call {number}, {calls[number - 1]}"
+        assert left_behind(root) == [], f"call {number}, {calls[number - 1]}"
+        shutil.rmtree(root)
+    assert failed > len(tried) // 2
+
+
+def test_rows_in_another_order_the_second_time(begun: Path, work: Path) -> None:
+    """A commit that was begun is ended with the parts it began with, however the rows come when they are made again."""
+    calls = calls_of_a_commit(begun, work)
+    shuffled = random.Random(1).sample(SECOND, len(SECOND))
+    begun_and_died = 0
+    for number in those_that_matter(calls)[::2]:
+        root = work / "tried"
+        shutil.copytree(begun, root)
+        commit_until(root, FailingDisk(number, for_ever=True))
+        before = len(bodies(root)) - len(FIRST)
+        begun_and_died += 0 < before < len(SECOND)
+        assert commit_until(root, FailingDisk(0), shuffled) is not None
+        found = bodies(root)
+        assert sorted(found) == sorted(WANTED), f"call {number}, {calls[number - 1]}"
+        assert found == WANTED or before == 0, f"call {number}, {calls[number - 1]}"
+        shutil.rmtree(root)
+    assert begun_and_died, "no run died in the middle of its messages"
+
+
+def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Path) -> None:
+    """The log alone says how far the batch came, so the same rows again are each written once."""
+    calls = calls_of_a_commit(begun, work)
+    in_the_middle = 0
+    for number in those_that_matter(calls)[::2]:
+        root = work / "tried"
+        shutil.copytree(begun, root)
+        commit_until(root, FailingDisk(number, for_ever=True))
+        in_the_middle += len(FIRST) < len(bodies(root)) < len(WANTED)
+        shutil.rmtree(root / "brokerstore")
+        assert commit_until(root, FailingDisk(0)) is not None
+        assert bodies(root) == WANTED, f"call {number}, {calls[number - 1]}"
+        shutil.rmtree(root)
+    assert in_the_middle, "no run died in the middle of its messages"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
+    """SIGKILL before each call of the storage; the next process goes on.  `kill_commit.py` forks one child a call."""
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.sparkstore.kill_commit", str(begun), str(work / "killed")],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    killed, whole = map(int, told.stdout.split())
+    assert killed > 40
+    assert whole == killed
+
+
+def test_the_log_loses_what_was_not_synced(begun: Path) -> None:
+    """A machine that dies between append and sync: the log is shorter, the parts are still there, nothing is missing."""
+    options = options_for(begun)
+
+    class DiesBeforeSync(FailingDisk):
+        def before(self, operation: str, path: str) -> None:
+            if operation == "sync" and "commitlog" in path:
+                raise DiskError(operation, path, 5, "the machine dies here")
+
+    with pytest.raises(StoreError):
+        commit_batch(options, SINK, 1, stage_rows(options, SINK, SECOND), disk=DiesBeforeSync(0))
+    assert begun_commits(str(begun)).keys() == {SINK}
+    messages = logged(begun)
+    assert len(messages) == len(WANTED)
+    _cut_log(begun, messages[33].physical_offset)
+    assert commit_rows(options, SINK, 1, SECOND) == Committed(len(WANTED) - 33, 13)
+    assert bodies(begun) == WANTED
+
+
+def _cut_log(root: Path, offset: int) -> None:
+    """Zeros from a physical offset on, as pages that never reached the disk read."""
+    for path in sorted((root / "commitlog").iterdir()):
+        with path.open("r+b") as file:
+            begin = max(0, offset - int(path.name))
+            size = path.stat().st_size
+            if begin < size:
+                file.seek(begin)
+                file.write(bytes(size - begin))
+
+
+def test_the_same_batch_after_a_whole_commit(begun: Path) -> None:
+    """Spark does a batch again when it died before it noted it down: nothing is written, whatever rows come."""
+    assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(45, 0)
+    assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(0, 45)
+    assert commit_rows(options_for(begun), SINK, 1, SECOND[:30]) == Committed(0, 45)
+    assert commit_rows(options_for(begun), SINK, 1, rows_of(60, start=20)) == Committed(0, 45)
+    assert bodies(begun) == WANTED
+
+
+def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
+    """It was decided: whatever batch this sink commits next goes behind it."""
+    assert commit_until(begun, _DiesInTheMiddle()) is None
+    assert len(FIRST) < len(bodies(begun)) < len(WANTED)
+    third = rows_of(10, start=65)
+    assert commit_rows(options_for(begun), SINK, 2, third) == Committed(10, 0)
+    assert bodies(begun) == WANTED + [row["body"] for row in third]
+
+
+def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
+    """It can be ended by hand; a second time there is nothing to do."""
+    assert commit_until(begun, _DiesInTheMiddle()) is None
+    assert finish_commits(options_for(begun)) == {SINK: Committed(30, 15)}
+    assert finish_commits(options_for(begun)) == {}
+    assert bodies(begun) == WANTED
+    assert left_behind(begun) == []
+
+
+class _DiesInTheMiddle(CountingDisk):
+    """Fails when the second part is opened."""
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == "open" and "00001-" in path:
+            raise DiskError(operation, path, 5, "dies here")
+
+
+def test_other_sinks_write_between_crash_and_return(begun: Path) -> None:
+    """Each finds its own."""
+    assert commit_until(begun, _DiesInTheMiddle()) is None
+    other = rows_of(12, start=1000)
+    assert commit_rows(options_for(begun), "query-2", 1, other) == Committed(12, 0)
+    assert commit_until(begun, FailingDisk(0)) == Committed(30, 15)
+    found = bodies(begun)
+    assert [body for body in found if body in WANTED] == WANTED
+    assert [body for body in found if body not in WANTED] == [row["body"] for row in other]
+
+
+@pytest.mark.parametrize("others_between", [False, True])
+def test_old_files_are_deleted_between_crash_and_return(tmp_path: Path, others_between: bool) -> None:
+    """Retention took the batch's first messages, or what lies between its two halves: the rest is still known."""
+    rows = [row | {"body": bytes(5000) + row["body"]} for row in rows_of(60)]
+    options = options_for(tmp_path / "store")
+    assert commit_until(tmp_path / "store", _DiesInTheMiddle(), rows) is None
+    half = len(bodies(options.path))
+    assert half == 20
+    if others_between:  # then a second try that dies too: its messages begin in a later file
+        commit_rows(options, "query-2", 0, [row | {"body": bytes(3000)} for row in rows_of(30)])
+        assert commit_until(tmp_path / "store", _DiesInTheLastPart(), rows) is None
+    with MessageStore.open(options.path, "r+", options.config) as store:
+        files = [file.start_offset for file in store.engine.log.queue.files]
+        keep_from = files[2 if others_between else 1]
+        store.delete_before(keep_from)
+        assert store.engine.log.min_offset == keep_from
+    assert commit_until(tmp_path / "store", FailingDisk(0), rows) is not None
+    ours = [message for message in logged(options.path) if message.all_properties["UNIQ_KEY"].startswith(f"{SINK}:1:")]
+    ordinals = [int(message.all_properties["UNIQ_KEY"].rpartition(":")[2]) for message in ours]
+    assert ordinals == list(range(ordinals[0], len(rows)))
+    assert ordinals[0] == 20 if others_between else 0 < ordinals[0] < 20
+    assert [message.body for message in ours] == [row["body"] for row in rows[ordinals[0] :]]
+
+
+class _DiesInTheLastPart(CountingDisk):
+    def before(self, operation: str, path: str) -> None:
+        if operation == "open" and "00002-" in path:
+            raise DiskError(operation, path, 5, "dies here")
+
+
+def test_a_new_batch_where_old_files_are_gone(tmp_path: Path) -> None:
+    """The batch before it is still there, so nothing has to be looked up one by one."""
+    options = options_for(tmp_path / "store")
+    big = [row | {"body": bytes(3000)} for row in rows_of(60)]
+    commit_rows(options, SINK, 0, big)
+    with MessageStore.open(options.path, "r+", options.config) as store:
+        store.delete_before(store.engine.log.queue.files[1].start_offset)
+        assert store.engine.log.min_offset > 0
+    commit_rows(options, SINK, 1, SECOND)
+    assert commit_rows(options, SINK, 1, SECOND) == Committed(0, 45)
+    assert bodies(options.path)[-45:] == [row["body"] for row in SECOND]
+
+
+def test_a_staged_part_that_is_damaged_or_gone(begun: Path) -> None:
+    """An error that names it, and nothing of the batch is written."""
+    options = options_for(begun)
+    for damage in ("flip", "cut", "delete"):
+        parts: list[Part] = stage_rows(options, SINK, SECOND)
+        path = begun / "brokerstore" / "sink" / SINK / parts[0].name
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        if damage == "delete":
+            path.unlink()
+        else:
+            path.write_bytes(data if damage == "flip" else data[:-8])
+        with pytest.raises(StoreError, match=parts[0].name):
+            commit_batch(options, SINK, 1, parts)
+        assert len(bodies(begun)) == len(FIRST)
+        shutil.rmtree(begun / "brokerstore" / "sink")
+
+
+# Spark
+
+
+def source_store(root: Path, count: int) -> list[bytes]:
+    """A store to stream from; the bodies in it."""
+    rows = rows_of(count)
+    commit_rows(options_for(root), "source", 0, rows)
+    return [row["body"] for row in rows]
+
+
+def start_stream(spark: SparkSession, source: Path, sink: Path, **more: str) -> StreamingQuery:
+    """All of it, a third at a time, each batch in two tasks."""
+    frame = spark.readStream.format("brokerstore").options(maxBytesPerTrigger="8k", splitBytes="4k").load(str(source))
+    writer = frame.select("topic", "body", "keys").writeStream.format("brokerstore_killing").options(**SMALL, **more)
+    return writer.option("checkpointLocation", f"{sink}-checkpoint").trigger(availableNow=True).start(str(sink))
+
+
+@pytest.fixture
+def killing(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, with the sinks that die, and Arrow batches of few rows."""
+    from tests.sparkstore.killing_source import KillingSource
+
+    spark.dataSource.register(KillingSource)
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+    yield spark
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before or "10000")
+
+
+@pytest.mark.spark
+def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
+    """Two of three tasks are killed at their first attempt and run again: the log is as if they had not been."""
+    frame = killing.range(0, 300, 1, 3).selectExpr("'t' topic", "cast(string(id) as binary) body")
+    writer = frame.write.format("brokerstore_killing").options(**SMALL, killTask="2")
+    writer.mode("append").save(str(tmp_path / "sink"))
+    assert bodies(tmp_path / "sink") == [b"%d" % number for number in range(300)]
+    assert left_behind(tmp_path / "sink") == []
+
+
+@pytest.mark.spark
+def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
+    """The same of every batch."""
+    wanted = source_store(tmp_path / "source", 120)
+    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", killTask="1")
+    assert query.awaitTermination(120)
+    assert len(query.recentProgress) >= 3
+    assert bodies(tmp_path / "sink") == wanted
+    assert left_behind(tmp_path / "sink") == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("where", "in_log"),
+    [("rename commit.json.new", 0), ("open 00001-", 1), ("delete commit.json", 2)],
+    ids=["before it began", "in the middle", "when it was done"],
+)
+def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
+    """The query fails, and started again it goes on: each message once, in order."""
+    wanted = source_store(tmp_path / "source", 120)
+    more = {"killCommit": where, "once": str(tmp_path / "once")}
+    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", **more)
+    with pytest.raises(Exception, match=r"(?s).*"):
+        query.awaitTermination(120)
+    batches = [message.all_properties["UNIQ_KEY"].split(":")[1] for message in logged(tmp_path / "sink")]
+    written, all_of_it = batches.count("1"), batches.count("0")
+    assert [written == 0, 0 < written < all_of_it * 0.8, written > all_of_it * 0.8][in_log], (written, all_of_it)
+    assert start_stream(killing, tmp_path / "source", tmp_path / "sink", **more).awaitTermination(120)
+    assert bodies(tmp_path / "sink") == wanted
+    assert left_behind(tmp_path / "sink") == []
+
+
+@pytest.mark.spark
+def test_a_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """Python, JVM and workers at once, after its second batch; another driver takes the checkpoint up."""
+    wanted = source_store(tmp_path / "source", 400)
+    script = [sys.executable, "-m", "tests.sparkstore.stream_driver", str(tmp_path / "source"), str(tmp_path / "sink")]
+    driver = subprocess.Popen(script, cwd=Path(__file__).parents[2], start_new_session=True, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"two batches\n"
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
+    before = bodies(tmp_path / "sink")
+    assert 0 < len(before) < len(wanted)
+    assert before == wanted[: len(before)]
+    query = stream_driver.start(spark, str(tmp_path / "source"), str(tmp_path / "sink"))
+    query.processAllAvailable()
+    query.stop()
+    assert bodies(tmp_path / "sink") == wanted
+    assert left_behind(tmp_path / "sink") == []

@@ -1,0 +1,395 @@
+"""The batch source without a JVM: rows, splits, filters, damage.  The truth is what `brokerstore dump` gives."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from commitlog import Message
+from messagestore import MessageStore
+from sparkstore import BadOption, DataLost, UnknownColumn, message_schema, rabbit_schema
+from sparkstore import batches as batches_module
+from sparkstore import splits as splits_module
+from sparkstore import stretch as stretch_module
+from sparkstore.row_filter import Condition
+from sparkstore.source import BrokerStoreSource, PushdownReader
+from storageio import StoreCorrupt, UnknownStore
+
+from .local import batches, dumped, parsed, places, rows
+from .stores import SMALL, damage
+
+FIXTURES = ("plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-ext")
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "4999", "65536"])
+@pytest.mark.parametrize("name", FIXTURES)
+def test_rows_equal_the_dump_of_real_stores(fixture_store: Any, name: str, split_bytes: str) -> None:
+    """Whatever the splits: every message, once, in the order of the log, with every field."""
+    store = fixture_store(name).store
+    assert rows(store, splitBytes=split_bytes) == dumped(store)
+
+
+@pytest.mark.parametrize("split_bytes", [1009, 7919, 65537])
+def test_odd_splits_lose_and_repeat_nothing(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the walk is taken up in the middle of a file: one greatest record is less than a file here."""
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    assert places(made, splitBytes=split_bytes) == [row["physical_offset"] for row in dumped(made)]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 3, 8192])
+def test_batches_of_any_size(made: Path, batch_rows: int) -> None:
+    """The rows are the same, and no batch has more."""
+    found = list(batches(made, batchRows=batch_rows, splitBytes="20000"))
+    assert max(batch.num_rows for batch in found) <= batch_rows
+    assert sum(batch.num_rows for batch in found) == 1500
+
+
+def test_a_body_that_holds_copies_of_records(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that say the very place they lie at, inside a body, at every split: none of them is handed out."""
+    expected = [row["physical_offset"] for row in dumped(forged)]
+    assert len(expected) == 3
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    for split_bytes in (50, 333, 1000):
+        assert places(forged, splitBytes=split_bytes) == expected
+
+
+def test_stale_records_behind_the_end_are_not_read(made: Path) -> None:
+    """What a truncation left: placed records, older than the last good one, behind a blank and behind zeros."""
+    expected = dumped(made)
+    file = sorted((made / "commitlog").iterdir())[1]
+    data = bytearray(file.read_bytes())
+    inside = [row for row in expected if row["physical_offset"] // 65536 == 1]
+    cut = inside[5]["physical_offset"] - 65536
+    data[cut : cut + 8] = (65536 - cut).to_bytes(4, "big") + bytes.fromhex("cbd43194")  # the file ends here now
+    old = 1_000_000_000_000
+    for row in inside[6:]:
+        at = row["physical_offset"] - 65536
+        data[at + 56 : at + 64] = old.to_bytes(8, "big")
+    file.write_bytes(data)
+    left = [row["physical_offset"] for row in expected if row not in inside[5:]]
+    assert [row["physical_offset"] for row in dumped(made)] == left
+    for split_bytes in (3000, 65536):
+        assert places(made, splitBytes=split_bytes) == left
+
+
+@pytest.mark.parametrize("split_bytes", [4999, 30000, 0])
+def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail: an error with file and offset.  Skip: all others.  Report: all others, and the place once."""
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    expected = dumped(made)
+    victim = next(row for row in expected[700:] if len(row["body"]) == 300)
+    file, at = damage(made, victim)
+    with pytest.raises(StoreCorrupt) as caught:
+        rows(made, splitBytes=split_bytes)
+    assert (caught.value.file, caught.value.offset) == (file, at)
+    others = [row for row in expected if row != victim]
+    assert rows(made, splitBytes=split_bytes, badRecords="skip") == others
+    told = rows(made, splitBytes=split_bytes, badRecords="report")
+    bad = [row for row in told if row["problem"] is not None]
+    assert [(row["problem"]["file"], row["problem"]["offset"], row["problem"]["kind"]) for row in bad] == [
+        (file, at, "bad_body_crc")
+    ]
+    assert bad[0]["physical_offset"] == victim["physical_offset"] and bad[0]["topic"] is None
+    assert [row["physical_offset"] for row in told if row["problem"] is None] == [row["physical_offset"] for row in others]
+
+
+def test_checksums_are_looked_at_where_bodies_are_read(made: Path) -> None:
+    """Or where they were asked for; not for places and times alone."""
+    damage(made, next(row for row in dumped(made) if len(row["body"]) == 300))
+    assert len(places(made)) == 1500
+    assert len(rows(made, checkCrc="false")) == 1500
+    with pytest.raises(StoreCorrupt):
+        places(made, checkCrc="true")
+
+
+def test_a_torn_tail_is_one_error_with_file_and_offset(fixture_store: Any) -> None:
+    """No row comes before it: it is found while the read is planned."""
+    store = fixture_store("crash-torn").store
+    file = str(store / "commitlog" / f"{196608:020d}")
+    with pytest.raises(StoreCorrupt) as caught:
+        next(batches(store, splitBytes="10000"))
+    assert (caught.value.file, caught.value.offset) == (file, 40988)
+    assert rows(store, badRecords="skip") == dumped(store)
+
+
+def test_a_record_that_is_being_written_is_no_damage(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks torn at the end is looked at twice: a writer has gone on by then, and the read ends before it."""
+    expected = dumped(made)
+    last = expected[-1]
+    file = sorted((made / "commitlog").iterdir())[-1]
+    data = bytearray(file.read_bytes())
+    end = last["physical_offset"] % 65536 + last["size"]
+    torn = bytes(data[:end]) + (500).to_bytes(4, "big") + bytes.fromhex("daa320a7") + bytes(20)
+    file.write_bytes(torn + bytes(65536 - len(torn)))
+
+    def writes_on(_seconds: float) -> None:
+        file.write_bytes(data)
+
+    monkeypatch.setattr(splits_module.time, "sleep", writes_on)
+    assert rows(made) == expected
+
+
+def test_a_file_that_retention_took_while_it_was_wanted(made: Path) -> None:
+    """An error that names it; passed over where the options say so."""
+    source = BrokerStoreSource({"path": str(made)})
+    reader = source.reader(message_schema(["physical_offset"]))
+    partitions = reader.partitions()
+    gone = sorted((made / "commitlog").iterdir())[0]
+    expected = [row["physical_offset"] for row in dumped(made) if row["physical_offset"] >= 65536]
+    gone.unlink()
+    with pytest.raises(DataLost, match="retention") as caught:
+        list(reader.read(partitions[0]))
+    assert caught.value.file == str(gone)
+    reader = BrokerStoreSource({"path": str(made), "failOnDataLoss": "false"}).reader(message_schema(["physical_offset"]))
+    found = [row["physical_offset"] for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == expected
+
+
+def test_a_start_that_is_gone_is_data_loss(made: Path) -> None:
+    """As in Kafka's source; without failOnDataLoss the read begins where the log does."""
+    sorted((made / "commitlog").iterdir())[0].unlink()
+    with pytest.raises(DataLost):
+        places(made, startingOffsets="1000")
+    assert places(made, startingOffsets="1000", failOnDataLoss="false")[0] == 65536
+
+
+FILTERS: list[tuple[dict[str, str], Any]] = [
+    ({"topic": "topic-1"}, lambda row: row["topic"] == "topic-1"),
+    ({"topic": "topic-1, topic-2"}, lambda row: row["topic"] in ("topic-1", "topic-2")),
+    ({"topic": "nobody"}, lambda row: False),
+    ({"queueId": "0,2"}, lambda row: row["queue_id"] in (0, 2)),
+    ({"startingOffsets": "70000", "endingOffsets": "200000"}, lambda row: 70000 <= row["physical_offset"] < 200000),
+    ({"startingOffsets": "earliest", "endingOffsets": "latest"}, lambda row: True),
+    ({"key": "k3"}, lambda row: "k3" in row["keys"]),
+    ({"topic": "topic-0", "key": "only-29"}, lambda row: row["topic"] == "topic-0" and "only-29" in row["keys"]),
+]
+
+
+@pytest.mark.parametrize(("options", "wanted"), FILTERS, ids=[str(options) for options, _ in FILTERS])
+def test_filters_give_what_filtering_the_dump_gives(made: Path, options: dict[str, str], wanted: Any) -> None:
+    """Each option keeps exactly the rows that its rule keeps."""
+    assert rows(made, splitBytes="30000", **options) == [row for row in dumped(made) if wanted(row)]
+
+
+def test_queue_offsets_as_kafka_says_them(made: Path) -> None:
+    """A queue that is not named keeps all of its messages; the end is exclusive."""
+    start = json.dumps({"topic-0": {"0": 20, "1": -2}})
+    stop = json.dumps({"topic-0": {"0": 30, "1": -1}})
+
+    def wanted(row: dict[str, Any]) -> bool:
+        return (row["topic"], row["queue_id"]) != ("topic-0", 0) or 20 <= row["queue_offset"] < 30
+
+    assert rows(made, startingOffsets=start, endingOffsets=stop) == [row for row in dumped(made) if wanted(row)]
+
+
+def test_a_time_range(fixture_store: Any) -> None:
+    """Store time, the end exclusive; files that lie outside for sure are not opened."""
+    store = fixture_store("plain").store
+    expected = dumped(store)
+    times = [row["store_timestamp_ms"] for row in expected]
+    begin, end = times[300], times[800]
+    wanted = [row for row in expected if begin <= row["store_timestamp_ms"] < end]
+    assert rows(store, startingTimestamp=begin, endingTimestamp=end, splitBytes="10000") == wanted
+    reader = BrokerStoreSource({"path": str(store), "startingTimestamp": str(times[-1] + 10**9)}).reader(message_schema())
+    assert len(reader.partitions()) <= 1
+
+
+def test_conditions_of_where_are_taken_where_they_are_exact(made: Path) -> None:
+    """Numbers and topic; the rest goes back to Spark."""
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, StringStartsWith
+
+    reader = BrokerStoreSource({"path": str(made), "pushFilters": "true"}).reader(message_schema())
+    assert isinstance(reader, PushdownReader)
+    asked = [EqualTo(("topic",), "topic-1"), IsNotNull(("topic",)), GreaterThanOrEqual(("queue_offset",), 7)]
+    asked += [In(("queue_id",), (0, 1)), StringStartsWith(("topic",), "t"), EqualTo(("tags",), "paid")]
+    assert list(reader.pushFilters(asked)) == [asked[1], asked[4], asked[5]]
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    wanted = [r for r in dumped(made) if r["topic"] == "topic-1" and r["queue_offset"] >= 7 and r["queue_id"] in (0, 1)]
+    assert [row["physical_offset"] for row in found] == [row["physical_offset"] for row in wanted]
+
+
+def test_conditions_that_no_column_decides() -> None:
+    """They go back to Spark."""
+    assert not Condition("topic", "lt", "a").is_known
+    assert not Condition("queue_id", "eq", True).is_known
+    assert not Condition("queue_offset", "eq", 1 << 70).is_known
+    assert Condition("store_timestamp_ms", "lt", 5).is_known
+
+
+def test_only_the_columns_of_the_schema_are_built(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel is asked for these and no others."""
+    seen: list[list[str]] = []
+    real = batches_module.record_batch
+
+    def noted(batch: Any, columns: Any) -> Any:
+        seen.append(list(columns))
+        return real(batch, columns)
+
+    monkeypatch.setattr(batches_module, "record_batch", noted)
+    assert len(rows(made, message_schema(["queue_id", "topic"]))) == 1500
+    assert seen and all(columns == ["queue_id", "topic"] for columns in seen)
+
+
+def test_bodies_packed_by_clients(tmp_path: Path) -> None:
+    """As stored, unpacked, and as text; one that cannot be unpacked is a bad record."""
+    path = tmp_path / "packed"
+    with MessageStore.open(path, config=SMALL) as store:
+        store.put(Message("t", zlib.compress("größer".encode()), sys_flag=0x301))
+        store.put(Message("t", b"\xff\xfe plain"))
+    text = rows(path, bodyDecoding="plain")
+    assert [row["body"] for row in text] == ["größer".encode(), b"\xff\xfe plain"]
+    assert rows(path)[0]["body"] == zlib.compress("größer".encode())
+    kinds = message_schema(["body"])
+    from pyspark.sql.types import StringType, StructType
+
+    as_text = StructType([*kinds.fields[:0], kinds.fields[0].__class__("body", StringType())])
+    assert [row["body"] for row in rows(path, as_text, bodyDecoding="plain")] == ["größer", "\ufffd\ufffd plain"]
+    with MessageStore.open(path, config=SMALL) as store:
+        place = store.put(Message("t", b"no zlib at all", sys_flag=0x301)).physical_offset
+    with pytest.raises(StoreCorrupt, match=f"at byte {place}"):
+        rows(path, bodyDecoding="plain")
+    assert len(rows(path, bodyDecoding="plain", badRecords="skip")) == 2
+
+
+def test_several_stores_in_one_load(fixture_store: Any, made: Path) -> None:
+    """By a list and by a pattern; each row says its store."""
+    other = fixture_store("propcrc").store
+    found = rows([made, other])
+    assert [row["physical_offset"] for row in found if row["store"] == str(made)] == [
+        r["physical_offset"] for r in dumped(made)
+    ]
+    assert {row["store"] for row in found} == {str(made), str(other)}
+    by_pattern = rows(f"{made.parent}/ma*")
+    assert {row.pop("store") for row in by_pattern} == {str(made)} and by_pattern == dumped(made)
+    with pytest.raises(UnknownStore, match="nothing matches"):
+        rows(f"{made.parent}/zz*")
+
+
+def test_the_folder_of_a_log_alone(made: Path) -> None:
+    """Without the store around it."""
+    assert rows(made / "commitlog") == dumped(made)
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "30000"])
+def test_through_fsspec(made: Path, split_bytes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that reads stretches, as an object store's does: the same rows, and the end is found by the task."""
+    pytest.importorskip("fsspec")
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    monkeypatch.setattr(stretch_module, "PIECE_BYTES", 10_000)
+    assert rows(f"local://{made}", splitBytes=split_bytes) == dumped(made)
+
+
+def test_a_damaged_record_through_fsspec(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset is one in the file, however little of it was fetched."""
+    pytest.importorskip("fsspec")
+    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    monkeypatch.setattr(stretch_module, "PIECE_BYTES", 10_000)
+    _, at = damage(made, next(row for row in dumped(made)[900:] if len(row["body"]) == 300))
+    with pytest.raises(StoreCorrupt) as caught:
+        rows(f"local://{made}", splitBytes="20000")
+    assert caught.value.offset == at
+
+
+def test_an_empty_store_has_no_rows(tmp_path: Path) -> None:
+    """And is no error."""
+    MessageStore.open(tmp_path / "empty", config=SMALL).close()
+    assert rows(tmp_path / "empty") == []
+
+
+@pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
+def test_rabbitmq_folders_equal_their_dump(fixture_store: Any, name: str) -> None:
+    """One task a queue, in the order of delivery."""
+    from rabbitstore import RabbitStore
+
+    folder = fixture_store(name).folder.parent / "vhost"
+    with RabbitStore.open(str(folder), "r") as store:
+        expected = [message.to_json() for message in store.folder().messages()]
+    found = rows(folder)
+    assert len(found) == len(expected) > 100
+    for row, truth in zip(found, expected, strict=True):
+        body = truth.pop("body_base64")
+        assert row | {"properties": json.loads(row["properties"])} == truth | {"body": row["body"]}
+        import base64
+
+        assert base64.b64encode(row["body"]).decode() == body
+
+
+def test_rabbitmq_takes_its_own_options(fixture_store: Any) -> None:
+    """Queue and virtual host; those of a log are refused."""
+    folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    queues = {row["queue"] for row in rows(folder, rabbit_schema(["queue"]))}
+    one = sorted(queues)[0]
+    assert {row["queue"] for row in rows(folder, queue=one)} <= {one}
+    with pytest.raises(BadOption, match="RocketMQ"):
+        rows(folder, topic="t")
+    with pytest.raises(UnknownStore, match="no virtual host"):
+        rows(folder, vhost="elsewhere")
+
+
+BAD: list[tuple[dict[str, str], str]] = [
+    ({"topics": "a"}, "no option 'topics'"),
+    ({"queueId": "x"}, "queueId"),
+    ({"startingOffsets": "soon"}, "startingOffsets"),
+    ({"startingOffsets": '{"t": 3}'}, "startingOffsets"),
+    ({"endingOffsets": '{"t": {"0": -7}}'}, "endingOffsets"),
+    ({"startingTimestamp": "-1"}, "startingTimestamp"),
+    ({"checkCrc": "maybe"}, "checkCrc"),
+    ({"badRecords": "ignore"}, "badRecords"),
+    ({"splitBytes": "12x"}, "splitBytes"),
+    ({"batchRows": "0"}, "batchRows"),
+    ({"bodyDecoding": "avro"}, "bodyDecoding"),
+    ({"topic": " , "}, "topic"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), BAD, ids=[str(options) for options, _ in BAD])
+def test_a_bad_option_is_named(options: dict[str, str], text: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(BadOption, match=text):
+        parsed(**options)
+
+
+def test_an_unknown_column_is_named(made: Path) -> None:
+    """And one of a wrong type, and a report without its column."""
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    with pytest.raises(UnknownColumn, match="nonsense"):
+        rows(made, StructType([StructField("nonsense", StringType())]))
+    with pytest.raises(UnknownColumn, match=r"queue_id.*expected int, found bigint"):
+        rows(made, StructType([StructField("queue_id", LongType())]))
+    with pytest.raises(UnknownColumn, match="body_base64"):
+        message_schema(["body_base64"])
+    with pytest.raises(BadOption, match="problem"):
+        rows(made, message_schema(["topic"]), badRecords="report")
+
+
+def test_what_is_no_store(tmp_path: Path, fixture_store: Any) -> None:
+    """No folder, a folder of something else, two kinds together."""
+    with pytest.raises(UnknownStore, match="no such folder"):
+        rows(tmp_path / "nothing")
+    with pytest.raises(UnknownStore, match="no store found"):
+        rows(tmp_path)
+    with pytest.raises(UnknownStore, match="load them apart"):
+        rows([fixture_store("plain").store, fixture_store("rabbitmq-clean").folder.parent / "vhost"])
+
+
+def test_a_missing_file_in_the_middle_is_named(made: Path) -> None:
+    """Skipping, the rest is read."""
+    sorted((made / "commitlog").iterdir())[2].unlink()
+    with pytest.raises(StoreCorrupt, match="missing file"):
+        rows(made)
+    assert rows(made, badRecords="skip") == dumped(made)
+
+
+def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that records lie across, and pieces smaller than a record."""
+    expected = [row["physical_offset"] for row in dumped(made)]
+    for piece in (100, 1000, 7001):
+        monkeypatch.setattr(splits_module, "PIECE_BYTES", piece)
+        assert places(made) == expected

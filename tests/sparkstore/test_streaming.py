@@ -1,0 +1,591 @@
+"""The streaming source: what is durable, how a batch is cut, what a gap and a rewound store are; first without Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from sparkstore.errors import BadOption, DataLost, UnknownColumn
+from sparkstore.log_position import LogEnds, Position, Stand
+from storageio import StoreCorrupt, StoreRewound, UnknownStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from sparkstore.schema import message_schema
+from sparkstore.streaming import BrokerStreamReader
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=16 << 10, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
+)
+T0 = 1_700_000_000_000
+
+
+class Clock:
+    """A store's time, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.now_ms = T0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def fill(root: Path, count: int, start: int = 0, step_ms: int = 100, clock: Clock | None = None) -> list[Message]:
+    """Messages into a store that is closed again."""
+    clock = clock or Clock()
+    with MessageStore.open(root, "a", SMALL, clock=clock) as store:
+        return put(store, clock, count, start, step_ms)
+
+
+def put(store: MessageStore, clock: Clock, count: int, start: int = 0, step_ms: int = 100) -> list[Any]:
+    made = []
+    for number in range(start, start + count):
+        made.append(store.put(Message(f"topic-{number % 2}", b"body %d " % number * 20, queue_id=0)))
+        clock.now_ms += step_ms
+    return made
+
+
+def body(number: int) -> bytes:
+    return b"body %d " % number * 20
+
+
+def wanted(count: int, start: int = 0) -> list[bytes]:
+    return [body(number) for number in range(start, start + count)]
+
+
+def ends_of(root: Path) -> LogEnds:
+    return LogEnds(str(root), [str(root / "commitlog")])
+
+
+# What is durable
+
+
+def test_a_store_at_rest_is_durable_to_its_last_record(tmp_path: Path) -> None:
+    """Its files are longer: they are preallocated."""
+    last = fill(tmp_path, 50)[-1]
+    found = ends_of(tmp_path).end()
+    assert found.physical_offset == last.physical_offset + last.size_bytes
+    assert found.stand is not None
+    assert found.stand[:2] == (last.physical_offset, last.store_timestamp_ms)
+    assert found.physical_offset < sum(path.stat().st_size for path in (tmp_path / "commitlog").iterdir())
+
+
+def test_a_store_without_a_record(tmp_path: Path) -> None:
+    """Zero, and once there is one, behind it."""
+    fill(tmp_path, 0)
+    ends = ends_of(tmp_path)
+    assert ends.end() == Position(0)
+    last = fill(tmp_path, 1)[-1]
+    assert ends.end().physical_offset == last.size_bytes
+
+
+@pytest.mark.parametrize("begin_ms", [0, 12_345])
+def test_beside_a_writer_three_seconds_before_the_checkpoint(tmp_path: Path, begin_ms: int) -> None:
+    """Not a record that was stored later, whatever was synced; when it closes, all."""
+    clock = Clock()
+    clock.now_ms += begin_ms
+    with MessageStore.open(tmp_path, "a", SMALL, clock=clock) as store:
+        results = put(store, clock, 60)
+        store.flush()
+        store.engine.housekeeper.flush_derived(thorough=True)
+        ends = ends_of(tmp_path)
+        stamp = store.engine.checkpoint.physic_msg_timestamp_ms
+        durable = [result for result in results if result.store_timestamp_ms <= stamp - 3000]
+        assert 20 < len(durable) < 60
+        for _ in range(2):  # the second look begins where the first ended
+            end = ends.end()
+            assert end.physical_offset == durable[-1].physical_offset + durable[-1].size_bytes
+        more = put(store, clock, 60, 60)
+        assert ends.end() == end
+        store.flush()
+        store.engine.housekeeper.flush_derived(thorough=True)
+        assert ends.end().physical_offset > end.physical_offset
+    assert ends.end().physical_offset == more[-1].physical_offset + more[-1].size_bytes
+
+
+def test_a_writer_that_never_synced_has_nothing_durable(tmp_path: Path) -> None:
+    """There is a checkpoint of zeros."""
+    clock = Clock()
+    with MessageStore.open(tmp_path, "a", SMALL, clock=clock) as store:
+        put(store, clock, 5)
+        assert ends_of(tmp_path).end() == Position(0)
+
+
+def test_a_writer_that_died_is_one_that_writes(tmp_path: Path) -> None:
+    """Until somebody opened the store and found out where it ends."""
+    last = fill(tmp_path, 60)[-1]
+    (tmp_path / "abort").write_text("1")
+    end = ends_of(tmp_path).end()
+    assert 0 < end.physical_offset < last.physical_offset
+    with MessageStore.open(tmp_path, "r+", SMALL):
+        pass
+    assert ends_of(tmp_path).end().physical_offset == last.physical_offset + last.size_bytes
+
+
+def test_an_end_by_time(tmp_path: Path) -> None:
+    """Behind the last record stored before it, for any time."""
+    results = fill(tmp_path, 120)
+    ends = ends_of(tmp_path)
+    for before_ms in range(T0 - 100, T0 + 12_200, 170):
+        early = [result for result in results if result.store_timestamp_ms < before_ms]
+        expected = early[-1].physical_offset + early[-1].size_bytes if early else 0
+        found = ends.end(before_ms).physical_offset
+        behind = [result.physical_offset for result in results[len(early) :][:1]]
+        assert found == expected or (found > expected and [found] == behind)  # the rest of a file is blank
+
+
+def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
+    """Half a record behind the last one is the crash tail of a store at rest too."""
+    results = fill(tmp_path, 5)
+    last = results[-1]
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    end = last.physical_offset + last.size_bytes
+    data[end : end + 100] = data[last.physical_offset : last.physical_offset + 100]
+    path.write_bytes(data)
+    assert ends_of(tmp_path).end().physical_offset == end
+
+
+def test_damage_with_newer_records_behind_it_is_no_end(tmp_path: Path) -> None:
+    """The task that reads there says what is wrong."""
+    results = fill(tmp_path, 20)
+    damage(tmp_path, results[10].physical_offset)
+    last = results[-1]
+    assert ends_of(tmp_path).end().physical_offset == last.physical_offset + last.size_bytes
+
+
+def damage(root: Path, physical_offset: int) -> None:
+    """The magic of a record."""
+    path = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= physical_offset)
+    data = bytearray(path.read_bytes())
+    data[physical_offset - int(path.name) + 4] ^= 0xFF
+    path.write_bytes(data)
+
+
+# Where a batch is cut
+
+
+def test_a_batch_is_cut_at_the_first_record_behind_its_bytes(tmp_path: Path) -> None:
+    """For any start and size; across the ends of files too."""
+    results = fill(tmp_path, 120)
+    starts = [result.physical_offset for result in results]
+    ends = ends_of(tmp_path)
+    end = ends.end()
+    assert len(ends.files()) > 1
+    for start in range(0, end.physical_offset, 777):
+        for size in (1, 100, 1000, 5000, 20_000):
+            position = ends.cut(start, size, end)
+            behind = [place for place in starts if place >= start + size]
+            blank = [file.start_offset + file.size_bytes for file in ends.files()[:-1]]
+            expected = {*behind[:1], *(place for place in blank if start + size <= place <= (behind or [0])[0])}
+            assert position.physical_offset in expected if behind else position == end
+            assert start < position.physical_offset <= end.physical_offset
+
+
+# Known again
+
+
+def test_a_store_that_was_rewound_or_replaced(tmp_path: Path) -> None:
+    """Another record, or none, in the place by which a stream stood."""
+    clock = Clock()
+    fill(tmp_path / "one", 50, clock=clock)
+    shutil.copytree(tmp_path / "one", tmp_path / "shorter")
+    fill(tmp_path / "one", 10, 50, clock=clock)
+    position = ends_of(tmp_path / "one").end()
+    ends_of(tmp_path / "one").check(position)
+    with pytest.raises(StoreRewound, match="found none"):
+        ends_of(tmp_path / "shorter").check(position)
+    clock.now_ms += 1
+    fill(tmp_path / "shorter", 20, 50, clock=clock)
+    with pytest.raises(StoreRewound, match="found one stored at"):
+        ends_of(tmp_path / "shorter").check(position)
+
+
+def test_positions_as_json() -> None:
+    """There and back; another source's offset is refused."""
+    for position in (Position(0), Position(17, Stand(5, T0, -3))):
+        assert Position.of_json(json.loads(json.dumps(position.to_json()))) == position
+    for found in ({}, {"index": 3}, {"physical_offset": "x"}, {"physical_offset": 1, "stand": {"a": 1}}):
+        with pytest.raises(BadOption, match="'physical_offset' wanted"):
+            Position.of_json(found)
+
+
+# The reader as Spark calls it
+
+
+class Stream:
+    """Spark's loop: offsets as JSON, partitions read one after the other."""
+
+    def __init__(self, root: Path, **options: str) -> None:
+        self.root = root
+        self.options = options
+        self.start: Any = None
+        self.batches: list[list[bytes]] = []
+
+    def reader(self) -> BrokerStreamReader:
+        schema = message_schema(["physical_offset", "body"])
+        return BrokerStreamReader({"path": str(self.root), **self.options}, schema)
+
+    def run(self, available_now: bool = True, while_running: Callable[[], object] = lambda: None) -> list[bytes]:
+        """Until there is no more; the bodies of this run."""
+        reader = self.reader()
+        if available_now:
+            reader.prepareForTriggerAvailableNow()
+        limit = reader.getDefaultReadLimit()
+        if self.start is None:
+            self.start = json.loads(json.dumps(reader.initialOffset()))
+        got: list[list[bytes]] = []
+        while (end := json.loads(json.dumps(reader.latestOffset(self.start, limit)))) != self.start:
+            got.append(self.read(reader, self.start, end))
+            self.start = end
+            while_running()
+            assert len(got) < 1000
+        self.batches += got
+        return [found for batch in got for found in batch]
+
+    def read(self, reader: BrokerStreamReader, start: Any, end: Any) -> list[bytes]:
+        found: list[bytes] = []
+        for partition in reader.partitions(start, end):
+            for batch in reader.read(partition):
+                found += batch.column("body").to_pylist()
+        return found
+
+
+@pytest.mark.parametrize("max_bytes", ["1", "300", "1k", "5k", "17k", "1m", None])
+@pytest.mark.parametrize("split_bytes", ["100", "3k", "128m"])
+def test_batches_by_bytes_are_all_records_once(tmp_path: Path, max_bytes: str | None, split_bytes: str) -> None:
+    """Whatever the sizes of batches and splits."""
+    count = 40 if max_bytes == "1" or split_bytes == "100" else 150
+    fill(tmp_path, count)
+    more = {} if max_bytes is None else {"maxBytesPerTrigger": max_bytes}
+    stream = Stream(tmp_path, splitBytes=split_bytes, **more)
+    assert stream.run() == wanted(count)
+    assert stream.run() == []
+    bytes_each = {"1": 1, "300": 300, "1k": 1 << 10, "5k": 5 << 10, "17k": 17 << 10}.get(max_bytes or "", 1 << 20)
+    record_bytes = 350
+    assert all(len(b"".join(batch)) <= bytes_each + record_bytes for batch in stream.batches)
+    assert (len(stream.batches) == 1) == (bytes_each >= stream.start["physical_offset"])
+
+
+def test_a_run_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
+    """AvailableNow: what comes meanwhile is the next run's."""
+    clock = Clock()
+    fill(tmp_path, 40, clock=clock)
+    stream = Stream(tmp_path, maxBytesPerTrigger="3k")
+    came: list[int] = []
+
+    def more() -> None:
+        fill(tmp_path, 1, 40 + len(came), clock=clock)
+        came.append(1)
+
+    assert stream.run(while_running=more) == wanted(40)
+    assert stream.run() == wanted(len(came), 40)
+
+
+def test_a_batch_is_read_again_as_it_was_planned(tmp_path: Path) -> None:
+    """After a crash Spark asks for the same two offsets, though the log has grown."""
+    clock = Clock()
+    fill(tmp_path, 40, clock=clock)
+    stream = Stream(tmp_path)
+    start = stream.reader().initialOffset()
+    end = stream.reader().latestOffset(start, ReadMaxBytes(4000))
+    first = stream.read(stream.reader(), start, end)
+    fill(tmp_path, 40, 40, clock=clock)
+    assert stream.read(stream.reader(), start, end) == first
+    assert stream.read(stream.reader(), end, end) == []
+
+
+def test_where_a_new_query_begins(tmp_path: Path) -> None:
+    """Earliest, latest, an offset, a time, an offset of a queue."""
+    clock = Clock()
+    results = fill(tmp_path, 100, clock=clock)
+    latest = Stream(tmp_path, startingOffsets="latest")
+    assert latest.run() == []
+    fill(tmp_path, 3, 100, clock=clock)
+    assert latest.run() == wanted(3, 100)
+    assert Stream(tmp_path, startingOffsets="earliest").run() == wanted(103)
+    assert Stream(tmp_path, startingOffsets=str(results[60].physical_offset)).run() == wanted(43, 60)
+    assert Stream(tmp_path, startingOffsets=str(results[60].physical_offset - 1)).run() == wanted(43, 60)
+    assert Stream(tmp_path, startingTimestamp=str(T0 + 6000)).run() == wanted(43, 60)
+    of_queue = Stream(tmp_path, startingOffsets='{"topic-0": {"0": 45}, "topic-1": {"0": 50}}').run()
+    assert of_queue == [body(number) for number in range(90, 103) if number % 2 == 0 or number >= 101]
+
+
+def test_where_a_stream_ends(tmp_path: Path) -> None:
+    """At an offset, before a time; and not a record further when more comes."""
+    clock = Clock()
+    results = fill(tmp_path, 100, clock=clock)
+    by_time = Stream(tmp_path, endingTimestamp=str(T0 + 4000), maxBytesPerTrigger="2k")
+    by_offset = Stream(tmp_path, endingOffsets=str(results[40].physical_offset))
+    assert by_time.run() == by_offset.run() == wanted(40)
+    fill(tmp_path, 5, 100, clock=clock)
+    assert by_time.run() == by_offset.run() == []
+
+
+def test_topics_and_queues_of_a_stream(tmp_path: Path) -> None:
+    """Filtered in the tasks; offsets go on over what is not wanted."""
+    fill(tmp_path, 60)
+    stream = Stream(tmp_path, topic="topic-1", maxBytesPerTrigger="2k")
+    assert stream.run() == [body(number) for number in range(60) if number % 2]
+    assert Stream(tmp_path, topic="none").run() == []
+
+
+def delete_first_files(root: Path, count: int) -> int:
+    """As retention does; where the log begins then."""
+    with MessageStore.open(root, "r+", SMALL) as store:
+        low = store.engine.log.queue.files[count].start_offset
+        store.delete_before(low)
+        return low
+
+
+def test_retention_was_faster(tmp_path: Path) -> None:
+    """An error that says from where to where, or a line in the log and the rest."""
+    results = fill(tmp_path, 150)
+    strict = Stream(tmp_path, maxBytesPerTrigger="4k")
+    strict.start = strict.reader().initialOffset()
+    low = delete_first_files(tmp_path, 2)
+    with pytest.raises(DataLost, match=f"expected records from physical offset 0 on, found the first is at {low}"):
+        strict.run()
+    loose = Stream(tmp_path, maxBytesPerTrigger="4k", failOnDataLoss="false")
+    loose.start = strict.start
+    kept = [number for number, result in enumerate(results) if result.physical_offset >= low]
+    assert loose.run() == [body(number) for number in kept]
+    assert 0 < len(kept) < 150
+    assert Stream(tmp_path).run() == [body(number) for number in kept]
+
+
+def test_retention_took_the_record_by_which_the_stream_stood(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """That alone is no loss; what was not read is, and how much is said."""
+    clock = Clock()
+    fill(tmp_path, 100, clock=clock)
+    stream = Stream(tmp_path, failOnDataLoss="false")
+    stream.run()
+    stood = stream.start["physical_offset"]
+    fill(tmp_path, 200, 100, clock=clock)
+    low = delete_first_files(tmp_path, 3)
+    assert low > stood
+    found = stream.run()
+    assert 0 < len(found) < 200
+    assert found == wanted(len(found), 300 - len(found))
+    assert f"{low - stood} bytes of the log were deleted before they were read" in caplog.text
+
+
+def test_retention_is_faster_than_a_task(tmp_path: Path) -> None:
+    """A file that is gone between plan and read."""
+    fill(tmp_path, 250)
+    for is_error in (True, False):
+        stream = Stream(tmp_path, failOnDataLoss=str(is_error).lower())
+        reader = stream.reader()
+        start = reader.initialOffset()
+        partitions = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+        assert len(partitions) > 2
+        if is_error:
+            delete_first_files(tmp_path, 1)
+            with pytest.raises(DataLost, match="retention took it"):
+                list(reader.read(partitions[0]))
+        else:
+            (tmp_path / "commitlog" / f"{partitions[0].value.file_start:020d}").unlink()
+            assert list(reader.read(partitions[0])) == []
+
+
+def test_a_stream_over_a_rewound_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error; or a line in the log, and what the store has behind that place."""
+    clock = Clock()
+    fill(tmp_path / "store", 50, clock=clock)
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    fill(tmp_path / "store", 30, 50, clock=clock)
+    strict, loose = Stream(tmp_path / "store"), Stream(tmp_path / "store", failOnDataLoss="false")
+    assert strict.run() == loose.run() == wanted(80)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "backup").rename(tmp_path / "store")
+    with pytest.raises(StoreRewound, match="recovered to less, or replaced"):
+        strict.run()
+    assert loose.run() == []
+    assert "going on with what is there" in caplog.text
+    clock.now_ms += 1
+    fill(tmp_path / "store", 10, 90, clock=clock)
+    assert loose.run() == wanted(10, 90)
+    with pytest.raises(StoreRewound):
+        strict.run()
+
+
+def test_damage_in_the_middle(tmp_path: Path) -> None:
+    """An error with file and offset, or passed over, as the option says."""
+    results = fill(tmp_path, 60)
+    damage(tmp_path, results[30].physical_offset)
+    with pytest.raises(StoreCorrupt, match=f"at byte {results[30].physical_offset % SMALL.mapped_file_size_commit_log}"):
+        Stream(tmp_path).run()
+    for size in ("1k", "100m"):
+        stream = Stream(tmp_path, badRecords="skip", maxBytesPerTrigger=size, splitBytes="2k")
+        assert stream.run() == wanted(30) + wanted(29, 31)
+
+
+def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
+    """Looks and puts interleaved: in order, nothing twice, nothing beyond what is durable, all of it once it closed."""
+    clock = Clock()
+    stream = Stream(tmp_path, maxBytesPerTrigger="5k")
+    got: list[bytes] = []
+    with MessageStore.open(tmp_path, "a", SMALL, clock=clock) as store:
+        for turn in range(30):
+            put(store, clock, 10, 10 * turn, step_ms=150)
+            if turn % 3 == 0:
+                store.flush()
+                store.engine.housekeeper.flush_derived(thorough=True)
+            got += stream.run(available_now=turn % 2 == 0)
+            stamp = store.engine.checkpoint.physic_msg_timestamp_ms
+            assert len(got) <= max(0, (stamp - 3000 - T0) // 150 + 1)
+            assert got == wanted(len(got))
+        assert 200 < len(got) < 300
+    assert got + stream.run() == wanted(300)
+
+
+def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
+    """With the machine's own time and the store's own threads."""
+    with MessageStore.open(tmp_path, "a", SMALL) as store:
+        store.put(Message("topic-0", body(0), queue_id=0))
+        is_done = threading.Event()
+
+        def work() -> None:
+            for number in range(1, 400):
+                store.put(Message(f"topic-{number % 2}", body(number), queue_id=0))
+                time.sleep(0.002)
+            is_done.set()
+
+        writer = threading.Thread(target=work)
+        writer.start()
+        stream, got = Stream(tmp_path, maxBytesPerTrigger="9k"), []
+        while not is_done.is_set():
+            got += stream.run(available_now=False)
+        writer.join()
+        assert got == wanted(len(got))
+    assert got + stream.run() == wanted(400)
+
+
+def test_what_a_stream_cannot_follow(tmp_path: Path) -> None:
+    """Named: nothing there, RabbitMQ's folder, several stores, another scheme, unknown options and columns."""
+    fill(tmp_path / "a", 3)
+    fill(tmp_path / "b", 3)
+    (tmp_path / "rabbit" / "msg_store_persistent").mkdir(parents=True)
+    with pytest.raises(UnknownStore):
+        Stream(tmp_path / "none").reader()
+    with pytest.raises(UnknownStore, match="no log to follow"):
+        Stream(tmp_path / "rabbit").reader()
+    with pytest.raises(BadOption, match="follows one store"):
+        Stream(tmp_path / "[ab]").reader()
+    with pytest.raises(BadOption, match="mounted folder"):
+        BrokerStreamReader({"path": "memory://x"}, message_schema())
+    for name, value in (("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "x"), ("maxOffsetsPerTrigger", "3")):
+        with pytest.raises(BadOption, match=f"(?i){name}"):
+            Stream(tmp_path / "a", **{name: value}).reader()
+    from pyspark.sql.types import StructType
+
+    with pytest.raises(UnknownColumn, match="'nothing'"):
+        BrokerStreamReader({"path": str(tmp_path / "a")}, StructType().add("nothing", "string"))
+
+
+def test_a_real_brokers_stores(fixture_store: Any) -> None:
+    """At rest, and as its crash left them: all that was durable, in the order of the log."""
+    for name in ("plain", "broker-live", "propcrc"):
+        root = fixture_store(name).store
+        with MessageStore.open(root, "r") as store:
+            messages = [message.body for message in store.follow(timeout_s=0, end="durable")]
+        assert Stream(root, maxBytesPerTrigger="20k").run() == messages
+        assert messages or name == "broker-live"
+
+
+# Spark
+
+
+@pytest.fixture
+def collected(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., list[int]]]:
+    """Streams a store into Parquet until nothing is left; the numbers of batches that had rows."""
+
+    def run(root: Path, checkpoint: str = "checkpoint", **options: str) -> list[int]:
+        frame = spark.readStream.format("brokerstore").options(**options).load(str(root)).select("body")
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / checkpoint))
+        query = writer.trigger(availableNow=True).start(str(tmp_path / f"out-{checkpoint}"))
+        assert query.awaitTermination(120)
+        return [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    yield run
+    for query in spark.streams.active:
+        query.stop()
+
+
+def bodies_of(spark: SparkSession, folder: Path) -> list[bytes]:
+    return sorted(
+        (bytes(row.body) for row in spark.read.parquet(str(folder)).collect()), key=lambda found: int(found.split()[1])
+    )
+
+
+@pytest.mark.spark
+def test_available_now_by_bytes_and_again(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
+    """Several batches, an end; the log grows; the next run reads what came, and one with nothing new reads nothing."""
+    clock = Clock()
+    last = fill(tmp_path / "store", 100, clock=clock)[-1]
+    batches = collected(tmp_path / "store", maxBytesPerTrigger="8k")
+    assert batches == list(range(-(-(last.physical_offset + last.size_bytes) // (8 << 10))))
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(100)
+    fill(tmp_path / "store", 20, 100, clock=clock)
+    assert len(collected(tmp_path / "store", maxBytesPerTrigger="8k")) == 1
+    assert collected(tmp_path / "store", maxBytesPerTrigger="8k") == []
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(120)
+
+
+@pytest.mark.spark
+def test_a_gap_and_a_rewound_store_fail_the_query(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
+    """With the library's own text; and with failOnDataLoss=false the gap is passed over."""
+    clock = Clock()
+    fill(tmp_path / "store", 60, clock=clock)
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    collected(tmp_path / "store")
+    results = fill(tmp_path / "store", 150, 60, clock=clock)
+    low = delete_first_files(tmp_path / "store", 2)
+    with pytest.raises(Exception, match=rf"DataLost: .*the first is at {low}"):
+        collected(tmp_path / "store")
+    collected(tmp_path / "store", failOnDataLoss="false")
+    kept = [number for number, result in enumerate(results, 60) if result.physical_offset >= low]
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(60) + [body(number) for number in kept]
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "backup").rename(tmp_path / "store")
+    with pytest.raises(Exception, match=r"StoreRewound: .*recovered to less, or replaced"):
+        collected(tmp_path / "store")
+
+
+@pytest.mark.spark
+def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_path: Path) -> None:
+    """Triggers one after another beside a process that writes; when it has closed, all is there, once and in order."""
+    got: list[bytes] = []
+    clock = Clock()
+    with MessageStore.open(tmp_path / "store", "a", SMALL, clock=clock) as store:
+        put(store, clock, 40)
+        frame = spark.readStream.format("brokerstore").option("maxBytesPerTrigger", "6k").load(str(tmp_path / "store"))
+        writer = frame.select("physical_offset", "body").writeStream.format("memory").queryName("live_store")
+        query = writer.trigger(processingTime="0 seconds").start()
+        for turn in range(1, 6):
+            put(store, clock, 20, 20 + 20 * turn)
+            store.flush()
+            store.engine.housekeeper.flush_derived(thorough=True)
+            query.processAllAvailable()
+            rows = spark.table("live_store").orderBy("physical_offset").collect()
+            got = [bytes(row.body) for row in rows]
+            stamp = store.engine.checkpoint.physic_msg_timestamp_ms
+            assert got == wanted((stamp - 3000 - T0) // 100 + 1)
+    query.processAllAvailable()
+    rows = spark.table("live_store").orderBy("physical_offset").collect()
+    query.stop()
+    assert [bytes(row.body) for row in rows] == wanted(140)
