@@ -30,6 +30,7 @@ cdef class Appender:
     cdef bytes _properties_of(self, Message message)
     cdef bytes _tidy(self, str topic, bytes properties, Bool is_raw)
     cdef object _write(self, Message message, TopicQueues topic, bytes properties, I64 now, PutResult result)
+    cpdef PutResult append(self, Message message, I32 queue_id=*)
     cdef PutResult _append(self, Message message, I32 queue_id, bytes properties, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)

@@ -15,7 +15,7 @@ from .status import PutStatus
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        SOURCE_HASH, Size, Source, count_byte, encode_pairs, find_byte, source_of_bytes, take_text,
+        SOURCE_HASH, Size, Source, count_byte, encode_keys_and_tags, encode_pairs, find_byte, source_of_bytes, take_text,
     )  # fmt: skip
 
 SPACE = 32
@@ -112,12 +112,17 @@ def encode_properties(message: Message) -> bytes:
         return b""
     texts: list[str]
     encoded: bytes
+    pairs: Size
     try:
-        texts = _texts_of(message)
-        encoded = encode_pairs(texts)
+        if properties:
+            texts = _texts_of(message)
+            encoded = encode_pairs(texts)
+            pairs = len(texts) // 2
+        else:
+            encoded = encode_keys_and_tags(_key_text(keys), message.tags or None)
+            pairs = (1 if keys else 0) + (1 if message.tags else 0)
     except (TypeError, UnicodeEncodeError) as error:
         raise InvalidMessage(f"tags, keys and properties are text: {error}") from error
-    pairs: Size = len(texts) // 2
     source: Source = source_of_bytes(encoded)
     if count_byte(source, len(encoded), NAME_END) != pairs or count_byte(source, len(encoded), PAIR_END) != pairs:
         raise InvalidMessage("a tag, key or property holds \\x01 or \\x02")
@@ -126,12 +131,20 @@ def encode_properties(message: Message) -> bytes:
 
 
 @cython.cfunc
+def _key_text(keys: list[str] | None) -> str:
+    """Keys as one text; None for none."""
+    if not keys:
+        return None  # type: ignore[return-value]
+    return keys[0] if len(keys) == 1 else " ".join(keys)
+
+
+@cython.cfunc
 def _texts_of(message: Message) -> list[str]:
     """[name, value, name, value, ...] of keys, tags and properties."""
     texts: list[str] = []
     if message.keys:
         texts.append("KEYS")
-        texts.append(message.keys[0] if len(message.keys) == 1 else " ".join(message.keys))
+        texts.append(_key_text(message.keys))
     if message.tags:
         texts.append("TAGS")
         texts.append(message.tags)

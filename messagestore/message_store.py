@@ -30,6 +30,7 @@ from storageio import (
 )
 from storebytes.java_hash import java_hash_code
 
+from ._put_cy import PutPath
 from .compression import decompress
 from .config import Role, StoreConfig
 from .consumer import Consumer
@@ -61,8 +62,8 @@ def _abandon_all() -> None:
 in_forked_child(_abandon_all)
 
 
-class MessageStore:
-    """A folder of messages, as RocketMQ keeps it.
+class MessageStore(PutPath):
+    """A folder of messages, as RocketMQ keeps it.  `put` is in `_put_cy`.
 
     One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
@@ -70,18 +71,14 @@ class MessageStore:
 
     def __init__(self, engine: Engine) -> None:
         """Made by `open`."""
+        super().__init__(engine.log.appender, engine.flags, engine.config.is_sync_flush)
         self._engine = engine
         self._topics = engine.topics
-        self._appender = engine.log.appender
         self._append = engine.log.appender.append
-        self._is_locked = engine.log.appender.lock.locked
-        self._flags = engine.flags
         if engine.writable:
             self._dispatcher = engine.dispatcher
         self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh)
-        self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
         self._turn = itertools.count()
-        self._is_sync = engine.config.is_sync_flush
         self._topic_guard = threading.Lock()
         self._finalizer = weakref.finalize(self, _close, engine)
 
@@ -155,32 +152,6 @@ class MessageStore:
         self._engine.check_open()
         self._must_write()
         self._admit(topic, queues)
-
-    def put(self, message: Message, *, check: bool = True) -> PutResult:
-        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
-
-        With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
-        """
-        try:
-            if not self._flags.accepts_puts or message.topic not in self._admitted or self._is_locked():
-                refusal = self._refusal(message.topic)
-                if refusal is not None:
-                    return self._answer(refusal, check)
-            queue_id = message.queue_id
-            if queue_id < 0:
-                queue_id = self._choose(message)
-            result = self._append(message, queue_id)
-        except UnicodeEncodeError as error:
-            raise InvalidMessage(str(error)) from error
-        except AttributeError as error:
-            raise TypeError(f"a Message is wanted, not {type(message).__name__}") from error
-        if result.status is not PutStatus.PUT_OK:
-            return self._answer(result, check)
-        if self._dispatcher.is_idle:
-            self._dispatcher.wake()
-        if self._is_sync:
-            self._wait_flushed(result, message, check)
-        return result
 
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages under one lock; `message_count` of the result says how many are in.

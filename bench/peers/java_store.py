@@ -79,7 +79,9 @@ class JavaStores:
     def open(self, folder: Path, mode: str = "async", **settings: Any) -> JavaStore:
         """Opened, and queues and index up to the log's end; `seconds` says how long that took."""
         number = next(self._numbers)
-        told = self.ask("open", id=number, dir=str(folder), mode=mode, set={name: str(value) for name, value in settings.items()})
+        told = self.ask(
+            "open", id=number, dir=str(folder), mode=mode, set={name: str(value) for name, value in settings.items()}
+        )
         return JavaStore(self, number, told["seconds"])
 
 

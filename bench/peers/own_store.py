@@ -120,7 +120,9 @@ class OwnStore:
     def _scan_decoded(self, topic: str, queue: int) -> int:
         count = size = 0
         for message in self.store.read(topic, queue):
-            size += len(message.body) + len(message.topic) + len(message.tags or "") + len(message.keys) + len(message.properties)
+            size += (
+                len(message.body) + len(message.topic) + len(message.tags or "") + len(message.keys) + len(message.properties)
+            )
             count += 1
         return count
 

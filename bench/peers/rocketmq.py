@@ -177,7 +177,11 @@ def open_rows(bench: Bench) -> Iterator[Row]:
         store.close()
         return 1e3 * store.seconds
 
-    for prepare, name, target in ((clean, "clean open", 3), (abort, "open after an abort", 5), (bare, "rebuild of queues and index", 8)):
+    for prepare, name, target in (
+        (clean, "clean open", 3),
+        (abort, "open after an abort", 5),
+        (bare, "rebuild of queues and index", 8),
+    ):
         yield from bench.row(f"{name}, {count:,} messages of 1 KiB", target,
             lambda prepare=prepare: own(prepare), lambda prepare=prepare: theirs(prepare), unit="ms")  # type: ignore[misc]  # fmt: skip
     bench.done()
