@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import rocketmq
+from . import embedded, growth, rocketmq
 from .java_store import JavaStores, why_not
 from .turns import Row, line
 
@@ -27,6 +27,10 @@ def machine() -> dict[str, Any]:
 
 def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """Group by group."""
+
+    def wanted(name: str) -> bool:
+        return not arguments.only or any(word in name for word in arguments.only)
+
     groups = [name for name in rocketmq.GROUPS if not arguments.group or name in arguments.group]
     if groups and why_not():
         print(f"no rows against RocketMQ: {why_not()}")
@@ -34,12 +38,16 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     if groups:
         with JavaStores() as jvm:
             for name in groups:
-                bench = rocketmq.Bench(jvm, folder, arguments.rounds, arguments.scale, lambda row: _is_wanted(arguments, row))
+                bench = rocketmq.Bench(jvm, folder, arguments.rounds, arguments.scale, wanted)
                 yield from rocketmq.GROUPS[name](bench)
-
-
-def _is_wanted(arguments: argparse.Namespace, name: str) -> bool:
-    return not arguments.only or any(word in name for word in arguments.only)
+    others = {
+        "embedded": lambda: embedded.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "growth": lambda: growth.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "memory": lambda: growth.memory_rows(folder, arguments.scale, wanted),
+    }
+    for name, made in others.items():
+        if not arguments.group or name in arguments.group:
+            yield from made()
 
 
 def main() -> None:
@@ -61,4 +69,5 @@ def main() -> None:
             arguments.json.write_text(json.dumps({"machine": machine(), "rows": list(found.values())}, indent=1))
 
 
-main()
+if __name__ == "__main__":
+    main()
