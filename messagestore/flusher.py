@@ -68,22 +68,25 @@ class FlushService:
         self._wake = Wakeup()
         self._stop_commits = threading.Event()
         self._is_stopping = False
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
+        self._committer: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin the timed flushes, and with a pool the timed commits: a commit must not wait for a sync."""
-        runs = {"brokerstore-flusher": self._run} | ({"brokerstore-committer": self._run_commits} if self._has_pool else {})
-        for name, run in runs.items():
-            self._threads.append(threading.Thread(target=run, name=name, daemon=True))
-            self._threads[-1].start()
+        self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
+        self._thread.start()
+        if self._has_pool:
+            self._committer = threading.Thread(target=self._run_commits, name="brokerstore-committer", daemon=True)
+            self._committer.start()
 
     def stop(self) -> None:
         """End the thread; flush what is left with `flush_now`."""
         self._is_stopping = True
         self._wake.set()
         self._stop_commits.set()
-        for thread in self._threads:
-            thread.join()
+        for thread in (self._thread, self._committer):
+            if thread is not None:
+                thread.join()
 
     def flush_now(self, least_pages: int = 0) -> int:
         """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after.

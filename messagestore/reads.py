@@ -149,16 +149,19 @@ class QueueReader:
 
     def messages(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[StoredMessage]:
         """Every message of a range, in order; those whose records left the log are passed over."""
-        at = start
+        at, log = start, self._log.queue
         while at < stop:
             messages = self._some(queue, at, stop)
-            if messages:
+            if not messages:
+                at, message = self._one(queue, at)
+                messages = [message] if message is not None else []
+            else:
                 at += len(messages)
-                yield from messages
-                continue
-            at, message = self._one(queue, at)
-            if message is not None:
-                yield message
+            files = log.files
+            for found in messages:
+                if log.files is not files and found.physical_offset < log.min_offset:
+                    continue  # files were deleted since
+                yield found
 
     def _some(self, queue: ConsumeQueue, at: int, stop: int) -> list[StoredMessage]:
         """A stretch of messages whose units and records are as they should be, none where the first is not."""
