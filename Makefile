@@ -14,13 +14,14 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop wheel-check doctor clean
+.PHONY: help demo demo-small test test-plain lint format bench bench-peers interop wheel-check doctor clean
 
 help:
 	@echo "make demo         put and read back more than a million messages"
 	@echo "make test         the test suite, on the compiled kernels and on their plain text"
 	@echo "make test-plain   the test suite where nothing is compiled and Cython is absent"
 	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
+	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
@@ -79,6 +80,12 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m pytest bench --benchmark-only --benchmark-columns=median --benchmark-json=bench.json
+
+# Its own requirements, beside those of development; the rows against RocketMQ want Java 17 and Maven.
+bench-peers: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) -m pip install $(PIP_OPTIONS) -r bench/peers/requirements.txt
+	@$(RUN) -m bench.peers $(if $(GROUP),--group $(GROUP)) --rounds $(or $(ROUNDS),5) --scale $(or $(SCALE),1) --json bench-peers.json
+	@$(RUN) -m bench.peers.page bench-peers.json
 
 # Each side is skipped, with its reason, where it cannot be installed.
 interop: $(VENV)/.kernels $(VENV)/.dev

@@ -73,9 +73,7 @@ class Reader:
             at += size
         return messages, at, "end" if at == stop else "full"
 
-    def decode_units(
-        self, units: Any, stride: Size, bytes_max: Size, checks: I32 = CHECK_ALL
-    ) -> list[StoredMessage]:
+    def decode_units(self, units: Any, stride: Size, bytes_max: Size, checks: I32 = CHECK_ALL) -> list[StoredMessage]:
         """The records that units point at: entries of `stride` bytes that begin with a physical offset and a size.
 
         Up to the first unit that points elsewhere than at a record of its size in this buffer, or until records of
@@ -113,7 +111,9 @@ class Reader:
 
     def _is_record(self, place: Size, size: Size, checks: I32) -> Bool:
         """Whether a record of that size begins at a place."""
-        return 0 <= place <= self._size and size > 0 and check_record(self._source, place, self._size, self.base, checks) == size
+        return (
+            0 <= place <= self._size and size > 0 and check_record(self._source, place, self._size, self.base, checks) == size
+        )
 
     def _decode(self, at: Size) -> StoredMessage:
         """A record that was checked."""

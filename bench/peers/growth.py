@@ -89,4 +89,6 @@ def memory_rows(folder: Path, scale: float, wanted: Callable[[str], bool]) -> It
     size_gb = store.store.engine.log.written_offset / 1e9
     store.close()
     shutil.rmtree(folder / "memory")
-    yield Row("memory beyond the maps", "100 MiB", "MiB", 1, [held], [100.0], note=f"{size_gb:.1f} GB of log", less_is_better=True)
+    yield Row(
+        "memory beyond the maps", "100 MiB", "MiB", 1, [held], [100.0], note=f"{size_gb:.1f} GB of log", less_is_better=True
+    )

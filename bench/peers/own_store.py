@@ -16,7 +16,6 @@ QUEUES = 4
 MODES: dict[str, dict[str, Any]] = {
     "async": {}, "pool": {"transient_store_pool_enable": True}, "sync": {"flush_disk_type": FlushMode.SYNC},
 }  # fmt: skip
-MAPPED = {"mapped_file_size_commit_log": 1 << 30}
 
 
 def body_of(size: int) -> bytes:
@@ -38,8 +37,17 @@ class OwnStore:
         """Until everything that was put is in queues and index."""
         engine = self.store.engine
         while engine.dispatcher.behind_bytes:
-            if not engine.dispatcher.wait_for(engine.log.committed_offset):
+            if engine.log.buffers is not None:
+                engine.flusher.commit(0)
+            if engine.config.is_sync_flush:
+                engine.flusher.flush_now()
+            if not engine.dispatcher.wait_for(engine.dispatch_limit()):
                 raise RuntimeError("the dispatcher is stuck")
+
+    def flush_all(self) -> None:
+        """On the disk, and dispatched."""
+        self.store.flush()
+        self.settle()
 
     def _timed(self, threads: int, work: Callable[[int], Any]) -> dict[str, Any]:
         all_threads = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
