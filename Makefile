@@ -14,13 +14,14 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark
+.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark bench-peers
 
 help:
 	@echo "make demo         put and read back more than a million messages"
 	@echo "make test         the test suite, on the compiled kernels and on their plain text"
 	@echo "make test-plain   the test suite where nothing is compiled and Cython is absent"
 	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
+	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
 	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
@@ -85,6 +86,12 @@ bench: $(VENV)/.kernels $(VENV)/.dev
 
 bench-spark: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m bench.spark_against_arrow
+
+# Its own requirements, beside those of development; the rows against RocketMQ want Java 17 and Maven.
+bench-peers: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) -m pip install $(PIP_OPTIONS) -r bench/peers/requirements.txt
+	@$(RUN) -m bench.peers $(if $(GROUP),--group $(GROUP)) --rounds $(or $(ROUNDS),5) --scale $(or $(SCALE),1) --json bench-peers.json
+	@$(RUN) -m bench.peers.page bench-peers.json
 
 # Each side is skipped, with its reason, where it cannot be installed.
 interop: $(VENV)/.kernels $(VENV)/.dev

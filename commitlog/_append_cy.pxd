@@ -16,7 +16,8 @@ cdef Source _KEYS, _TAGS, _INNER, _CRC_NAME
 cdef class Appender:
     cdef memoryview _view, _row_view
     cdef Target _target, _row
-    cdef Size _capacity
+    cdef Size _capacity, _origin, _room_end
+    cdef object _more_room
     cdef object _lock, _next_file, _clock
     cdef Envelope _envelope
     cdef bytes _host
@@ -30,9 +31,11 @@ cdef class Appender:
     cdef bytes _properties_of(self, Message message)
     cdef bytes _tidy(self, str topic, bytes properties, Bool is_raw)
     cdef object _write(self, Message message, TopicQueues topic, bytes properties, I64 now, PutResult result)
+    cpdef PutResult append(self, Message message, I32 queue_id=*)
     cdef PutResult _append(self, Message message, I32 queue_id, bytes properties, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)
+    cdef PutResult _grant(self, Size size, PutResult result)
     cdef PutResult _reserve(self, Size size, PutResult result)
     cdef Size _plain_envelope(self, TopicQueues name, I32 queue_id, Size body_size, Size properties_size) except -1
     cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)

@@ -26,7 +26,8 @@ from .status import PutStatus
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, Bool, I64s, Size, Source, Target, count_byte, has_bytes, i64s_of, now_ms, put_bytes, source_of,
+        I32, I64, SOURCE_HASH, Bool, I64s, Size, Source, Target, count_byte, has_bytes, i64s_of, now_ms, publish_i32, put_bytes,
+        source_of,
         source_of_bytes, target_of, window,
     )  # fmt: skip
 
@@ -52,7 +53,8 @@ class Appender:
     """
 
     __slots__ = (
-        "_capacity", "_clock", "_envelope", "_host", "_lock", "_next_file", "_row", "_row_view", "_size_sure", "_target",
+        "_capacity", "_clock", "_envelope", "_host", "_lock", "_more_room", "_next_file", "_origin", "_room_end", "_row",
+        "_row_view", "_size_sure", "_target",
         "_view", "base", "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
     )  # fmt: skip
 
@@ -85,6 +87,9 @@ class Appender:
         self._view = memoryview(bytearray(BLANK_SIZE))
         self._target: Target = target_of(self._view)
         self._capacity = 0
+        self._origin = 0
+        self._room_end = 0
+        self._more_room: Any = None
         self.base = 0
         self.position = 0
 
@@ -105,12 +110,34 @@ class Appender:
         target: Target = target_of(view)
         capacity: Size = len(view)
         newest_ms: I64 = max(self.last_store_timestamp_ms, store_timestamp_ms)
+        if self._more_room is not None:
+            capacity = self.file_size_bytes
         self._view = view  # from here on no call, so that in the plain build no interrupt comes between
         self._target = target
         self._capacity = capacity
+        self._origin = 0
+        self._room_end = capacity - BLANK_SIZE if self._more_room is None else position
         self.base = base
         self.position = position
         self.last_store_timestamp_ms = newest_ms
+
+    def write_through(self, more_room: Callable[[int, int], None]) -> None:
+        """Before `attach`: the views are a ring, which shows only a stretch of a file.
+
+        `more_room(position, size)` is called under the lock when a record of that size would leave the stretch; it moves the
+        stretch with `set_room`, or raises `DiskError`.
+        """
+        self._more_room = more_room
+
+    def set_room(self, origin: int, room_end: int) -> None:
+        """The view's first byte stands for the file's byte `origin`; records may go up to `room_end`, and a blank behind."""
+        self._origin = origin
+        self._room_end = room_end
+
+    @property
+    def room_end(self) -> int:
+        """Up to where records may go at once."""
+        return self._room_end
 
     def close(self) -> None:
         """Let go of the file; every later append raises `StoreClosed`."""
@@ -122,6 +149,7 @@ class Appender:
         self._view = memoryview(bytearray(BLANK_SIZE))
         self._target = target_of(self._view)
         self._capacity = 0
+        self._room_end = 0
         self.is_closed = True
 
     def append(self, message: Message, queue_id: I32 = -1) -> PutResult:
@@ -146,16 +174,18 @@ class Appender:
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
-            if size > self._size_sure or size + BLANK_SIZE > self._capacity - self.position:
+            if size > self._size_sure or self.position + size > self._room_end:
                 self._make_room(len(body), len(properties), size)
             now: I64 = self._now()
             envelope.born_timestamp_ms = now
             offset: I64 = self.base + self.position
             queue_offset: I64 = name._next[queue_id]
             self.position += write_record(
-                self._target, self.position, self.base, envelope, queue_offset, now, source_of_bytes(body), 0, len(body),
-                source_of_bytes(properties), len(properties),
+                self._target, self.position - self._origin, self.base + self._origin, envelope, queue_offset, now,
+                source_of_bytes(body), 0, len(body), source_of_bytes(properties), len(properties),
             )  # fmt: skip
+            if self._more_room is not None:
+                publish_i32(self._target, self.position - self._origin, 0)
             name._next[queue_id] = queue_offset + 1
             return offset, queue_offset
 
@@ -293,10 +323,11 @@ class Appender:
             has_tags: Bool = columns.has_tags
             tail: Source = source_of_bytes(columns.properties)
             tail_size: Size = len(columns.properties)
+            is_ring: Bool = self._more_room is not None
             with cython.nogil:
                 done = _append_rows(
                     self, first, now, row, rows, body_offsets, bodies, has_keys, key_offsets, key_data, has_tags, tag_offsets,
-                    tag_data, tail, tail_size,
+                    tag_data, tail, tail_size, is_ring,
                 )  # fmt: skip
             name._next[queue] = first + done
             row += done
@@ -379,7 +410,7 @@ class Appender:
         topic: TopicQueues = self.offsets.topic(message.topic)
         self._address(message, topic, queue_id)
         size: Size = record_size(self._envelope, body_size, len(properties))
-        if size + BLANK_SIZE > self._capacity - self.position or size > self.body_size_max:
+        if self.position + size > self._room_end or size > self.body_size_max:
             if self._reserve(size, result).status is not OK:
                 return result
         self._write(message, topic, properties, now, result)
@@ -405,10 +436,12 @@ class Appender:
             if is_queued:
                 topic._next[queue_id] = queue_offset + 1
             result.size_bytes = write_record(
-                self._target, start, self.base, envelope, queue_offset, now, source_of_bytes(message.body), 0,
-                len(message.body), source_of_bytes(properties), len(properties),
+                self._target, start - self._origin, self.base + self._origin, envelope, queue_offset, now,
+                source_of_bytes(message.body), 0, len(message.body), source_of_bytes(properties), len(properties),
             )  # fmt: skip
             self.position = start + result.size_bytes
+            if self._more_room is not None:  # old bytes lie behind: no reader may take them for a record's head
+                publish_i32(self._target, self.position - self._origin, 0)
         except BaseException:  # KeyboardInterrupt, in the plain build: the record is in with its number, or neither is
             if self.position == start and is_queued:
                 topic._next[queue_id] = queue_offset
@@ -481,15 +514,24 @@ class Appender:
         if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
             return _refused(result, ILLEGAL, f"a record of {size} bytes; at most {self._record_size_max()}")
         if size + BLANK_SIZE <= self._capacity - self.position:
-            return result
+            return self._grant(size, result)
         try:
             view, base = self._next_file()
         except DiskError as error:
             return _refused(result, NO_FILE, str(error))
         left: Size = self._capacity - self.position
         if left >= BLANK_SIZE:
-            write_blank(self._target, self.position, left)
+            write_blank(self._target, self.position - self._origin, left)
         self.attach(view, base, 0)
+        return self._grant(size, result)
+
+    def _grant(self, size: Size, result: PutResult) -> PutResult:
+        """Through a ring: have a stretch of it for a record that the file has room for."""
+        if self.position + size > self._room_end and self._more_room is not None and size < self.file_size_bytes:
+            try:
+                self._more_room(self.position, size)
+            except DiskError as error:
+                return _refused(result, NO_FILE, str(error))
         return result
 
     def _now(self) -> Size:
@@ -641,6 +683,7 @@ def _add_pair(out: Target, at: Size, name: Source, text: Source, start: Size, si
 def _append_rows(
     log: Appender, queue_offset: I64, now: I64, row: Size, rows: Size, body_offsets: I64s, bodies: Source, has_keys: Bool,
     key_offsets: I64s, keys: Source, has_tags: Bool, tag_offsets: I64s, tags: Source, tail: Source, tail_size: Size,
+    is_ring: Bool,
 ) -> Size:  # fmt: skip
     """Rows from `row` on until one does not fit; how many did."""
     first: Size = row
@@ -661,12 +704,14 @@ def _append_rows(
             properties_size += tail_size
             properties = log._row
         body_size: Size = body_offsets[row + 1] - body_offsets[row]
-        if record_size(log._envelope, body_size, properties_size) + BLANK_SIZE > log._capacity - log.position:
+        if log.position + record_size(log._envelope, body_size, properties_size) > log._room_end:
             break
         log.position += write_record(
-            log._target, log.position, log.base, log._envelope, queue_offset + row - first, now, bodies, body_offsets[row],
-            body_size, properties, properties_size,
+            log._target, log.position - log._origin, log.base + log._origin, log._envelope, queue_offset + row - first, now,
+            bodies, body_offsets[row], body_size, properties, properties_size,
         )  # fmt: skip
+        if is_ring:
+            publish_i32(log._target, log.position - log._origin, 0)
         row += 1
     return row - first
 

@@ -3,6 +3,7 @@ from storebytes._bytes_cy cimport *
 
 cdef I32 NAME_END, PAIR_END, SPACE
 cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE
+cdef Source _CRC, _KEYS, _TAGS
 
 @cython.final
 @cython.freelist(256)
@@ -15,7 +16,7 @@ cdef class Message:
     cdef public I64 born_timestamp_ms, prepared_transaction_offset
 
 cpdef bytes encode_properties(Message message)
-cpdef dict decode_properties(bytes raw)
+cpdef dict decode_properties(bytes raw, bint with_crc=*)
 
 @cython.final
 @cython.freelist(256)

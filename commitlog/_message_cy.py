@@ -15,11 +15,14 @@ from .status import PutStatus
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        SOURCE_HASH, Size, Source, count_byte, encode_pairs, find_byte, source_of_bytes, take_text,
+        SOURCE_HASH, Bool, Size, Source, count_byte, encode_keys_and_tags, encode_pairs, find_byte, is_same,
+        source_of_bytes, take_text,
     )  # fmt: skip
 
 SPACE = 32
-CRC_PROPERTY = "__CRC32#"
+_CRC: Source = source_of_bytes(b"__CRC32#")
+_KEYS: Source = source_of_bytes(b"KEYS")
+_TAGS: Source = source_of_bytes(b"TAGS")
 _RANGES = {  # of the integers, for the plain build; C types hold the compiled one to the same
     "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
     "born_timestamp_ms": 63, "prepared_transaction_offset": 63,
@@ -112,12 +115,17 @@ def encode_properties(message: Message) -> bytes:
         return b""
     texts: list[str]
     encoded: bytes
+    pairs: Size
     try:
-        texts = _texts_of(message)
-        encoded = encode_pairs(texts)
+        if properties:
+            texts = _texts_of(message)
+            encoded = encode_pairs(texts)
+            pairs = len(texts) // 2
+        else:
+            encoded = encode_keys_and_tags(_key_text(keys), message.tags or None)
+            pairs = (1 if keys else 0) + (1 if message.tags else 0)
     except (TypeError, UnicodeEncodeError) as error:
         raise InvalidMessage(f"tags, keys and properties are text: {error}") from error
-    pairs: Size = len(texts) // 2
     source: Source = source_of_bytes(encoded)
     if count_byte(source, len(encoded), NAME_END) != pairs or count_byte(source, len(encoded), PAIR_END) != pairs:
         raise InvalidMessage("a tag, key or property holds \\x01 or \\x02")
@@ -126,12 +134,20 @@ def encode_properties(message: Message) -> bytes:
 
 
 @cython.cfunc
+def _key_text(keys: list[str] | None) -> str:
+    """Keys as one text; None for none."""
+    if not keys:
+        return None  # type: ignore[return-value]
+    return keys[0] if len(keys) == 1 else " ".join(keys)
+
+
+@cython.cfunc
 def _texts_of(message: Message) -> list[str]:
     """[name, value, name, value, ...] of keys, tags and properties."""
     texts: list[str] = []
     if message.keys:
         texts.append("KEYS")
-        texts.append(message.keys[0] if len(message.keys) == 1 else " ".join(message.keys))
+        texts.append(_key_text(message.keys))
     if message.tags:
         texts.append("TAGS")
         texts.append(message.tags)
@@ -178,17 +194,26 @@ def _count_between(source: Source, at: Size, end: Size) -> Size:
     return count
 
 
-def decode_properties(raw: bytes) -> dict[str, str]:
-    """The pairs of a properties string; of equal names the last one counts (format page, section 1.3)."""
+def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
+    """The pairs of a properties string; of equal names the last one counts (format page, section 1.3).
+
+    `with_crc=False` leaves out RocketMQ's checksum property.
+    """
     found: dict[str, str] = {}
     source: Source = source_of_bytes(raw)
     size: Size = len(raw)
     at: Size = 0
+    wants_crc: Bool = with_crc
     while at < size:
         end: Size = find_byte(source, at, size, PAIR_END)
         middle: Size = find_byte(source, at, end, NAME_END)
         if at < middle < end - 1:
-            found[take_text(source, at, middle - at)] = take_text(source, middle + 1, end - middle - 1)
+            if is_same(source, at, middle - at, _KEYS, 4):
+                found["KEYS"] = take_text(source, middle + 1, end - middle - 1)
+            elif is_same(source, at, middle - at, _TAGS, 4):
+                found["TAGS"] = take_text(source, middle + 1, end - middle - 1)
+            elif wants_crc or not is_same(source, at, middle - at, _CRC, 8):
+                found[take_text(source, at, middle - at)] = take_text(source, middle + 1, end - middle - 1)
         at = end + 1
     return found
 
@@ -271,28 +296,30 @@ class StoredMessage:
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """Every pair, RocketMQ's checksum property included; made on first use."""
-        if self._properties is None:
-            self._properties = decode_properties(self.properties_raw)
-        return self._properties
+        """Every pair, RocketMQ's checksum property included."""
+        return decode_properties(self.properties_raw)
 
     @property
     def properties(self) -> dict[str, str]:
-        """Every pair but the checksum's."""
-        pairs = self.all_properties
-        if CRC_PROPERTY not in pairs:
-            return pairs
-        return {name: pairs[name] for name in pairs if name != CRC_PROPERTY}
+        """Every pair but the checksum's; the same dictionary every time, made on first use."""
+        if self._properties is None:
+            self._properties = decode_properties(self.properties_raw, False)
+        return self._properties
 
     @property
     def tags(self) -> str | None:
         """The TAGS property."""
-        return self.all_properties.get("TAGS")
+        return self.properties.get("TAGS")
 
     @property
     def keys(self) -> list[str]:
         """The words of the KEYS property."""
-        return [key for key in self.all_properties.get("KEYS", "").split(" ") if key]
+        text: str | None = self.properties.get("KEYS")
+        if text is None:
+            return []
+        if " " not in text:
+            return [text]
+        return [key for key in text.split(" ") if key]
 
     @property
     def born_host_bytes(self) -> bytes:

@@ -6,7 +6,7 @@ from commitlog._record_cy cimport (
 
 cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
-cdef I32 BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
+cdef I32 CHECK_PLACE, BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
@@ -18,5 +18,6 @@ cdef class Reader:
     cdef dict _names
     cdef readonly I64 base
     cpdef StoredMessage decode(self, Size at, I32 checks=*)
+    cdef Bool _is_record(self, Size place, Size size, I32 checks)
     cdef StoredMessage _decode(self, Size at)
     cdef str _name(self, bytes encoded)

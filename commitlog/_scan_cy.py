@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._message_cy import StoredMessage
-from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, STOPS
+from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, CHECK_PLACE, STOPS
 from .layout import (
     BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
     NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
@@ -74,6 +74,48 @@ class Reader:
             messages.append(self._decode(at))
             at += size
         return messages, at, "end" if at == stop else "full"
+
+    def decode_units(self, units: Any, stride: Size, bytes_max: Size, checks: I32 = CHECK_ALL) -> list[StoredMessage]:
+        """The records that units point at: entries of `stride` bytes that begin with a physical offset and a size.
+
+        Up to the first unit that points elsewhere than at a record of its size in this buffer, or until records of
+        `bytes_max` bytes are there.
+        """
+        held: memoryview = memoryview(units).cast("B")
+        source: Source = source_of(held)
+        count: Size = len(held) // stride
+        index: Size
+        left: Size = bytes_max
+        messages: list[StoredMessage] = []
+        for index in range(count):
+            size: Size = get_i32(source, stride * index + 8)
+            place: Size = get_i64(source, stride * index) - self.base
+            if left <= 0 or not self._is_record(place, size, checks):
+                break
+            messages.append(self._decode(place))
+            left -= size
+        return messages
+
+    def views(self, units: Any, stride: Size) -> list[memoryview]:
+        """As `decode_units`, but the records' bytes as they lie in the buffer; places and lengths are checked, no checksum."""
+        held: memoryview = memoryview(units).cast("B")
+        source: Source = source_of(held)
+        count: Size = len(held) // stride
+        index: Size
+        found: list[memoryview] = []
+        for index in range(count):
+            size: Size = get_i32(source, stride * index + 8)
+            place: Size = get_i64(source, stride * index) - self.base
+            if not self._is_record(place, size, CHECK_PLACE):
+                break
+            found.append(self._view[place : place + size])
+        return found
+
+    def _is_record(self, place: Size, size: Size, checks: I32) -> Bool:
+        """Whether a record of that size begins at a place."""
+        return (
+            0 <= place <= self._size and size > 0 and check_record(self._source, place, self._size, self.base, checks) == size
+        )
 
     def _decode(self, at: Size) -> StoredMessage:
         """A record that was checked."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
@@ -17,7 +16,7 @@ from .hosts import encode_host
 from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
-from .mapped_file_queue import MAPS_MAX, MappedFileQueue
+from .mapped_file_queue import MappedFileQueue
 from .offset_files import common_file_size
 from .resync import find_in_file
 
@@ -47,6 +46,15 @@ class WriteBuffers(Protocol):
 
     def commit(self, least_pages: int = 0) -> int:
         """Bring to the files what is written; the committed offset."""
+
+    def pin(self, offset: int, size_bytes: int) -> tuple[memoryview, int, int] | None:
+        """What was appended from a physical offset on, as (view, index of the offset, how many bytes lie there in one piece).
+
+        It stays there until `unpin`, which goes with every call.  None where memory has it no more: it is in the file.
+        """
+
+    def unpin(self) -> None:
+        """What was pinned may be written over."""
 
 
 class CommitLog:
@@ -78,7 +86,6 @@ class CommitLog:
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
         self.buffers: WriteBuffers | None = None  # set before `attach`
-        self._readers: WeakKeyDictionary[MappedFile, Reader] = WeakKeyDictionary()
         if writable:
             paths.make()
             for empty in paths.empty_files():
@@ -115,6 +122,8 @@ class CommitLog:
     def attach(self, offset: int, store_timestamp_ms: int = 0) -> None:
         """Go on writing at a physical offset: where recovery found the end of the records."""
         self.queue.truncate(offset)
+        if self.buffers is not None:
+            self.buffers.committed_offset = offset
         if self.queue.files and not self.queue.files[-1].is_full:
             last = self.queue.files[-1]
             if self.buffers is not None:
@@ -186,11 +195,9 @@ class CommitLog:
 
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
-        reader = self._readers.get(file)
+        reader = file.reader
         if reader is None:
-            if len(self._readers) >= MAPS_MAX:
-                self._readers.clear()
-            reader = self._readers[file] = Reader(self.queue.view(file), file.start_offset)
+            reader = file.reader = Reader(self.queue.view(file), file.start_offset)
         return reader
 
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
@@ -302,7 +309,6 @@ class CommitLog:
         """Let go of everything; nothing is synced."""
         if not self.appender.is_closed:
             self.appender.close()
-        self._readers.clear()
         self.queue.close()
 
 

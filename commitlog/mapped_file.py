@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storageio import Disk, File, Map, Mode, StoreCorrupt
 
+from ._scan_cy import Reader
 from .offset_files import OffsetFile
 
 PAGE_SIZE = 4096
@@ -32,7 +33,9 @@ class MappedFile:
         self.flushed = 0
         self.inode = 0  # as a folder listed it; 0 for one made here
         self._file: File | None = None
+        self._direct: File | None = None
         self._map: Map | None = None
+        self.reader: Reader | None = None  # over the map, made by who wants one
 
     @classmethod
     def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int) -> MappedFile:
@@ -147,12 +150,22 @@ class MappedFile:
         """Past the map: how a pool buffer is committed, and how recovery zeroes."""
         self._opened().write(position, data)
 
+    def write_direct(self, position: int, pieces: list[memoryview]) -> None:
+        """As `write`, past the page cache: whole aligned blocks (`DIRECT_BLOCK`) of memory that is aligned so too.
+
+        Nobody may have written to these pages through the map.  A `DiskError` of EINVAL: not on this file system.
+        """
+        if self._direct is None:
+            self._direct = self._disk.open(self.path, Mode.DIRECT)
+        self._direct.write_pieces(position, pieces)
+
     def set_positions(self, position: int) -> None:
         """All three, at opening and after a cut."""
         self.written = self.committed = self.flushed = position
 
     def drop_map(self) -> None:
         """Views that others hold live on."""
+        self.reader = None
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -173,6 +186,9 @@ class MappedFile:
         return self._file
 
     def _close_file(self) -> None:
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            direct.close()
         file, self._file = self._file, None  # first: an interrupt must not leave a closed one here
         if file is not None:
             file.close()

@@ -108,6 +108,10 @@ class MappedFileQueue:
     def find(self, offset: int, *, first_if_not_found: bool = False) -> MappedFile | None:
         """The file that holds a physical offset."""
         files = self.files
+        if files:  # nearly always they are all of one length
+            place = (offset - files[0].start_offset) // self.file_size_bytes
+            if 0 <= place < len(files) and files[place].start_offset <= offset < files[place].end_offset:
+                return files[place]
         place = bisect_right(files, offset, key=lambda file: file.start_offset) - 1
         if place >= 0 and offset < files[place].end_offset:
             return files[place]

@@ -61,8 +61,9 @@ class StoreConfig:
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval_ms: int = 10_000
     transient_store_pool_enable: bool = False
-    transient_store_pool_size: int = 5
-    commit_interval_commit_log_ms: int = 200
+    transient_store_pool_size: int = 5  # RocketMQ's number of buffers; here the ring's size bounds the memory
+    transient_store_ring_size: int = 64 * MIB  # RocketMQ has none
+    commit_interval_commit_log_ms: int = 5  # RocketMQ: 200
     commit_commit_log_least_pages: int = 4
     commit_commit_log_thorough_interval_ms: int = 200
     flush_interval_consume_queue_ms: int = 1000

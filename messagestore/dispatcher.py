@@ -206,10 +206,7 @@ class DispatchService:
 
     def _dispatch(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
         """Units into the queues and keys into the index; where the kernel stands in the file and why it stopped."""
-        buffer = self._index.active() if self._index is not None else None
-        at, why, self._keys_done = self._kernel.dispatch(
-            self._log.queue.view(file), start, stop, file.start_offset, CHECK_PLACE, buffer, self._keys_done, self.is_ignored
-        )
+        at, why = self._gather(file, start, stop)
         for topic, queue_id, first, units in self._kernel.runs():
             queue = self._queues.get_or_add(topic, queue_id)
             if self.refuses_gaps and first > queue.max_offset:
@@ -220,3 +217,20 @@ class DispatchService:
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
         return at, why
+
+    def _gather(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
+        """Have the kernel go over records, from memory where a ring still has them, else from the file."""
+        buffer = self._index.active() if self._index is not None else None
+        base, ring = file.start_offset, self._log.buffers
+        held = ring.pin(base + start, stop - start) if ring is not None else None
+        view, shift, end = (
+            (self._log.queue.view(file), 0, stop) if held is None else (held[0], start - held[1], start + held[2])
+        )
+        try:
+            at, why, self._keys_done = self._kernel.dispatch(
+                view, start - shift, end - shift, base + shift, CHECK_PLACE, buffer, self._keys_done, self.is_ignored
+            )
+        finally:
+            if ring is not None:
+                ring.unpin()
+        return at + shift, why

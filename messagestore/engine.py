@@ -44,6 +44,7 @@ from .reader_view import ReaderView
 from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
 from .retention import Retention
 from .retry_consumer import RetryProgresses
+from .ring import restore
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
 from .sharing import QueueSharing
@@ -206,13 +207,14 @@ class Engine:
 
     def _recover(self) -> None:
         """Find the log's end, then have queues and index agree with it."""
+        restore(self.disk, self.places.own, self.log, is_torn=not self.was_clean)
         note = read_clean(self.disk, self.places.root)
         if self.was_clean:
             end = end_after_clean_stop(self.log, note)
         else:
             end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
         if self.config.uses_pool:
-            self.log.buffers = PooledFiles(self.log, self.config.transient_store_pool_size)
+            self.log.buffers = PooledFiles(self.log, self.disk, self.places.own, self.config.transient_store_ring_size)
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
@@ -430,7 +432,14 @@ class Engine:
             self.flags.set(Flag.NOT_WRITEABLE, str(error))
         if self.flags.is_writeable and self.dispatcher.behind_bytes == 0:
             self._write_note()
+            self._close_ring(is_clean=True)
             self.abort_file.remove()
+
+    def _close_ring(self, *, is_clean: bool) -> None:
+        """Of a pool, once; a ring that is not empty stays for the next opening."""
+        ring, self.log.buffers = self.log.buffers, None
+        if isinstance(ring, PooledFiles):
+            ring.close(is_clean=is_clean)
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
@@ -444,6 +453,8 @@ class Engine:
 
     def _release(self) -> None:
         """Maps, descriptors, the lock."""
+        if getattr(self, "log", None) is not None:
+            self._close_ring(is_clean=False)
         for part in ("log", "queues", "side", "index", "checkpoint"):
             held = getattr(self, part, None)
             if held is not None:

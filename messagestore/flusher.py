@@ -66,20 +66,27 @@ class FlushService:
         self._waiting_guard = threading.Lock()
         self._is_abandoned = False
         self._wake = Wakeup()
+        self._stop_commits = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
+        self._committer: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin the timed flushes."""
+        """Begin the timed flushes, and with a pool the timed commits: a commit must not wait for a sync."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
         self._thread.start()
+        if self._has_pool:
+            self._committer = threading.Thread(target=self._run_commits, name="brokerstore-committer", daemon=True)
+            self._committer.start()
 
     def stop(self) -> None:
         """End the thread; flush what is left with `flush_now`."""
         self._is_stopping = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._stop_commits.set()
+        for thread in (self._thread, self._committer):
+            if thread is not None:
+                thread.join()
 
     def flush_now(self, least_pages: int = 0) -> int:
         """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after.
@@ -91,9 +98,8 @@ class FlushService:
 
     def commit(self, least_pages: int) -> None:
         """Bring the pool's buffers to the files (format page, section 6.3); nothing to do without a pool."""
-        with self._leader:
-            if self.failure is None:
-                self._guarded(lambda: self._commit(least_pages))
+        if self.failure is None:
+            self._guarded(lambda: self._commit(least_pages))
 
     def _commit(self, least_pages: int) -> int:
         before = self._log.committed_offset
@@ -193,18 +199,23 @@ class FlushService:
         self.commit(0 if thorough else self._config.commit_commit_log_least_pages)
         return now if thorough else last_thorough
 
+    def _run_commits(self) -> None:
+        last_thorough = time.monotonic()
+        while not self._stop_commits.wait(self._config.commit_interval_commit_log_ms / 1000):
+            try:
+                last_thorough = self._commit_due(last_thorough)
+            except DiskError:
+                LOG.debug("the failure is kept and given to every put")
+                return
+
     def _run(self) -> None:
         interval_s = self._config.flush_interval_commit_log_ms / 1000
-        if self._has_pool:
-            interval_s = min(interval_s, self._config.commit_interval_commit_log_ms / 1000)
-        last_thorough = last_commit = time.monotonic()
+        last_thorough = time.monotonic()
         while not self._is_stopping:
             self._wake.wait(interval_s)
             has_waiting = bool(self._waiting)
             is_due = time.monotonic() - last_thorough >= self._config.flush_commit_log_thorough_interval_ms / 1000
             try:
-                if self._has_pool:
-                    last_commit = self._commit_due(last_commit)
                 if self.failure is None and self._log.written_offset > self.flushed_offset:
                     thorough = is_due or has_waiting or self._config.is_sync_flush
                     self.flush_now(0 if thorough else self._config.flush_commit_log_least_pages)

@@ -30,6 +30,7 @@ from storageio import (
 )
 from storebytes.java_hash import java_hash_code
 
+from ._put_cy import PutPath
 from .broker_services.admission import topic_problem
 from .broker_services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker_services.half_messages import HalfMessage
@@ -68,8 +69,8 @@ def _abandon_all() -> None:
 in_forked_child(_abandon_all)
 
 
-class MessageStore:
-    """A folder of messages, as RocketMQ keeps it.
+class MessageStore(PutPath):
+    """A folder of messages, as RocketMQ keeps it.  `put` is in `_put_cy`.
 
     One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
@@ -77,19 +78,16 @@ class MessageStore:
 
     def __init__(self, engine: Engine) -> None:
         """Made by `open`."""
+        super().__init__(engine.log.appender, engine.flags, engine.config.is_sync_flush)
         self._engine = engine
         self._topics = engine.topics
-        self._appender = engine.log.appender
         self._append = engine.log.appender.append
-        self._is_locked = engine.log.appender.lock.locked
-        self._flags = engine.flags
         if engine.writable:
             self._dispatcher = engine.dispatcher
             self._routing = engine.routing
+            self._admitted = engine.admission.queues_of
         self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.side)
-        self._admitted: dict[str, int] = engine.admission.queues_of if engine.writable else {}
         self._turn = itertools.count()
-        self._is_sync = engine.config.is_sync_flush
         self._finalizer = weakref.finalize(self, _close, engine)
 
     # Opening and closing
@@ -168,38 +166,6 @@ class MessageStore:
         self._engine.admission.admit(topic, queues)
         if attributes:
             self._engine.admission.set_attributes(topic, attributes)
-
-    def put(self, message: Message, *, check: bool = True) -> PutResult:
-        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
-
-        With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
-        """
-        is_special = False
-        try:
-            if not self._flags.accepts_puts or message.topic not in self._admitted or self._is_locked():
-                refusal = self._refusal(message.topic)
-                if refusal is not None:
-                    return self._answer(refusal, check)
-                is_special = self._routing.is_special(message)
-            queue_id = message.queue_id
-            if queue_id < 0:
-                queue_id = self._choose(message)
-            properties = message.properties
-            if is_special or (properties is not None and not SPECIAL.isdisjoint(properties)):
-                result = self._routing.append(message, queue_id)
-            else:
-                result = self._append(message, queue_id)
-        except UnicodeEncodeError as error:
-            raise InvalidMessage(str(error)) from error
-        except AttributeError as error:
-            raise TypeError(f"a Message is wanted, not {type(message).__name__}") from error
-        if result.status is not PutStatus.PUT_OK:
-            return self._answer(result, check)
-        if self._dispatcher.is_idle:
-            self._dispatcher.wake()
-        if self._is_sync:
-            self._wait_flushed(result, message, check)
-        return result
 
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages under one lock; `message_count` of the result says how many are in.
@@ -490,6 +456,18 @@ class MessageStore:
         end = queue.max_offset if stop is None else min(stop, queue.max_offset)
         return self._reader.messages(queue, max(start, queue.min_offset), end)
 
+    def read_raw(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[list[memoryview]]:
+        """As `read`, but each record's bytes as they lie in the log (format page, section 1), as read-only views, many at a time.
+
+        Places and lengths are checked, checksums are not.  A view keeps its file's map alive.
+        """
+        self._engine.settle()
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return iter(())
+        end = queue.max_offset if stop is None else min(stop, queue.max_offset)
+        return self._reader.views(queue, max(start, queue.min_offset), end)
+
     def read_columns(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
@@ -650,7 +628,7 @@ def _named_errors() -> Iterator[None]:
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:
     """Whether an index hit is no stranger that only shares the hash."""
-    return message.topic == topic and (key in message.keys or message.all_properties.get("UNIQ_KEY") == key)
+    return message.topic == topic and (key in message.keys or message.properties.get("UNIQ_KEY") == key)
 
 
 def _memory_share() -> int:

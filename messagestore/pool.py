@@ -1,103 +1,101 @@
-"""The transient store pool: appends go to memory and are committed to the log file later (format page, section 6.4).
+"""The transient store pool: appends go to a ring and are committed to the log files past the page cache (row R8).
 
-Active under the three conditions of row R8: enabled, no slave, asynchronous flush.  A log file under construction has a
-buffer of its own length before it.  *Written* is in the buffer: it dies with this process.  *Committed* was written to the
-file with `pwrite`: every process sees it, reads and dispatch begin there.  *Flushed* is on the disk.
+Active under three conditions: enabled, no slave, asynchronous flush (format page, section 6.4).  *Written* is in the ring:
+it is a mapped file, so it survives this process, and `ring.restore` brings it to the log.  *Committed* is in the log file:
+every process sees it, reads and dispatch begin there.  *Flushed* is on the disk.
 
-A buffer goes back when its file is full and committed.  When none is left the put fails at once: memory is bounded.  The
-bytes of the files are those of the mapped path; behind a blank record nothing is committed, so old bytes of a buffer never
-reach a file.
+Whole blocks are committed with `O_DIRECT`; the block at the tail goes padded with zeros and is written again later.  Where
+the file system refuses that, and where a log file is no whole number of blocks, exact bytes go through the page cache.  A put
+that finds the ring full commits on its own thread.  The bytes of the files are those of the mapped path.
 """
 
 from __future__ import annotations
 
-import errno
+import logging
 import threading
+import time
 
 from commitlog import CommitLog, MappedFile
-from commitlog.layout import BLANK_SIZE
-from storageio import DiskError
+from commitlog.layout import BLANK_SIZE, RECORD_ALLOWANCE
+from storageio import DIRECT_BLOCK, Disk, DiskError
 
+from .ring import Ring, is_refusal, whole_blocks
+
+LOG = logging.getLogger(__name__)
 COMMIT_PIECE = 4 << 20
 PAGE_SIZE = 4096
-
-
-class BufferPool:
-    """Up to `count` buffers of one size, made when first wanted and used again.  Untouched pages take no memory."""
-
-    def __init__(self, size_bytes: int, count: int) -> None:
-        """Makes none yet."""
-        self._size_bytes = size_bytes
-        self._left = count
-        self._idle: list[memoryview] = []
-        self._guard = threading.Lock()
-
-    @property
-    def available(self) -> int:
-        """How many can be had now."""
-        return len(self._idle) + self._left
-
-    def borrow(self, path: str) -> memoryview:
-        """A writable buffer for a file.  Raises `DiskError` when there is none, and waits for nobody."""
-        with self._guard:
-            if self._idle:
-                return self._idle.pop()
-            if self._left == 0:
-                raise DiskError("borrow a buffer", path, errno.ENOMEM, "every buffer of the transient store pool is in use")
-            self._left -= 1
-        import numpy  # 80 ms, and few stores have a pool
-
-        return numpy.zeros(self._size_bytes, dtype=numpy.uint8).data
-
-    def give_back(self, buffer: memoryview) -> None:
-        """For the next file."""
-        with self._guard:
-            self._idle.append(buffer)
+PIN_PAUSE_S = 0.0002
+NOT_PINNED = 1 << 62
+STEPS = 16
 
 
 class _Buffered:
-    """A log file with its buffer; `end` is where its bytes end, known once the next file was begun."""
+    """A log file that is not committed to its end; `end` is where its bytes end, known once the next file was begun."""
 
-    def __init__(self, file: MappedFile, buffer: memoryview) -> None:
+    def __init__(self, file: MappedFile) -> None:
         self.file = file
-        self.buffer = buffer
         self.end: int | None = None
 
 
 class PooledFiles:
-    """The write end of a log, in memory: gives the appender its buffers, and commits them.
+    """The write end of a log, in a ring: gives the appender room, and commits.
 
-    `next_file` is called under the append lock; `commit` by one thread at a time.
+    `next_file` and `_more_room` are called under the append lock, which is always taken before `_committing`.
     """
 
-    def __init__(self, log: CommitLog, count: int) -> None:
+    def __init__(self, log: CommitLog, disk: Disk, folder: str, ring_size_bytes: int) -> None:
         """Takes the place of the log's own files at its next `attach` and roll-over."""
         self._log = log
-        self.pool = BufferPool(log.file_size_bytes, count)
+        record_max = min(log.appender.body_size_max + RECORD_ALLOWANCE, log.file_size_bytes)
+        size = max(whole_blocks(ring_size_bytes), whole_blocks(2 * record_max) + 2 * DIRECT_BLOCK)
+        self.ring = Ring(disk, folder, size, whole_blocks(record_max + BLANK_SIZE))
+        self._size = size
+        self._step = size // STEPS  # room is given in steps, so that most of what was appended lately stays readable
+        self._is_direct = log.file_size_bytes % DIRECT_BLOCK == 0
         self._buffered: list[_Buffered] = []
-        self._guard = threading.Lock()
+        self._guard = threading.Lock()  # of the list
+        self._committing = threading.Lock()
+        self._pinned = NOT_PINNED
+        self._base = 0  # of the file that room was given in last
+        self._lap = 0  # the physical offset that the ring's first byte stands for
+        self._first = NOT_PINNED  # where the ring's content begins
+        self._given = 0  # up to where the ring may have been written over
         self.committed_offset = log.written_offset
+        log.appender.write_through(self._more_room)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether commits go past the page cache."""
+        return self._is_direct
 
     def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
         """Go on in a file that holds records up to `file.written`."""
-        self.committed_offset = file.start_offset + file.written
-        buffer = self.pool.borrow(file.path)
-        self._buffered.append(_Buffered(file, buffer))
-        self._log.appender.attach(buffer, file.start_offset, file.written, store_timestamp_ms)
+        start = file.start_offset + file.written
+        self._begin(file.start_offset, start)
+        head = start % DIRECT_BLOCK if self._is_direct else 0  # the block is written whole
+        self._first = start
+        index = start % self._size
+        self.ring.view[index - head : index] = file.view[file.written - head : file.written]
+        self._note(start)
+        self._buffered.append(_Buffered(file))
+        self._log.appender.attach(self.ring.view, file.start_offset, file.written, store_timestamp_ms)
+
+    def _begin(self, base: int, start: int) -> None:
+        """Of a file in which appends begin at a physical offset."""
+        self._base = base
+        self._lap = start - start % self._size
 
     def next_file(self) -> tuple[memoryview, int]:
-        """A buffer first, so that no file is made for nothing."""
-        buffer = self.pool.borrow(f"log file at {self._log.queue.end_offset}")
-        try:
-            made = self._log.queue.next_file()
-        except BaseException:
-            self.pool.give_back(buffer)
-            raise
+        """Under the append lock, before the file that is left gets its blank."""
+        made = self._log.queue.next_file()
         with self._guard:
             if self._buffered:
                 self._buffered[-1].end = self._end_of_closed()
-            self._buffered.append(_Buffered(made, buffer))
-        return buffer, made.start_offset
+            self._buffered.append(_Buffered(made))
+        if len(self._buffered) == 1:
+            self._note(made.start_offset)
+        self._first = min(self._first, made.start_offset)
+        return self.ring.view, made.start_offset
 
     def _end_of_closed(self) -> int:
         """Of the file that the appender is about to close: behind the head of the blank record that it writes next."""
@@ -105,44 +103,162 @@ class PooledFiles:
         has_blank = self._log.file_size_bytes - position >= BLANK_SIZE
         return position + BLANK_SIZE if has_blank else position
 
+    # Room
+
+    def _more_room(self, position: int, size_bytes: int) -> None:
+        """Under the append lock: a stretch of the ring for at least one record of this size at `position` of the file."""
+        appender = self._log.appender
+        base = appender.base
+        start = base + position
+        if base != self._base:
+            for entry in self._buffered[-2:-1]:
+                self._settle(entry.file.start_offset + (entry.end or 0))
+            self._begin(base, start)
+        self._settle(start)
+        self._wait_for_room(start + size_bytes + BLANK_SIZE)
+        end = min(self._limit() - BLANK_SIZE, self._lap + self._size, base + self._log.file_size_bytes - BLANK_SIZE)
+        end = max(min(end, start + self._step), start + size_bytes)
+        index = start - self._lap
+        self.ring.view[index : index + BLANK_SIZE] = bytes(BLANK_SIZE)  # old bytes are no record's head
+        self._given = max(self._given, end + BLANK_SIZE)
+        appender.set_room(self._lap - base, end - base)
+
+    def _settle(self, end: int) -> None:
+        """Have everything before `end` at its place in the ring: what hangs over the ring's end is copied to its begin."""
+        over = end - self._lap - self._size
+        if over >= 0:
+            self.ring.view[:over] = self.ring.view[self._size : self._size + over]
+            self._lap += self._size
+
+    def _limit(self) -> int:
+        """Up to where the ring may be written: what is not committed, and what is pinned, stays."""
+        oldest = min(self.committed_offset, self._pinned)
+        return oldest - oldest % DIRECT_BLOCK + self._size
+
+    def _wait_for_room(self, end: int) -> None:
+        """Commit here and now; for who reads in the ring, wait."""
+        while end > self._limit():
+            committed = self.committed_offset
+            if end > committed - committed % DIRECT_BLOCK + self._size:
+                self._write_out(self._entries(), self._log.appender.base, self._log.appender.position, 0)
+            else:
+                time.sleep(PIN_PAUSE_S)
+
+    # Reading
+
+    def pin(self, offset: int, size_bytes: int) -> tuple[memoryview, int, int] | None:
+        """See `WriteBuffers`.  A record that hangs over the ring's end comes alone, and what is before it without it."""
+        with self._log.appender.lock:
+            if offset < self._first or offset + self._size < self._given:
+                return None
+            self._pinned = offset
+            self._settle_written()
+        index, view = offset % self._size, self.ring.view
+        if index + size_bytes > self._size:
+            record_size = int.from_bytes(view[index : index + 4], "big")
+            size_bytes = min(size_bytes, max(self._size - index, record_size))
+        return view, index, size_bytes
+
+    def unpin(self) -> None:
+        """See `WriteBuffers`."""
+        self._pinned = NOT_PINNED
+
+    # Committing
+
+    def _entries(self) -> list[_Buffered]:
+        with self._guard:
+            return list(self._buffered)
+
+    def _settle_written(self) -> tuple[int, int]:
+        """Under the append lock: (base, position) of the appender, with everything before it at its place."""
+        appender = self._log.appender
+        base, position = appender.base, appender.position
+        if base == self._base:
+            self._settle(base + position)
+            if not appender.is_closed:
+                appender.set_room(self._lap - base, appender.room_end)
+        return base, position
+
     def commit(self, least_pages: int = 0) -> int:
         """Bring what is written to the files, oldest first; the committed offset.
 
         With `least_pages` a file that is not full waits until so many pages were begun (section 6.2).
         """
         with self._log.appender.lock:  # no roll-over now: a closed file has its blank
-            base, position = self._log.appender.base, self._log.appender.position
-            with self._guard:
-                entries = list(self._buffered)
-        for entry in entries:
-            is_closed = entry.file.start_offset != base
-            goal = entry.end if is_closed and entry.end is not None else position
-            if is_closed or _is_worth_it(entry.file.committed, goal, least_pages):
-                self._commit_file(entry, goal)
-            if is_closed:
-                self._finish(entry)
+            base, position = self._settle_written()
+            entries = self._entries()
+        return self._write_out(entries, base, position, least_pages)
+
+    def _write_out(self, entries: list[_Buffered], base: int, position: int, least_pages: int) -> int:
+        """Of what was appended when the entries were listed; another thread may have done it already."""
+        with self._committing:
+            for entry in entries:
+                is_closed = entry.file.start_offset != base
+                goal = entry.end if is_closed and entry.end is not None else position
+                if is_closed or _is_worth_it(entry.file.committed, goal, least_pages):
+                    self._commit_file(entry.file, goal)
+                if is_closed:
+                    self._finish(entry)
         return self.committed_offset
 
-    def _commit_file(self, entry: _Buffered, goal: int) -> None:
+    def _commit_file(self, file: MappedFile, goal: int) -> None:
         """Piece by piece; after an error the position stays behind what went well.
 
         Only the end of a record is told to others, when all before it is in the file.
         """
-        file = entry.file
+        if file.committed >= goal:
+            return
         file.written = max(file.written, goal)
         while file.committed < goal:
-            stop = min(goal, file.committed + COMMIT_PIECE)
-            file.write(file.committed, entry.buffer[file.committed : stop])
+            stop = min(goal, file.committed - file.committed % PAGE_SIZE + max(COMMIT_PIECE, PAGE_SIZE))
+            self._write_piece(file, file.committed, stop)
             file.committed = stop
-        self.committed_offset = file.start_offset + goal
+        self._note(file.start_offset + goal)
+
+    def _write_piece(self, file: MappedFile, start: int, stop: int) -> None:
+        """Past the page cache, or through it where that cannot be."""
+        base = file.start_offset
+        if self._is_direct:
+            try:
+                file.write_direct(start - start % DIRECT_BLOCK, self._blocks(base + start, base + stop))
+                return
+            except DiskError as error:
+                if not is_refusal(error):
+                    raise
+                LOG.info("commits go through the page cache: %s", error)
+                self._is_direct = False
+        for piece in self.ring.pieces(base + start, base + stop):
+            file.write(start, piece)
+            start += len(piece)
+
+    def _blocks(self, start: int, stop: int) -> list[memoryview]:
+        """The whole blocks around a stretch, the last one padded with zeros."""
+        rest = stop % DIRECT_BLOCK
+        pieces = self.ring.pieces(start - start % DIRECT_BLOCK, stop - rest)
+        if rest:
+            index = (stop - rest) % self._size
+            self.ring.scratch[:rest] = self.ring.view[index : index + rest]
+            self.ring.scratch[rest:] = bytes(DIRECT_BLOCK - rest)
+            pieces.append(self.ring.scratch)
+        return pieces
+
+    def _note(self, offset: int) -> None:
+        """Everything before `offset` is in the files."""
+        self.ring.note(offset)
+        self.committed_offset = offset
 
     def _finish(self, entry: _Buffered) -> None:
         """The file is full: its rest is zero already."""
         entry.file.written = entry.file.committed = entry.file.size_bytes
-        self.committed_offset = entry.file.end_offset
+        if self.committed_offset < entry.file.end_offset:
+            self._note(entry.file.end_offset)
         with self._guard:
-            self._buffered.remove(entry)
-        self.pool.give_back(entry.buffer)
+            if entry in self._buffered:
+                self._buffered.remove(entry)
+
+    def close(self, *, is_clean: bool) -> None:
+        """When nothing is appended any more.  A ring that has what the log lacks stays for the next opening."""
+        self.ring.close(keep=not is_clean)
 
 
 def _is_worth_it(committed: int, written: int, least_pages: int) -> bool:

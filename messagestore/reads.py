@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
+from commitlog._scan_cy import Reader
 from consumequeue import BatchQueue, ConsumeQueue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
 from storageio import DiskError, StoreCorrupt
@@ -16,6 +17,11 @@ from storebytes.java_hash import java_hash_code
 from .batch_reads import batches, bounds
 from .config import StoreConfig
 from .side_queues import SideQueues
+
+SOME_UNITS = 256  # messages made at a time
+SOME_BYTES = 1 << 20
+RAW_UNITS = 4096
+PAST_ALL = 1 << 62
 
 
 class GetStatus(Enum):
@@ -200,21 +206,65 @@ class QueueReader:
 
     def messages(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[StoredMessage]:
         """Every message of a range, in order; those whose records left the log are passed over."""
+        at, log = start, self._log.queue
+        while at < stop:
+            messages = self._some(queue, at, stop)
+            if not messages:
+                at, message = self._one(queue, at)
+                messages = [message] if message is not None else []
+            else:
+                at += len(messages)
+            files = log.files
+            for found in messages:
+                if log.files is not files and found.physical_offset < log.min_offset:
+                    continue  # files were deleted since
+                yield found
+
+    def _some(self, queue: ConsumeQueue, at: int, stop: int) -> list[StoredMessage]:
+        """A stretch of messages whose units and records are as they should be, none where the first is not."""
+        reader, units = self._stretch(queue, at, min(stop - at, SOME_UNITS))
+        return reader.decode_units(units, UNIT_SIZE, SOME_BYTES) if reader is not None else []
+
+    def views(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[list[memoryview]]:
+        """As `messages`, but the records' bytes as they lie in the log, many at a time and without a checksum looked at."""
         at = start
         while at < stop:
-            try:
-                for place, unit in queue.units(at, stop):
-                    at = place + 1
-                    if unit.physical_offset >= self._log.min_offset:
-                        message = self.message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
-                        if message is not None:
-                            yield message
-            except DiskError:  # a queue file that was deleted meanwhile
-                if at >= self._low(queue):
-                    raise
+            reader, units = self._stretch(queue, at, min(stop - at, RAW_UNITS))
+            views = reader.views(units, UNIT_SIZE) if reader is not None else []
+            if views:
+                at += len(views)
+                yield views
+                continue
+            place = at
+            at, message = self._one(queue, place)
+            view = self._log.select(message.physical_offset, message.size) if message is not None else None
+            if view is not None:
+                yield [view]
+
+    def _stretch(self, queue: ConsumeQueue, at: int, count: int) -> tuple[Reader | None, memoryview]:
+        """Units from `at` on and the reader of the log file that the first points into; None where something is odd."""
+        packed = queue.index_buffer(at)
+        if packed is None:
+            return None, memoryview(b"")
+        physical = int.from_bytes(packed[:8], "big")
+        try:
+            file = self._log.queue.find(physical)
+            return None if file is None else self._log.reader(file), packed[: count * UNIT_SIZE]
+        except DiskError:  # deleted since it was found
+            return None, packed
+
+    def _one(self, queue: ConsumeQueue, at: int) -> tuple[int, StoredMessage | None]:
+        """(where to go on, the message of a unit, or None when its record or its unit left meanwhile)."""
+        try:
+            for place, unit in queue.units(at, at + 1):
+                if unit.physical_offset < self._log.min_offset:
+                    return place + 1, None
+                return place + 1, self.message_or_gone(queue, place, unit.physical_offset, unit.size_bytes)
+        except DiskError:  # a queue file that was deleted meanwhile
             if at >= self._low(queue):
-                return
-            at = self._low(queue)
+                raise
+        low = self._low(queue)
+        return (low if low > at else PAST_ALL), None
 
     def _low(self, queue: ConsumeQueue) -> int:
         """Where a queue begins now."""

@@ -20,6 +20,10 @@ class Mode(Enum):
     READ = "read"  # must exist
     WRITE = "write"  # must exist
     CREATE = "create"  # is made if it is not there
+    DIRECT = "direct"  # must exist; for writing past the page cache, in whole aligned blocks of DIRECT_BLOCK bytes
+
+
+DIRECT_BLOCK = 4096
 
 
 class Entry(NamedTuple):
@@ -82,6 +86,9 @@ class File(Protocol):
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """All of it, or an error."""
+
+    def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
+        """All of them, one behind the other, or an error.  Releases the GIL."""
 
     def allocate(self, size_bytes: int) -> None:
         """Grow to this size with real blocks, reading as zeros: a later store through a map cannot meet a full disk."""

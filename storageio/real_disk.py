@@ -147,6 +147,21 @@ class RealFile:
                 left = left[done:]
                 offset += done
 
+    def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
+        """One call where the kernel takes all at once."""
+        left = list(pieces)
+        with _named("write", self._path):
+            while left:
+                done = os.pwritev(self._descriptor, left, offset) if hasattr(os, "pwritev") else self._write_first(left, offset)
+                offset += done
+                while left and done >= len(left[0]):
+                    done -= len(left.pop(0))
+                if done:
+                    left[0] = left[0][done:]
+
+    def _write_first(self, pieces: list[memoryview], offset: int) -> int:
+        return os.pwrite(self._descriptor, pieces[0], offset)
+
     def allocate(self, size_bytes: int) -> None:
         """`posix_fallocate`, or zeros where the platform has none."""
         with _named("allocate", self._path):
@@ -269,6 +284,10 @@ class RealDisk:
         if mode is not Mode.READ and _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
         with _named("open", path):
+            if mode is Mode.DIRECT:
+                if not hasattr(os, "O_DIRECT"):
+                    raise OSError(errnos.EINVAL, "no way past the page cache here")
+                flags |= os.O_DIRECT
             descriptor = _open(path, flags | _SAFE | _BINARY)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)

@@ -129,6 +129,29 @@ cdef inline bytes encode_pairs(list texts):
         out += length + 1
     return encoded
 
+cdef inline bytes encode_keys_and_tags(str keys, str tags):
+    # Either may be None.
+    cdef Size keys_size = -6, tags_size = -6
+    cdef const char *keys_text = NULL
+    cdef const char *tags_text = NULL
+    cdef Target out
+    if keys is not None:
+        keys_text = PyUnicode_AsUTF8AndSize(keys, &keys_size)
+    if tags is not None:
+        tags_text = PyUnicode_AsUTF8AndSize(tags, &tags_size)
+    encoded = PyBytes_FromStringAndSize(NULL, keys_size + tags_size + 12)
+    out = <Target>PyBytes_AS_STRING(encoded)
+    if keys_text != NULL:
+        memcpy(out, "KEYS\x01", 5)
+        memcpy(out + 5, keys_text, keys_size)
+        out[5 + keys_size] = 2
+        out += keys_size + 6
+    if tags_text != NULL:
+        memcpy(out, "TAGS\x01", 5)
+        memcpy(out + 5, tags_text, tags_size)
+        out[5 + tags_size] = 2
+    return encoded
+
 cdef inline Bool is_same(Source source, Size at, Size size, Source other, Size other_size) noexcept nogil:
     return size == other_size and memcmp(source + at, other, size) == 0
 

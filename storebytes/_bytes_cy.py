@@ -98,6 +98,14 @@ def encode_pairs(texts: list[str]) -> bytes:
     return "".join(pieces).encode()
 
 
+def encode_keys_and_tags(keys: str | None, tags: str | None) -> bytes:
+    """`KEYS 1 keys 2 TAGS 1 tags 2` in UTF-8; what is None is left out."""
+    if not isinstance(keys, str | None) or not isinstance(tags, str | None):
+        raise TypeError("text wanted")
+    encoded = b"" if keys is None else b"KEYS\x01" + keys.encode() + b"\x02"
+    return encoded if tags is None else encoded + b"TAGS\x01" + tags.encode() + b"\x02"
+
+
 def is_same(source: Source, at: Size, size: Size, other: Source, other_size: Size) -> Bool:
     """Whether the stretch equals the whole of `other`."""
     return size == other_size and bool(source[at : at + size] == other)

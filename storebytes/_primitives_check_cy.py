@@ -12,6 +12,7 @@ if not cython.compiled:
         I64,
         SOURCE_HASH,
         count_byte,
+        encode_keys_and_tags,
         encode_pairs,
         find_byte,
         get_i16,
@@ -98,6 +99,11 @@ def java(data: bytes, at: int, size: int, seed: int) -> int:
 def pairs(texts: list[str]) -> bytes:
     """Names and values."""
     return encode_pairs(texts)
+
+
+def keys_and_tags(keys: str | None, tags: str | None) -> bytes:
+    """The two commonest properties."""
+    return encode_keys_and_tags(keys, tags)
 
 
 def columns(ints: bytes, longs: bytes) -> tuple[int, int]:

@@ -80,6 +80,11 @@ class WrappedFile:
         self._disk.before("write", self.path)
         self._inner.write(offset, data)
 
+    def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
+        """Seen as a write, then done."""
+        self._disk.before("write", self.path)
+        self._inner.write_pieces(offset, pieces)
+
     def allocate(self, size_bytes: int) -> None:
         """Seen, then done."""
         self._disk.before("allocate", self.path)

@@ -1,10 +1,14 @@
-"""The transient store pool: what is written, committed and flushed, and what the files hold then."""
+"""The transient store pool: what is written, committed and flushed, what the files hold then, and what a ring gives back."""
 
 from __future__ import annotations
 
 import errno
 import random
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,10 @@ import pytest
 
 from commitlog import Message, PutStatus
 from messagestore import FlushMode, MessageStore, Role, pool
-from messagestore.pool import BufferPool
-from storageio import DiskError, InvalidMessage, PutRejected
+from messagestore.ring import NOTES_AT
+from storageio import DiskError, InvalidMessage, Mode, PutRejected
 from storageio.testing import WrappedDisk
-from tests.messagestore.writers import LOG_SIZE, log_files, message, number_of, open_store, put_all, until
+from tests.messagestore.writers import LOG_SIZE, ROOT, log_files, message, number_of, open_store, put_all, until
 
 STILL = {
     "commit_interval_commit_log_ms": 600_000,
@@ -24,7 +28,13 @@ STILL = {
 
 
 def pooled(root: Path, **changes: Any) -> MessageStore:
-    return open_store(root, **({"transient_store_pool_enable": True} | STILL | changes))
+    """With the least ring there can be: every file goes around it."""
+    least = {"transient_store_pool_enable": True, "transient_store_ring_size": 1}
+    return open_store(root, **(least | STILL | changes))
+
+
+def ring_of(store: MessageStore) -> Any:
+    return store.engine.log.buffers.ring  # type: ignore[union-attr]
 
 
 def commit(store: MessageStore, least_pages: int = 0) -> int:
@@ -57,13 +67,13 @@ def put_mix(store: MessageStore, seed: int, between: Any) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("with_crc", [False, True])
 def test_files_are_those_of_the_mapped_path(tmp_path: Path, seed: int, with_crc: bool) -> None:
-    """Same inputs and clock, byte for byte, over more files than there are buffers: old bytes of a buffer never get out."""
+    """Same inputs and clock, byte for byte, over more files than the ring holds: old bytes of it never get out."""
     times: Any = {"clock": lambda: 1_700_000_000_000, "enabled_append_prop_crc": with_crc}
     with open_store(tmp_path / "mapped", **STILL, **times) as store:
         put_mix(store, seed, lambda: None)
-    with pooled(tmp_path / "pool", transient_store_pool_size=2, **times) as store:
+    with pooled(tmp_path / "pool", **times) as store:
         put_mix(store, seed, lambda: commit(store))
-        assert store.engine.log.buffers.pool.available <= 1  # type: ignore[union-attr]
+        assert store.engine.log.written_offset > 3 * ring_of(store).size_bytes
     mapped, buffered = log_files(tmp_path / "mapped"), log_files(tmp_path / "pool")
     assert len(mapped) > 6
     assert [path.name for path in mapped] == [path.name for path in buffered]
@@ -177,7 +187,7 @@ class Watching(WrappedDisk):
 
 def test_what_may_be_read_always_ends_with_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit is written in pieces; nobody is told of half a record."""
-    monkeypatch.setattr(pool, "COMMIT_PIECE", 100)
+    monkeypatch.setattr(pool, "COMMIT_PIECE", 4096)
     disk = Watching()
     with pooled(tmp_path, disk=disk) as store:
         disk.store = store
@@ -195,19 +205,136 @@ def test_what_may_be_read_always_ends_with_a_record(tmp_path: Path, monkeypatch:
 # Death
 
 
-def test_a_killed_process_loses_only_what_was_not_committed(tmp_path: Path) -> None:
-    """A copy of the folder is what it leaves behind."""
+def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
+    """A copy of the folder is what it leaves behind: what was not committed is in the ring."""
     with pooled(tmp_path / "store") as store:
         put_all(store, 0, 700)
         commit(store)
         put_all(store, 700, 720)
         shutil.copytree(tmp_path / "store", tmp_path / "left")
     with open_store(tmp_path / "left") as left:
-        assert all_numbers(left) == list(range(700))
-        put_all(left, 700, 710)
-        assert all_numbers(left) == list(range(710))
+        assert all_numbers(left) == list(range(720))
+        put_all(left, 720, 730)
+        assert all_numbers(left) == list(range(730))
         left.get("t", 0, 0)  # waits for the dispatcher
-        assert left.max_offset("t", 0) == len(range(0, 710, 3))
+        assert left.max_offset("t", 0) == len(range(0, 730, 3))
+    assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
+
+
+@pytest.mark.parametrize("number", range(0, 1300, 90))
+def test_a_kill_anywhere_on_the_way_around_the_ring(tmp_path: Path, number: int) -> None:
+    """Across the ends of files and of the ring, with and without a commit before."""
+    with pooled(tmp_path / "store", transient_store_ring_size=200_000) as store:
+        put_all(store, 0, number)
+        commit(store)
+        put_all(store, number, number + 60)
+        shutil.copytree(tmp_path / "store", tmp_path / "left")
+    with pooled(tmp_path / "left") as left:
+        assert all_numbers(left) == list(range(number + 60))
+
+
+def test_a_batch_that_hangs_over_the_end_of_the_ring(tmp_path: Path) -> None:
+    """Its last records begin behind the ring's end, and are there after a kill all the same."""
+    with pooled(tmp_path / "store", mapped_file_size_commit_log=1 << 20, max_message_size=30_000) as store:
+        size, number = ring_of(store).size_bytes, 0
+        while store.engine.log.written_offset + 2000 < size:
+            store.put(message(number, size=900))
+            number += 1
+        store.put_batch("t", 0, [message(more, queues=1, size=900) for more in range(number, number + 12)])
+        assert store.engine.log.written_offset > size + 2000
+        shutil.copytree(tmp_path / "store", tmp_path / "left")
+        put_all(store, number + 12, number + 30)
+        store.flush()
+        assert all_numbers(store) == list(range(number + 30))
+    with open_store(tmp_path / "left", mapped_file_size_commit_log=1 << 20) as left:
+        assert all_numbers(left) == list(range(number + 12))
+
+
+WRITER = """
+from tests.messagestore.test_pool import *
+with open_store(sys.argv[1], transient_store_pool_enable=True, transient_store_ring_size=300_000) as store:
+    number = 0
+    while True:
+        store.put(message(number, size=50 + number % 700))
+        print(number, flush=True)
+        number += 1
+"""
+
+
+@pytest.mark.parametrize("after", [50, 1234, 4000])
+def test_sigkill_loses_no_acknowledged_put(tmp_path: Path, after: int) -> None:
+    """A real process, killed in the middle of its work."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(after)]
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+    acknowledged = max(int(line) for line in lines if line.endswith(b"\n"))
+    with open_store(tmp_path) as left:
+        numbers = all_numbers(left)
+    assert numbers == list(range(len(numbers)))
+    assert acknowledged < len(numbers) <= acknowledged + 2
+
+
+def left_behind(root: Path, copy: Path) -> list[int]:
+    """A killed store with ten records in the ring alone."""
+    with pooled(root) as store:
+        put_all(store, 0, 30)
+        commit(store)
+        put_all(store, 30, 40)
+        shutil.copytree(root, copy)
+        return [stored.physical_offset for stored in store.engine.log.messages()]
+
+
+@pytest.mark.parametrize("damage", ["notes", "magic", "half a record", "short", "one note"])
+def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) -> None:
+    """Never a record that fails a check, and the log as it was committed in any case."""
+    left_behind(tmp_path / "store", tmp_path / "left")
+    path = tmp_path / "left" / "brokerstore" / "ring"
+    data = bytearray(path.read_bytes())
+    kept = 30
+    if damage == "notes":
+        for at in NOTES_AT:
+            data[at] ^= 1
+    elif damage == "magic":
+        data[3] ^= 1
+    elif damage == "half a record":
+        at = data.index(b"35 ....", 4096)
+        data[at + 3] ^= 1
+        kept = 35
+    elif damage == "short":
+        data = data[:5000]
+    else:
+        newest = max(NOTES_AT, key=lambda at: int.from_bytes(data[at : at + 8], "little"))
+        data[newest] ^= 1  # the other one vouches for less, and the log has the rest
+        kept = 40
+    path.write_bytes(data)
+    with open_store(tmp_path / "left") as left:
+        assert all_numbers(left) == list(range(kept))
+    assert not path.exists()
+
+
+def test_a_ring_is_old_news_after_a_clean_stop(tmp_path: Path) -> None:
+    """A broker may have recovered and stopped the folder since: its records are not written over."""
+    left_behind(tmp_path / "store", tmp_path / "left")
+    (tmp_path / "left" / "abort").unlink()
+    with open_store(tmp_path / "left") as left:
+        assert all_numbers(left) == list(range(30))
+
+
+def test_records_that_somebody_wrote_behind_the_crash_stay(tmp_path: Path) -> None:
+    """A broker that crashed too: the log's own whole records win over the ring's."""
+    left_behind(tmp_path / "store", tmp_path / "left")
+    ring = tmp_path / "left" / "brokerstore" / "ring"
+    held = ring.read_bytes()
+    ring.unlink()
+    with open_store(tmp_path / "left") as left:
+        put_all(left, 100, 103)
+    (tmp_path / "left" / "abort").touch()
+    ring.write_bytes(held)
+    with open_store(tmp_path / "left") as left:
+        assert all_numbers(left) == [*range(30), 100, 101, 102]
 
 
 def test_a_commit_by_pages_may_end_inside_a_record(tmp_path: Path) -> None:
@@ -250,34 +377,80 @@ def test_a_store_changes_its_way_of_writing_between_openings(tmp_path: Path, ord
 # Limits
 
 
-def test_a_put_fails_at_once_when_no_buffer_is_left(tmp_path: Path) -> None:
-    """Nothing waits and nothing is lost; after a commit it goes on where it was."""
-    with pooled(tmp_path, transient_store_pool_size=2) as store:
-        number = 0
-        with pytest.raises(PutRejected, match="buffer") as caught:
-            while True:
-                store.put(message(number))
-                number += 1
-        assert caught.value.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-        assert 2 * LOG_SIZE > store.engine.log.written_offset > 2 * LOG_SIZE - 400
-        assert len(log_files(tmp_path)) == 2
-        commit(store)
-        put_all(store, number, number + 10)
+def test_a_put_that_finds_the_ring_full_commits(tmp_path: Path) -> None:
+    """Nobody else does here; nothing is lost."""
+    with pooled(tmp_path) as store:
+        put_all(store, 0, 5000)
+        log = store.engine.log
+        assert log.written_offset - log.committed_offset <= ring_of(store).size_bytes
+        assert log.committed_offset > 3 * ring_of(store).size_bytes
         store.flush()
-        assert all_numbers(store) == list(range(number + 10))
+        assert all_numbers(store) == list(range(5000))
 
 
-def test_buffers_are_used_again_and_bounded() -> None:
-    """No more than allowed are ever made."""
-    buffers = BufferPool(4096, 2)
-    first, second = buffers.borrow("a"), buffers.borrow("b")
-    assert (len(first), first.readonly, buffers.available) == (4096, False, 0)
-    with pytest.raises(DiskError):
-        buffers.borrow("c")
-    buffers.give_back(first)
-    assert buffers.available == 1
-    assert buffers.borrow("c") is first
-    assert second is not first
+def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
+    """The dispatcher's stretch is not written over."""
+    with pooled(tmp_path) as store:
+        put_all(store, 0, 100)
+        commit(store)
+        buffers: Any = store.engine.log.buffers
+        store.engine.dispatcher.stop()  # it pins too
+        view, index, size = buffers.pin(0, 3000)
+        before = bytes(view[index : index + size])
+        writer = threading.Thread(target=put_all, args=(store, 100, 3000), daemon=True)
+        writer.start()
+        writer.join(0.2)
+        assert writer.is_alive()
+        assert bytes(view[index : index + size]) == before
+        assert store.engine.log.written_offset <= ring_of(store).size_bytes
+        buffers.unpin()
+        writer.join()
+        assert buffers.pin(0, 3000) is None, "it was written over meanwhile"
+        store.engine.dispatcher.catch_up()
+
+
+class NoWayPast(WrappedDisk):
+    """A file system that refuses O_DIRECT at opening, or at the first write."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+        self.refused = 0
+
+    def open(self, path: str, mode: Mode) -> Any:
+        opened = super().open(path, mode)
+        if mode is Mode.DIRECT:
+            self.refused += 1
+            if self.at == "open":
+                raise DiskError("open", path, errno.EINVAL, "not here")
+            opened.write_pieces = self.refuse  # type: ignore[method-assign]
+        return opened
+
+    def refuse(self, offset: int, pieces: list[memoryview]) -> None:
+        raise DiskError("write", "f", errno.EINVAL, "not here")
+
+
+@pytest.mark.parametrize("at", ["open", "write"])
+def test_a_file_system_without_direct_writes(tmp_path: Path, at: str) -> None:
+    """Commits go through the page cache from then on, and the files are the same."""
+    disk, clock = NoWayPast(at), {"clock": lambda: 1_700_000_000_000}
+    with pooled(tmp_path / "refused", disk=disk, **clock) as store:
+        put_mix(store, 1, lambda: commit(store))
+        assert not store.engine.log.buffers.is_direct  # type: ignore[union-attr]
+    assert disk.refused == 1
+    with open_store(tmp_path / "mapped", **STILL, **clock) as store:
+        put_mix(store, 1, lambda: None)
+    for left, right in zip(log_files(tmp_path / "mapped"), log_files(tmp_path / "refused"), strict=True):
+        assert left.read_bytes() == right.read_bytes(), left.name
+
+
+def test_log_files_of_no_whole_blocks(tmp_path: Path) -> None:
+    """They cannot be written past the page cache."""
+    with pooled(tmp_path, mapped_file_size_commit_log=10_001) as store:
+        put_all(store, 0, 900)
+        commit(store)
+        assert not store.engine.log.buffers.is_direct  # type: ignore[union-attr]
+        assert all_numbers(store) == list(range(900))
 
 
 @pytest.mark.parametrize(
@@ -328,4 +501,4 @@ def test_a_failed_commit_turns_the_store_read_only(tmp_path: Path) -> None:
     assert (tmp_path / "abort").exists()
     disk.broken = False
     with open_store(tmp_path) as again:
-        assert all_numbers(again) == list(range(9))
+        assert all_numbers(again) == list(range(12)), "they were in the ring"

@@ -247,8 +247,12 @@ def test_a_spawned_reader_beside_the_writer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_sync", [False, True])
 def test_a_storm_of_interrupts(world: Any, tmp_path: Path, is_sync: bool) -> None:
-    """SIGINT every millisecond for a while: offsets stay dense, what was acknowledged is there, the store still works."""
+    """SIGINT every millisecond for a while: offsets stay dense, what was acknowledged is there, the store still works.
+
+    A compiled put that waits for nobody runs no Python at all, so there an interrupt comes before it or behind it.
+    """
     mode = "SYNC" if is_sync else "ASYNC"
+    is_whole = str(world) == "compiled" and not is_sync
     done = script(
         world, tmp_path / "s",
         f"""
@@ -258,7 +262,7 @@ def test_a_storm_of_interrupts(world: Any, tmp_path: Path, is_sync: bool) -> Non
         acknowledged, number, hits = [0], 1, 0
         def interrupt(_, frame):
             while frame is not None:
-                if frame.f_code.co_name == "put" and frame.f_code.co_filename.endswith("message_store.py"):
+                if frame.f_code.co_filename.endswith(("_put_cy.py", "flusher.py")):
                     raise KeyboardInterrupt
                 frame = frame.f_back
         signal.signal(signal.SIGALRM, interrupt)
@@ -281,7 +285,7 @@ def test_a_storm_of_interrupts(world: Any, tmp_path: Path, is_sync: bool) -> Non
         assert numbers == sorted(set(numbers))
         assert set(acknowledged) <= set(numbers)
         store.close()
-        print("fine", hits > 20)
+        print("fine", hits > 20 or {is_whole})
         """,
     )  # fmt: skip
     assert done.stdout == "fine True\n", done.stderr[-2000:] + done.stdout

@@ -146,12 +146,24 @@ def test_pairs_are_encoded_alike(pairs: list[tuple[str, str]]) -> None:
     assert [half.pairs(texts) for half in halves()] == [wanted] * len(halves())
 
 
+@pytest.mark.parametrize("keys", [None, "", "a", "caf\u00e9 b"])
+@pytest.mark.parametrize("tags", [None, "", "t", "\U0001f600"])
+def test_keys_and_tags_are_encoded_alike(keys: str | None, tags: str | None) -> None:
+    """KEYS before TAGS, what is None left out."""
+    named = [("KEYS", keys), ("TAGS", tags)]
+    wanted = "".join(f"{name}\1{value}\2" for name, value in named if value is not None).encode()
+    assert [half.keys_and_tags(keys, tags) for half in halves()] == [wanted] * len(halves())
+
+
 @pytest.mark.parametrize("bad", ["\ud800", 5, None, b"x"])
 def test_pairs_of_what_is_no_text_are_refused_alike(bad: Any) -> None:
     """The same kinds of error from both halves."""
     for half in halves():
         with pytest.raises((UnicodeEncodeError, TypeError)):
             half.pairs(["a", bad])
+        if bad is not None:
+            with pytest.raises((UnicodeEncodeError, TypeError)):
+                half.keys_and_tags(bad, "a")
 
 
 def test_native_columns_and_the_clock() -> None:

@@ -1,0 +1,307 @@
+"""The rows against stores that Python programs embed, each at the best setting that still survives the process.
+
+One record is a body and a key.  "decoded" reads body and key of every record; the plain file checks its CRC, ours all of its.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from .own_store import OwnStore, body_of
+from .turns import Row, take_turns
+
+BATCH = 1000
+MAP_BYTES = 8 << 30
+
+
+class Peer(Protocol):
+    """What every one of them can do."""
+
+    def put(self, number: int, key: bytes, body: bytes) -> None:
+        """One record, seen by other processes when it returns."""
+
+    def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        """Many at once."""
+
+    def scan(self) -> int:
+        """Every record, key and body read; how many."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+def packed(key: bytes, body: bytes) -> bytes:
+    """A key and a body as one value."""
+    return struct.pack(">H", len(key)) + key + body
+
+
+def opened(value: bytes) -> int:
+    """Both taken apart again; their length."""
+    size = struct.unpack_from(">H", value)[0]
+    return len(value[2 : 2 + size]) + len(value[2 + size :])
+
+
+class Lmdb:
+    """Append-only integer keys, no sync, a writable map."""
+
+    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+        import lmdb
+
+        self.env = lmdb.open(str(folder), map_size=MAP_BYTES, sync=is_durable, metasync=is_durable, writemap=not is_durable)
+
+    def put(self, number: int, key: bytes, body: bytes) -> None:
+        with self.env.begin(write=True) as transaction:
+            transaction.put(number.to_bytes(8, "big"), packed(key, body), append=True)
+
+    def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        with self.env.begin(write=True) as transaction, transaction.cursor() as cursor:
+            cursor.putmulti([(number.to_bytes(8, "big"), packed(key, body)) for number, key, body in records], append=True)
+
+    def scan(self) -> int:
+        count = 0
+        with self.env.begin() as transaction, transaction.cursor() as cursor:
+            for value in cursor.iternext(keys=False):
+                opened(value)
+                count += 1
+        return count
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class Rocks:
+    """RocksDB through rocksdict: raw bytes, its write-ahead log on, no compression."""
+
+    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+        from rocksdict import DBCompressionType, Options, Rdict, WriteOptions
+
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_compression_type(DBCompressionType.none())
+        self.db = Rdict(str(folder), options)
+        how = WriteOptions()
+        how.sync = is_durable
+        self.db.set_write_options(how)
+
+    def put(self, number: int, key: bytes, body: bytes) -> None:
+        self.db[number.to_bytes(8, "big")] = packed(key, body)
+
+    def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        from rocksdict import WriteBatch
+
+        batch = WriteBatch(raw_mode=True)
+        for number, key, body in records:
+            batch.put(number.to_bytes(8, "big"), packed(key, body))
+        self.db.write(batch)
+
+    def scan(self) -> int:
+        count = 0
+        for value in self.db.values():
+            opened(value)
+            count += 1
+        return count
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class Sqlite:
+    """Write-ahead log, synchronous=OFF (FULL when durable), rows by number."""
+
+    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+        folder.mkdir()
+        self.base = sqlite3.connect(folder / "db", isolation_level=None, check_same_thread=False)
+        self.base.execute("pragma journal_mode=wal")
+        self.base.execute(f"pragma synchronous={'full' if is_durable else 'off'}")
+        self.base.execute("create table records (number integer primary key, key blob, body blob)")
+
+    def put(self, number: int, key: bytes, body: bytes) -> None:
+        self.base.execute("insert into records values (?, ?, ?)", (number, key, body))
+
+    def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        self.base.execute("begin")
+        self.base.executemany("insert into records values (?, ?, ?)", records)
+        self.base.execute("commit")
+
+    def scan(self) -> int:
+        count = 0
+        for _, key, body in self.base.execute("select number, key, body from records order by number"):
+            count += bool(len(key) + len(body))
+        return count
+
+    def close(self) -> None:
+        self.base.close()
+
+
+class PersistQueue:
+    """persist-queue's file queue, its items pickled, no sync."""
+
+    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+        import persistqueue
+
+        self.queue: Any = persistqueue.Queue(str(folder), autosave=True)
+        self.count = 0
+
+    def put(self, number: int, key: bytes, body: bytes) -> None:
+        self.queue.put((key, body))
+        self.count += 1
+
+    def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        for record in records:
+            self.put(*record)
+
+    def scan(self) -> int:
+        for _ in range(self.count):
+            self.queue.get()
+        return self.count
+
+    def close(self) -> None:
+        del self.queue
+
+
+class PlainFile:
+    """Length, CRC, key and body, one `write` a call: the least a log in plain Python can be."""
+
+    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+        folder.mkdir()
+        self.path = folder / "log"
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT)
+        self.is_durable = is_durable
+
+    def _record(self, key: bytes, body: bytes) -> bytes:
+        value = packed(key, body)
+        return struct.pack(">II", len(value), zlib.crc32(value)) + value
+
+    def put(self, number: int, key: bytes, body: bytes) -> None:
+        os.write(self.file, self._record(key, body))
+        if self.is_durable:
+            os.fdatasync(self.file)
+
+    def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        os.write(self.file, b"".join([self._record(key, body) for _, key, body in records]))
+
+    def scan(self) -> int:
+        count, data, at = 0, self.path.read_bytes(), 0
+        while at < len(data):
+            size, crc = struct.unpack_from(">II", data, at)
+            value = data[at + 8 : at + 8 + size]
+            if zlib.crc32(value) != crc:
+                raise ValueError(f"damage at {at}")
+            opened(value)
+            at += 8 + size
+            count += 1
+        return count
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
+PEERS: dict[str, Callable[..., Peer]] = {
+    "lmdb": Lmdb, "rocksdb": Rocks, "sqlite": Sqlite, "persist-queue": PersistQueue, "plain file": PlainFile,
+}  # fmt: skip
+SLOW = {"persist-queue": 0.01}  # of the number of records
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Of one call."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+class _Peer:
+    """One peer's store and what is asked of it; every round writes on."""
+
+    def __init__(self, kind: Callable[..., Peer], folder: Path, body: int, *, is_durable: bool = False) -> None:
+        self.store = kind(folder, is_durable=is_durable)
+        self.body = body_of(body)
+        self.number = 0
+
+    def put(self, count: int) -> float:
+        """Records a second, one a call, the key made in the loop."""
+        put, body, first = self.store.put, self.body, self.number
+        self.number += count
+
+        def work() -> None:
+            for i in range(first, first + count):
+                put(i, b"key-0-%d" % i, body)
+
+        return count / seconds(work)
+
+    def put_many(self, count: int) -> float:
+        """Records a second, a thousand a call."""
+        put_many, body, first = self.store.put_many, self.body, self.number
+        self.number += count
+
+        def work() -> None:
+            for start in range(first, first + count, BATCH):
+                put_many([(i, b"key-0-%d" % i, body) for i in range(start, start + BATCH)])
+
+        return count / seconds(work)
+
+    def scan(self) -> float:
+        """Records a second."""
+        found = [0]
+        took = seconds(lambda: found.__setitem__(0, self.store.scan()))
+        return found[0] / took
+
+
+def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+    """Every peer, bodies of 100 B and 1 KiB; a peer that is not installed is left out and said."""
+    for name, kind in PEERS.items():
+        for body, messages in ((100, 200_000), (1024, 100_000)):
+            count = max(BATCH, int(messages * scale * SLOW.get(name, 1)) // BATCH * BATCH)
+            if not wanted(f"{name} {body} B"):
+                continue
+            try:
+                peer = _Peer(kind, folder / f"peer-{body}", body)
+            except ImportError as error:
+                print(f"no rows against {name}: {error}")
+                break
+            own = OwnStore(folder / f"own-{body}")
+            own.put("T", 4000, body)
+            yield take_turns(Row(f"single put, {body} B", name, "msg/s", 3),
+                lambda own=own, count=count, body=body: count / own.put("T", count, body)["put_seconds"],  # type: ignore[misc]
+                lambda peer=peer, count=count: peer.put(count), rounds)  # type: ignore[misc]  # fmt: skip
+            yield take_turns(Row(f"puts in batches of 1,000, {body} B", name, "msg/s", 1.5),
+                lambda own=own, count=count, body=body: count / own.put_many("T", count, body, BATCH)["put_seconds"],  # type: ignore[misc]
+                lambda peer=peer, count=count: peer.put_many(count), rounds)  # type: ignore[misc]  # fmt: skip
+            yield take_turns(Row(f"sequential read, decoded, {body} B", name, "msg/s", 1),
+                lambda own=own: _rate(own.scan("T", "decoded")),  # type: ignore[misc]
+                lambda peer=peer: peer.scan(), 1 if name == "persist-queue" else rounds)  # type: ignore[misc]  # fmt: skip
+            own.close()
+            peer.store.close()
+            for left in folder.iterdir():
+                shutil.rmtree(left)
+    if wanted("durable single put"):
+        yield from _durable(folder, rounds, max(200, int(2000 * scale)))
+
+
+def _rate(told: dict[str, Any]) -> float:
+    return float(told["count"] / told["seconds"])
+
+
+def _durable(folder: Path, rounds: int, count: int) -> Iterator[Row]:
+    """Every put on the disk before the next, 1 KiB."""
+    own = OwnStore(folder / "own-sync", "sync")
+    own.put("T", 200, 1024)
+    for name, target in (("plain file", 0.9), ("lmdb", None), ("rocksdb", None), ("sqlite", None)):
+        try:
+            peer = _Peer(PEERS[name], folder / f"durable-{name}", 1024, is_durable=True)
+        except ImportError:
+            continue
+        yield take_turns(Row("durable single put, 1024 B", name, "msg/s", target),
+            lambda: count / own.put("T", count, 1024)["put_seconds"],
+            lambda peer=peer: peer.put(count), rounds)  # type: ignore[misc]  # fmt: skip
+        peer.store.close()
+    own.close()
+    for left in folder.iterdir():
+        shutil.rmtree(left)

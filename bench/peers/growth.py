@@ -1,0 +1,94 @@
+"""What a put, a get and a query cost at 1, 10 and 100 log files, and the memory of the engine beyond its maps."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .own_store import OwnStore
+from .turns import Row
+
+LOG_FILE = 4 << 20
+BODY = 1024
+PER_FILE = LOG_FILE // 1290
+FILES = (1, 10, 100)
+SIZES = {"mapped_file_size_commit_log": LOG_FILE, "max_hash_slot_num": 500_000, "max_index_num": 2_000_000}
+TARGET = 1 / 1.2
+
+
+def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+    """Stores of ten and a hundred files against one of a single file: "ours" is the grown one, "theirs" the single file."""
+    if not wanted("growth"):
+        return
+    stores = {count: _filled(folder / str(count), count) for count in FILES}
+    calls = max(200, int(5000 * scale))
+    for what in (_puts, _gets, _queries):
+        found: dict[int, list[float]] = {count: [] for count in FILES}
+        for number in range(rounds + 1):
+            for count in FILES if number % 2 else reversed(FILES):
+                rate = what(stores[count], count * PER_FILE, calls)
+                if number:  # the first round warms
+                    found[count].append(rate)
+        for count in FILES[1:]:
+            yield Row(
+                f"growth: {what.__name__[1:]} at {count} log files", "1 log file", "calls/s", TARGET, found[count], found[1]
+            )
+    for store in stores.values():
+        store.close()
+    for left in folder.iterdir():
+        shutil.rmtree(left)
+
+
+def _filled(folder: Path, files: int) -> OwnStore:
+    store = OwnStore(folder, **SIZES)
+    store.put("T", files * PER_FILE, BODY)
+    return store
+
+
+def _puts(store: OwnStore, _messages: int, calls: int) -> float:
+    return calls / store.put("P", calls // 20, BODY)["put_seconds"] / 20
+
+
+def _gets(store: OwnStore, messages: int, calls: int) -> float:
+    chosen, get = random.Random(5), store.store.get
+    places = [chosen.randrange(messages) for _ in range(calls)]
+    began = time.perf_counter()
+    for place in places:
+        get("T", place & 3, place >> 2, 1)
+    return calls / (time.perf_counter() - began)
+
+
+def _queries(store: OwnStore, messages: int, calls: int) -> float:
+    chosen, query = random.Random(6), store.store.query
+    keys = [f"key-0-{chosen.randrange(messages)}" for _ in range(calls)]
+    began = time.perf_counter()
+    for key in keys:
+        query("T", key)
+    return calls / (time.perf_counter() - began)
+
+
+def anonymous_mib() -> float:
+    """Memory of this process that is no file's."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) / 1024
+
+
+def memory_rows(folder: Path, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+    """10 GB of log (less with a scale): what the process holds after it, beyond what it held before."""
+    if not wanted("memory"):
+        return
+    before = anonymous_mib()
+    store = OwnStore(folder / "memory")
+    count = int(10e9 * scale / 1300 / 1000) * 1000
+    for start in range(0, count, 100_000):
+        store.put_many("M", min(100_000, count - start), 1100, 1000)
+    held = anonymous_mib() - before
+    size_gb = store.store.engine.log.written_offset / 1e9
+    store.close()
+    shutil.rmtree(folder / "memory")
+    yield Row(
+        "memory beyond the maps", "100 MiB", "MiB", 1, [held], [100.0], note=f"{size_gb:.1f} GB of log", less_is_better=True
+    )

@@ -1,0 +1,192 @@
+"""The rows against RocketMQ's store: plain defaults on its side, the same file sizes on ours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .java_store import JavaStores
+from .own_store import OwnStore
+from .turns import Row, Side, take_turns
+
+PEER = "rocketmq"
+WARM = 200_000
+BATCH = 32
+MANY = 1000
+
+
+class Bench:
+    """Stores of both sides by mode, and the rounds."""
+
+    def __init__(self, jvm: JavaStores, folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> None:
+        """`scale` multiplies every number of messages."""
+        self.jvm = jvm
+        self.folder = folder
+        self.rounds = rounds
+        self.scale = scale
+        self.wanted = wanted
+
+    def count(self, messages: int) -> int:
+        """A multiple of what threads and batches need."""
+        return max(4000, round(messages * self.scale) // 4000 * 4000)
+
+    def row(self, name: str, target: float | None, ours: Side, theirs: Side, unit: str = "msg/s") -> Iterator[Row]:
+        """Measured, if it is wanted.  Of a time less is better."""
+        if self.wanted(name):
+            row = Row(name, PEER, unit, target, less_is_better=unit in ("us", "ms"))
+            yield take_turns(row, ours, theirs, self.rounds)
+
+    def pair(self, mode: str) -> tuple[OwnStore, Any]:
+        """Both open and warm: the JVM has compiled what will run."""
+        paths = self.folder / f"ours-{mode}", self.folder / f"java-{mode}"
+        ours, java = OwnStore(paths[0], mode), self.jvm.open(paths[1], mode)
+        warm = self.count(2000 if mode == "sync" else WARM)
+        for _ in range(2):
+            java.put("Warm", warm, 128)
+        java.put_batch("Warm", self.count(WARM), 128, BATCH)
+        ours.put("Warm", self.count(20_000) if mode != "sync" else 400, 128)
+        return ours, java
+
+    def done(self, *stores: Any) -> None:
+        """Closed and deleted."""
+        for store in stores:
+            store.close()
+        for left in self.folder.iterdir():
+            shutil.rmtree(left)
+
+
+def rate(count: int, what: str = "seconds") -> Callable[[dict[str, Any]], float]:
+    """Messages a second from a told time."""
+    return lambda told: count / told[what]
+
+
+def put_rows(bench: Bench) -> Iterator[Row]:
+    """Asynchronous flush, through the maps."""
+    ours, java = bench.pair("async")
+    n, k = bench.count(600_000), bench.count(300_000)
+    yield from bench.row("put, 1 thread, 100 B, until dispatched", 2.5,
+        lambda: n / ours.put("A", n, 100)["seconds"], lambda: n / java.put("A", n, 100)["seconds"])  # fmt: skip
+    yield from bench.row("put, 1 thread, 1 KiB, until dispatched", 1.5,
+        lambda: k / ours.put("A", k, 1024)["seconds"], lambda: k / java.put("A", k, 1024)["seconds"])  # fmt: skip
+    yield from bench.row("put, 4 threads, 100 B", 1.5,
+        lambda: n / ours.put("A", n, 100, 4)["seconds"], lambda: n / java.put("A", n, 100, 4)["seconds"])  # fmt: skip
+    for what in ("p999", "max"):
+        yield from bench.row(f"put, 1 thread, 1 KiB, {what}", 1,
+            lambda what=what: 1e6 * ours.put("A", k, 1024, is_timed=True)[what],  # type: ignore[misc]
+            lambda what=what: 1e6 * java.put("A", k, 1024, is_timed=True)[what], unit="us")  # type: ignore[misc]  # fmt: skip
+    bench.done(ours, java)
+
+
+def batch_rows(bench: Bench) -> Iterator[Row]:
+    """Many messages a call."""
+    ours, java = bench.pair("async")
+    n, k = bench.count(600_000), bench.count(300_000)
+    for size, count, target in ((100, n, 3), (1024, k, 2)):
+        yield from bench.row(f"put_many of 1,000 against a batch of 32, {size} B", target,
+            lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["put_seconds"],  # type: ignore[misc]
+            lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["put_seconds"])  # type: ignore[misc]  # fmt: skip
+        yield from bench.row(f"the same until dispatched, {size} B", None,
+            lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["seconds"],  # type: ignore[misc]
+            lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["seconds"])  # type: ignore[misc]  # fmt: skip
+    yield from bench.row("append_columns against one put a call, 100 B, until dispatched", 8,
+        lambda: n / ours.append_columns("C", n, 100, 10_000)["seconds"], lambda: n / java.put("C", n, 100)["seconds"])  # fmt: skip
+    bench.done(ours, java)
+
+
+def pool_rows(bench: Bench) -> Iterator[Row]:
+    """transientStorePoolEnable on both sides."""
+    ours, java = bench.pair("pool")
+    n, k = bench.count(600_000), bench.count(300_000)
+    yield from bench.row("put through the pool, 1 thread, 1 KiB, until dispatched", 3,
+        lambda: k / ours.put("P", k, 1024)["seconds"], lambda: k / java.put("P", k, 1024)["seconds"])  # fmt: skip
+    yield from bench.row("put through the pool, 1 thread, 100 B, until dispatched", None,
+        lambda: n / ours.put("P", n, 100)["seconds"], lambda: n / java.put("P", n, 100)["seconds"])  # fmt: skip
+    bench.done(ours, java)
+
+
+def sync_rows(bench: Bench) -> Iterator[Row]:
+    """Synchronous flush, 1 KiB."""
+    ours, java = bench.pair("sync")
+    one, many = max(400, round(4000 * bench.scale)), bench.count(32_000)
+    yield from bench.row("synchronous flush, 1 thread, 1 KiB", 1,
+        lambda: one / ours.put("S", one, 1024)["put_seconds"], lambda: one / java.put("S", one, 1024)["put_seconds"])  # fmt: skip
+    yield from bench.row("synchronous flush, 32 threads, 1 KiB", 1,
+        lambda: many / ours.put("S", many, 1024, 32)["put_seconds"],
+        lambda: many / java.put("S", many, 1024, 32)["put_seconds"])  # fmt: skip
+    yield from bench.row("synchronous flush, put_many of 1,000 against a batch of 32, 1 KiB", 10,
+        lambda: 4 * many / ours.put_many("S", 4 * many, 1024, MANY)["put_seconds"],
+        lambda: many / java.put_batch("S", many, 1024, BATCH)["put_seconds"])  # fmt: skip
+    bench.done(ours, java)
+
+
+def read_rows(bench: Bench) -> Iterator[Row]:
+    """From the page cache: a store of one topic, four queues."""
+    ours, java = bench.pair("async")
+    for size, messages in ((1024, 300_000), (100, 600_000)):
+        count, topic = bench.count(messages), f"R{size}"
+        ours.put(topic, count, size)
+        java.put(topic, count, size)
+        java.scan(topic, is_decoded=True)
+        for kind, target in (("raw", 1), ("decoded", 1.5), ("columns", 10)):
+            yield from bench.row(f"scan, {kind}, {size} B", target,
+                lambda kind=kind, topic=topic, count=count: count / ours.scan(topic, kind)["seconds"],  # type: ignore[misc]
+                lambda kind=kind, topic=topic, count=count: count / java.scan(topic, is_decoded=kind != "raw")["seconds"])  # type: ignore[misc]  # fmt: skip
+        if size == 100:
+            break
+        asked = bench.count(20_000)
+        for what in ("message_at", "query_hit", "query_miss", "offset_by_time"):
+            java.probe(topic, what, asked, count)
+            yield from bench.row(what, 1,
+                lambda what=what, topic=topic, count=count: asked / ours.probe(topic, what, asked, count)["seconds"],  # type: ignore[misc]
+                lambda what=what, topic=topic, count=count: asked / java.probe(topic, what, asked, count)["seconds"],  # type: ignore[misc]
+                unit="calls/s")  # fmt: skip
+    bench.done(ours, java)
+
+
+def open_rows(bench: Bench) -> Iterator[Row]:
+    """A store that RocketMQ filled, opened by both in turn: after a clean stop, after an abort, and without queues and index."""
+    folder = bench.folder / "open"
+    count = bench.count(1_000_000)
+    java = bench.jvm.open(folder)
+    java.put("T", count, 1024)
+    java.close()
+
+    def clean() -> None:
+        """As the last clean stop left it."""
+
+    def abort() -> None:
+        (folder / "abort").touch()
+        (folder / "brokerstore" / "clean.json").unlink(missing_ok=True)
+
+    def bare() -> None:
+        for name in ("consumequeue", "index"):
+            shutil.rmtree(folder / name)
+        (folder / "brokerstore" / "clean.json").unlink(missing_ok=True)
+
+    def theirs(prepare: Callable[[], None]) -> float:
+        prepare()
+        store = bench.jvm.open(folder)
+        store.close()
+        return 1e3 * store.seconds
+
+    def own(prepare: Callable[[], None]) -> float:
+        prepare()
+        store = OwnStore(folder)
+        store.close()
+        return 1e3 * store.seconds
+
+    for prepare, name, target in (
+        (clean, "clean open", 3),
+        (abort, "open after an abort", 5),
+        (bare, "rebuild of queues and index", 8),
+    ):
+        yield from bench.row(f"{name}, {count:,} messages of 1 KiB", target,
+            lambda prepare=prepare: own(prepare), lambda prepare=prepare: theirs(prepare), unit="ms")  # type: ignore[misc]  # fmt: skip
+    bench.done()
+
+
+GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "put": put_rows, "batch": batch_rows, "pool": pool_rows, "sync": sync_rows, "read": read_rows, "open": open_rows,
+}  # fmt: skip

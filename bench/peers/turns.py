@@ -1,0 +1,63 @@
+"""Rounds in turn, and what they say."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Side = Callable[[], float]  # a rate, or a time
+
+
+@dataclass
+class Row:
+    """One line of the table.  `ratios`: ours to the peer's, round by round."""
+
+    name: str
+    peer: str
+    unit: str
+    target: float | None
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+    note: str = ""
+    less_is_better: bool = False
+
+    @property
+    def ratios(self) -> list[float]:
+        """Above 1 ours is better."""
+        if self.less_is_better:
+            return [theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True)]
+        return [ours / theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)]
+
+    def told(self) -> dict[str, Any]:
+        """For the JSON file."""
+        ratios = self.ratios
+        return asdict(self) | {
+            "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+            "ours_median": statistics.median(self.ours), "theirs_median": statistics.median(self.theirs),
+            "holds": None if self.target is None else statistics.median(ratios) >= self.target,
+        }  # fmt: skip
+
+
+def take_turns(row: Row, ours: Side, theirs: Side, rounds: int) -> Row:
+    """Alternating, who begins too; what one left in the page cache is on the disk before the other begins."""
+    for number in range(rounds):
+        sides = [(ours, row.ours), (theirs, row.theirs)]
+        for side, found in sides if number % 2 else reversed(sides):
+            gc.collect()
+            os.sync()
+            found.append(side())
+    return row
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    told = row.told()
+    wanted = "" if row.target is None else f"  >= {row.target:g}{'' if told['holds'] else '  MISSED'}"
+    return (
+        f"{row.name:52} {row.peer:10} {told['ours_median']:>14,.1f} {told['theirs_median']:>14,.1f} {row.unit:11}"
+        f" {told['ratio']:>7.2f} ({told['ratio_min']:.2f}-{told['ratio_max']:.2f}){wanted}"
+    )

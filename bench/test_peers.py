@@ -1,0 +1,58 @@
+"""The peers' benchmark, once and small: that every row of it still runs, and that its page can be made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.peers import embedded, growth, page
+from bench.peers.own_store import OwnStore
+from bench.peers.turns import Row, take_turns
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("mode", ["async", "pool", "sync"])
+def test_every_question_to_our_own_store(tmp_path: Path, mode: str) -> None:
+    """As the rows against RocketMQ ask them."""
+    store = OwnStore(tmp_path / "s", mode, mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=9000)
+    for told in (store.put("T", 400, 100), store.put("T", 400, 100, 4), store.put("T", 40, 100, is_timed=True)):
+        assert told["seconds"] >= told["put_seconds"] > 0
+    store.put_many("M", 1000, 100, 100)
+    pytest.importorskip("pyarrow")
+    store.append_columns("C", 1000, 100, 100)
+    store.flush_all()
+    for kind in ("raw", "decoded", "columns"):
+        assert store.scan("M", kind)["count"] == 1000
+    for what in ("message_at", "query_hit", "query_miss", "offset_by_time"):
+        assert store.probe("T", what, 20, 400)["seconds"] > 0
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["sqlite", "plain file", "lmdb", "rocksdb", "persist-queue"])
+def test_every_embedded_peer_that_is_installed(tmp_path: Path, name: str) -> None:
+    """What was put comes back."""
+    try:
+        store = embedded.PEERS[name](tmp_path / "peer")
+    except ImportError as error:
+        pytest.skip(str(error))
+    store.put(0, b"k0", b"body")
+    store.put_many([(number, b"k", b"body") for number in range(1, 10)])
+    assert store.scan() == 10
+    store.close()
+
+
+def test_growth_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, their JSON, and the text made of it."""
+    monkeypatch.setattr(growth, "PER_FILE", 40)
+    rows = list(growth.rows(tmp_path, 1, 0.01, everything))
+    assert len(rows) == 6
+    rows.append(take_turns(Row("p999", "rocketmq", "us", 1, less_is_better=True), lambda: 2.0, lambda: 4.0, 2))
+    assert rows[-1].ratios == [2.0, 2.0]
+    machine = {"date": "d", "cores": 2, "cpu": "c", "kernel": "k", "python": "p"}
+    text = page.page(json.loads(json.dumps({"machine": machine, "rows": [row.told() for row in rows]})))
+    assert "| p999 | rocketmq | 2 | 4 | us | 2.00 |" in text

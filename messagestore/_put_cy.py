@@ -1,0 +1,83 @@
+"""The way of one put from the store's public call to the appender, with as few look-ups as there can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog._append_cy import Appender
+from commitlog._message_cy import Message, PutResult
+from commitlog.status import PutStatus
+from storageio import InvalidMessage
+
+from .broker_services.routing import SPECIAL
+
+if not cython.compiled:
+    from storebytes._bytes_cy import I32, SOURCE_HASH, Bool
+
+OK = PutStatus.PUT_OK
+
+
+class PutPath:
+    """What `put` needs at every call.  A store is one of these; what is unusual it decides itself.
+
+    `_refusal(topic)` gives a result that says no, or None after it made a topic known; `_choose(message)` a queue;
+    `_answer(result, check)` raises for a result that says no, or gives it back; `_wait_flushed` is group commit.
+    """
+
+    def __init__(self, appender: Appender, flags: Any, is_sync: bool) -> None:
+        """`_dispatcher` and `_routing` are set by whoever has them, before `flags` let anything through."""
+        self._appender = appender
+        self._flags = flags
+        self._is_sync: Bool = is_sync
+        self._is_locked: Any = appender.lock.locked
+        self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
+        self._dispatcher: Any = None
+        self._routing: Any = None
+
+    def put(self, message: Message, *, check: bool = True) -> PutResult:
+        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
+
+        With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
+        """
+        if type(message) is not Message:
+            raise TypeError(f"a Message is wanted, not {type(message).__name__}")
+        try:
+            topic: str = message.topic
+            is_special: Bool = False
+            if not self._flags.accepts_puts or topic not in self._admitted or self._is_locked():
+                refusal = self._refusal(topic)  # type: ignore[attr-defined]
+                if refusal is not None:
+                    return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                is_special = self._routing.is_special(message)
+            queue_id: I32 = message.queue_id
+            if queue_id < 0:
+                queue_id = self._choose(message)  # type: ignore[attr-defined]
+            properties: dict[str, str] | None = message.properties
+            result: PutResult
+            if is_special or (properties is not None and not SPECIAL.isdisjoint(properties)):
+                result = self._routing.append(message, queue_id)
+            else:
+                result = self._appender.append(message, queue_id)
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(str(error)) from error
+        if result.status is not OK:
+            return self._answer(result, check)  # type: ignore[attr-defined, no-any-return]
+        if self._dispatcher.is_idle:
+            self._dispatcher.wake()
+        if self._is_sync:
+            self._wait_flushed(result, message, check)  # type: ignore[attr-defined]
+        return result
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

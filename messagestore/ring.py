@@ -1,0 +1,196 @@
+"""The ring: a mapped file of fixed size between the appender and the log files.
+
+    0     header: magic, ring size, slack; two notes in turn, each a number, a physical offset and their CRC
+    4096  the ring: the byte of physical offset p lies at p mod size
+          slack: a record that begins before the ring's end is written on into it, and the overhang copied to the begin later
+          one block of scratch
+
+The newest valid note says up to where everything is in the log files; it is the end of a record.  What a killed process had
+appended behind it is still here, record by record, each with its place and checksums: `restore` brings it to the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+from commitlog import CHECK_ALL, CommitLog, MappedFile
+from commitlog._record_cy import check
+from commitlog.checks import BLANK
+from commitlog.layout import BLANK_SIZE
+from storageio import DIRECT_BLOCK, Disk, DiskError, File, Map, Mode
+
+LOG = logging.getLogger(__name__)
+RING_NAME = "ring"
+MAGIC = b"BSRING01"
+HEAD = struct.Struct("<8sQQ")
+NOTE = struct.Struct("<QQ")
+NOTE_CRC = struct.Struct("<I")
+NOTES_AT = (64, 128)
+
+
+def whole_blocks(size_bytes: int) -> int:
+    """Rounded up."""
+    return -(-size_bytes // DIRECT_BLOCK) * DIRECT_BLOCK
+
+
+class Ring:
+    """The file and its map.  `view` begins with the ring's first byte and reaches to the slack's end."""
+
+    def __init__(self, disk: Disk, folder: str, size_bytes: int, slack_bytes: int) -> None:
+        """Makes the file anew; whatever lay there was restored before."""
+        self._disk = disk
+        self.path = os.path.join(folder, RING_NAME)
+        self.size_bytes = size_bytes
+        self._number = 0
+        disk.make_folder(folder)
+        if disk.stat(self.path) is not None:
+            disk.delete(self.path)
+            disk.sync_folder(folder)
+        total = DIRECT_BLOCK + size_bytes + slack_bytes + DIRECT_BLOCK
+        file = disk.open(self.path, Mode.CREATE)
+        try:
+            file.allocate(total)
+            self._map: Map = file.map(total, writable=True)
+        finally:
+            file.close()
+        self._map.populate(0, total)
+        whole = self._map.view
+        self._header = whole[:DIRECT_BLOCK]
+        self.view = whole[DIRECT_BLOCK : total - DIRECT_BLOCK]
+        self.scratch = whole[total - DIRECT_BLOCK :]
+        HEAD.pack_into(self._header, 0, MAGIC, size_bytes, slack_bytes)
+
+    def note(self, offset: int) -> None:
+        """Everything before the end of a record is in the files.  A kill in the middle leaves the note before."""
+        self._number += 1
+        text = NOTE.pack(self._number, offset)
+        at = NOTES_AT[self._number % 2]
+        self._header[at : at + NOTE.size + NOTE_CRC.size] = text + NOTE_CRC.pack(crc32(text))
+
+    def pieces(self, start: int, stop: int) -> list[memoryview]:
+        """The bytes of two physical offsets, in one or two pieces."""
+        first = start % self.size_bytes
+        end = first + stop - start
+        if end <= self.size_bytes:
+            return [self.view[first:end]] if stop > start else []
+        return [self.view[first : self.size_bytes], self.view[: end - self.size_bytes]]
+
+    def close(self, *, keep: bool) -> None:
+        """Let go; without `keep` the file goes too, since everything is in the log."""
+        self.view = self.scratch = self._header = memoryview(b"")
+        self._map.close()
+        if not keep:
+            self._disk.delete(self.path)
+
+
+class _Left(NamedTuple):
+    """What a ring file holds."""
+
+    view: memoryview
+    size_bytes: int
+    slack_bytes: int
+    offset: int  # everything before it is in the log files
+
+
+def _read(file: File) -> _Left | None:
+    """None for what no ring ever was."""
+    total = file.size()
+    if total < 4 * DIRECT_BLOCK:
+        return None
+    whole = file.map(total, writable=False).view
+    magic, size_bytes, slack_bytes = HEAD.unpack_from(whole, 0)
+    if magic != MAGIC or size_bytes + slack_bytes + 2 * DIRECT_BLOCK != total:
+        return None
+    notes = []
+    for at in NOTES_AT:
+        text = bytes(whole[at : at + NOTE.size])
+        if NOTE_CRC.unpack_from(whole, at + NOTE.size)[0] == crc32(text):
+            notes.append(NOTE.unpack(text))
+    if not notes:
+        return None
+    return _Left(whole[DIRECT_BLOCK : total - DIRECT_BLOCK], size_bytes, slack_bytes, max(notes)[1])
+
+
+def restore(disk: Disk, folder: str, log: CommitLog, *, is_torn: bool) -> int:
+    """Bring to the log files what a killed process left in its ring, then delete the ring; how many records.
+
+    `is_torn`: there is an abort file.  After a clean stop, a broker's too, nothing in a ring is news.
+    """
+    path = os.path.join(folder, RING_NAME)
+    if disk.stat(path) is None:
+        return 0
+    restored = 0
+    file = disk.open(path, Mode.READ)
+    try:
+        left = _read(file) if is_torn else None
+        if left is not None:
+            restored = _Restoring(log, left).run()
+    finally:
+        file.close()
+    if restored:
+        LOG.warning("%d records that were only in the ring were brought to the log", restored)
+    disk.delete(path)
+    disk.sync_folder(folder)
+    return restored
+
+
+class _Restoring:
+    """A walk over the records behind the ring's note."""
+
+    def __init__(self, log: CommitLog, left: _Left) -> None:
+        self._log = log
+        self._left = left
+        self._touched: dict[str, MappedFile] = {}
+
+    def run(self) -> int:
+        """Record by record while each stands where it says, and the log has nothing else there."""
+        count, at = 0, self._left.offset
+        while (file := self._log.queue.find(at)) is not None:
+            found = self._find(file, at)
+            if found is None:
+                break
+            data, is_blank = found
+            if not self._write(file, at - file.start_offset, data):
+                break
+            at = file.end_offset if is_blank else at + len(data)
+            count += not is_blank
+        for file in self._touched.values():
+            file.flushed = 0
+            file.flush()
+        return count
+
+    def _find(self, file: MappedFile, at: int) -> tuple[memoryview, bool] | None:
+        """The record or blank of a physical offset: at its place, or in the slack when its overhang was not copied yet."""
+        index = at % self._left.size_bytes
+        for place in (index, index + self._left.size_bytes):
+            stop = min(len(self._left.view), place + file.end_offset - at)
+            if place >= stop:
+                continue
+            size = check(self._left.view, place, stop, at - place, CHECK_ALL)
+            if size > 0:
+                return self._left.view[place : place + size], False
+            if size == BLANK and int.from_bytes(self._left.view[place : place + 4], "big") == file.end_offset - at:
+                return self._left.view[place : place + BLANK_SIZE], True
+        return None
+
+    def _write(self, file: MappedFile, position: int, data: memoryview) -> bool:
+        """False where the log has another whole record: somebody else wrote on behind the crash."""
+        there = self._log.select(file.start_offset + position, len(data))
+        if there == data:
+            return True
+        if self._log.check(file.start_offset + position) > 0:
+            LOG.warning("the log has another record at %d than the ring: the ring is left", file.start_offset + position)
+            return False
+        file.write(position, data)
+        self._touched[file.path] = file
+        return True
+
+
+def is_refusal(error: DiskError) -> bool:
+    """Whether a file system does not write past the page cache."""
+    return error.errno in (errno.EINVAL, errno.EOPNOTSUPP)
