@@ -106,6 +106,10 @@ class ForgettingFile:
             raise
         self._put(offset, bytes(data))
 
+    def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
+        """As one write."""
+        self.write(offset, b"".join(pieces))
+
     def _put(self, offset: int, data: bytes) -> None:
         node = self._node
         if offset + len(data) > len(node.live):
