@@ -26,10 +26,14 @@ def _tables(target: Target) -> list[ConsumerOffsets]:
 
 def show(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
     """One row a group, topic and queue."""
-    with open_store(target) as store:
-        rows = [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)]
-    _emit(rows, as_json)
+    _emit(lag_rows(target, group, topic), as_json)
     return CLEAN
+
+
+def lag_rows(target: Target, group: str | None = None, topic: str | None = None) -> list[Row]:
+    """With the names of `KEYS`."""
+    with open_store(target) as store:
+        return [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)]
 
 
 def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
