@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from commitlog import Message, PutResult, decode_properties, encode_properties
+from commitlog import Message, PutResult, StoredMessage, decode_properties, encode_properties
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storageio import InvalidMessage
 
@@ -151,13 +151,20 @@ class Transactions:
 
     def _undecided(self, half_offset: int) -> HalfMessage:
         physical, end = self._load().get(half_offset, (UNDECIDED, 0))
-        message = self._engine.log.message_at(physical) if end == UNDECIDED else None
+        message = self._message(physical) if end == UNDECIDED else None
         if message is None:
             raise InvalidMessage(f"half message {half_offset} is decided, or never was")
         half = HalfMessage(half_offset, message)
         if not half.topic or half.queue_id < 0:
             raise InvalidMessage(f"half message {half_offset} does not say where it belongs")
         return half
+
+    def _message(self, physical_offset: int) -> StoredMessage | None:
+        """A record of ours, which a transient pool may not have brought to the files yet."""
+        engine = self._engine
+        if engine.log.buffers is not None and physical_offset >= engine.log.committed_offset:
+            engine.flusher.commit(0)
+        return engine.log.message_at(physical_offset)
 
     def _decide(self, half_offset: int) -> PutResult:
         """Write the op record."""
@@ -178,7 +185,7 @@ class Transactions:
             places = [(offset, physical) for offset, (physical, end) in self._load().items() if end == UNDECIDED]
         found = []
         for offset, physical in places:
-            message = self._engine.log.message_at(physical)
+            message = self._message(physical)
             if message is not None and (older_than_ms <= 0 or message.born_timestamp_ms <= newest_ms):
                 found.append(HalfMessage(offset, message))
         return found

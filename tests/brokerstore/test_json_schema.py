@@ -58,6 +58,11 @@ def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
     check("diff", run("diff", "--json", store, fixture_store("propcrc").store).json)
     check("decode-id", run("decode-id", "--json", fixture_store("plain").truth()["messages"][0]["msgId"]).json)
     check("doctor", run("doctor", "--json").json)
+    check("copy", run("copy", "--json", store, "--to", tmp_path / "copied", "--topic", "HotTopic").json)
+    (tmp_path / "broker.conf").write_text("maxHashSlotNum=7\nenabledAppendPropCRC=true\nstoreType=defaultRocksDB\n")
+    ran = run("info", "--json", "--config", tmp_path / "broker.conf", store)
+    check("info", ran.json)
+    assert len(ran.json["differences"]) == 3
     (tmp_path / "rows.jsonl").write_text('{"topic": "T", "body": "x"}\n')
     check("import", run("import", "--json", tmp_path / "rows.jsonl", "--to", tmp_path / "store", "--small").json)
 

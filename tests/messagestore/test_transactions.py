@@ -76,6 +76,18 @@ def test_a_commit_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
         assert undecided(store) == []
 
 
+def test_with_a_transient_pool_a_transaction_is_decided_at_once(world: Any, tmp_path: Path) -> None:
+    """The half message may still be in the pool's buffer when its decision comes."""
+    pool = {"transient_store_pool_enable": True, "commit_interval_commit_log_ms": 3_600_000}
+    with open_small(world, tmp_path / "s", **pool) as store:
+        half(world, store, 1).commit()
+        half(world, store, 2)
+        assert undecided(store) == [2]
+        half(world, store, 3).rollback()
+    with open_small(world, tmp_path / "s", **pool) as store:
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([1], [2])
+
+
 def test_a_rolled_back_message_never_appears(world: Any, tmp_path: Path) -> None:
     """Nothing in the topic, nothing open; and it stays so."""
     with open_small(world, tmp_path / "s") as store:
