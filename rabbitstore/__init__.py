@@ -7,7 +7,7 @@ A virtual host's folder (docs/formats/rabbitmq-folder.md):
     msg_store_transient/0.rdq ..                the same for what does not survive a restart
     queues/<Q>/.queue_name 0.idx .. journal.jif one folder a queue: its index, with small messages inside
     queues/<Q>/0.qi 0.qs ..                     version 2 of the same, read only here
-    recovery.dets, */clean.dot, */*.ets         written by RabbitMQ at a clean stop, read and deleted at the next start
+    recovery.dets, */clean.dot, */*.ets         written at a clean stop by RabbitMQ and by us, deleted at the next start
     brokerstore/                                ours; RabbitMQ ignores it
 
 Opened with mode "r" (`RabbitStore.open(path, "r")`) nothing is changed: `queues`, `messages`; nor by `verify`,
@@ -25,8 +25,9 @@ What the words mean:
 After a clean stop of ours a message is redelivered if it had been delivered before; after any other end all are.
 A message is never lost by a crash at any moment of a compaction (`collector`) or of a journal flush (`queue_index`).
 
-RabbitMQ opens what we write as after a crash: it rebuilds its counts, and flags every message redelivered.  The queues
-must be declared in its own database, or it deletes their folders.
+RabbitMQ opens what we left by a clean stop without a rebuild, with the same flags; what a kill left, as after a crash of its
+own: it rebuilds its counts, and flags every message redelivered.  The queues must be declared in its own database, or it
+deletes their folders.
 """
 
 from .check import Checked, verify

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from storageio import InvalidMessage, StoreCorrupt, random_bytes
 
+from . import properties as blocks
 from .content_cy import CLASS_ID, NAME, encode_parts, split_term
 from .terms import FALSE, TRUE, Atom, decode
 
@@ -25,6 +27,42 @@ class Content(NamedTuple):
     persistent: bool
 
 
+class OfContent:
+    """What a message says of itself, for everything that has its `content`."""
+
+    content: Content
+
+    @property
+    def vhost(self) -> str:
+        """As the message says."""
+        return self.content.vhost
+
+    @property
+    def msg_id(self) -> bytes:
+        """16 opaque bytes."""
+        return self.content.msg_id
+
+    @property
+    def exchange(self) -> str:
+        """What it was published to; empty for the default exchange."""
+        return self.content.exchange
+
+    @property
+    def routing_keys(self) -> tuple[str, ...]:
+        """Several when CC or BCC headers were used."""
+        return self.content.routing_keys
+
+    @property
+    def body(self) -> bytes:
+        """The payload."""
+        return self.content.body
+
+    @cached_property
+    def properties(self) -> dict[str, Any]:
+        """AMQP's, by name; absent ones are not in it.  `StoreCorrupt` when the block is damaged."""
+        return blocks.decode(self.content.properties_bin)
+
+
 def new_msg_id() -> bytes:
     """16 opaque bytes; nothing is ever read out of them."""
     return random_bytes(16)
@@ -41,7 +79,7 @@ def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
     """The message of a term; `StoreCorrupt` with `file` and `base` (offset of the term in it) when it is none."""
     parts = split_term(term)
     if parts is not None:
-        return Content(*parts)
+        return tuple.__new__(Content, parts)  # without the check of their number, which is right
     found = decode(term, file=file, base=base)
     try:
         content = _content(found)

@@ -6,11 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from . import properties as blocks
-from .content import Content, decode_content
+from .content import Content, OfContent, decode_content
 from .entry_cy import IndexEntry
 from .errors import UnknownDelivery, UnknownQueue
 from .own_files import QueueOptions
@@ -18,7 +16,7 @@ from .variable_queue_cy import VariableQueue
 
 
 @dataclass(frozen=True)
-class Delivery:
+class Delivery(OfContent):
     """A message given out.  `tag` acknowledges it and grows within its queue."""
 
     tag: int
@@ -26,31 +24,6 @@ class Delivery:
     seq_id: int
     redelivered: bool
     content: Content
-
-    @property
-    def body(self) -> bytes:
-        """The payload."""
-        return self.content.body
-
-    @property
-    def exchange(self) -> str:
-        """What it was published to."""
-        return self.content.exchange
-
-    @property
-    def routing_keys(self) -> tuple[str, ...]:
-        """As published."""
-        return self.content.routing_keys
-
-    @property
-    def msg_id(self) -> bytes:
-        """16 opaque bytes."""
-        return self.content.msg_id
-
-    @cached_property
-    def properties(self) -> dict[str, Any]:
-        """AMQP's, by name."""
-        return blocks.decode(self.content.properties_bin)
 
 
 @dataclass

@@ -22,13 +22,13 @@ from storageio import Disk, DiskError, File, Map, Mode, StoreClosed, StoreCorrup
 from .credit import Credit
 from .errors import StoreBroken
 from .flying_cy import Flying
-from .layout import RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
+from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 from .records import RECORD_END, TERM_AT, check_record
 from .settings import StoreSettings
 from .store_state_cy import Files, FileSummary, Location
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Size, Source, is_same, source_of, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Size, Source, get_i64, is_same, source_of, source_of_bytes, take_bytes
 
 OnDisk = Callable[[list[bytes]], None]
 _READ_TRIES = 8
@@ -503,10 +503,9 @@ def _term_in(view: memoryview, msg_id: bytes, offset: I64, total: I64) -> bytes 
     stop: Size = offset + total
     start: Size = offset
     source: Source = source_of(view)
-    head: bytes = _pack_head(total - RECORD_OVERHEAD, msg_id)
-    if stop > len(view) or not is_same(source, start, TERM_AT, source_of_bytes(head), TERM_AT):
+    if stop > len(view) or source[stop - 1] != RECORD_END_MARK or get_i64(source, start) != total - RECORD_OVERHEAD:
         return None
-    if source[stop - 1] != RECORD_END_MARK:
+    if not is_same(source, start + RECORD_SIZE_BYTES, MSG_ID_SIZE, source_of_bytes(msg_id), MSG_ID_SIZE):
         return None
     return take_bytes(source, start + TERM_AT, stop - 1 - start - TERM_AT)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from . import properties as blocks
-from .content import Content
+from .content import Content, OfContent
 
 
 @dataclass(frozen=True)
-class StoredMessage:
+class StoredMessage(OfContent):
     """A message with its place in a queue.
 
     `seq_id` is the queue's number of it; `redelivered` the flag that a broker started on this folder would deliver it with;
@@ -33,36 +32,6 @@ class StoredMessage:
     file: str
     offset: int
     content: Content
-
-    @property
-    def vhost(self) -> str:
-        """As the message says."""
-        return self.content.vhost
-
-    @property
-    def msg_id(self) -> bytes:
-        """16 opaque bytes."""
-        return self.content.msg_id
-
-    @property
-    def exchange(self) -> str:
-        """What it was published to; empty for the default exchange."""
-        return self.content.exchange
-
-    @property
-    def routing_keys(self) -> tuple[str, ...]:
-        """Several when CC or BCC headers were used."""
-        return self.content.routing_keys
-
-    @property
-    def body(self) -> bytes:
-        """The payload."""
-        return self.content.body
-
-    @cached_property
-    def properties(self) -> dict[str, Any]:
-        """AMQP's, by name; absent ones are not in it.  `StoreCorrupt` when the block is damaged."""
-        return blocks.decode(self.content.properties_bin)
 
     def to_json(self) -> dict[str, Any]:
         """The object that the tool prints, with exactly these keys."""

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from storageio.testing import CountingDisk
+from storageio import DiskError, Mode
+from storageio.testing import CountingDisk, FailingDisk
+from storageio.testing.wrapped import WrappedFile
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
@@ -16,6 +18,34 @@ class Fixture(NamedTuple):
     kind: str
     vhost: Path
     manifest: dict[str, Any]
+
+
+READS = {"open", "list", "stat", "size", "read", "map", "lock"}
+
+
+class TornFile(WrappedFile):
+    """The write during which the process dies leaves its first half behind."""
+
+    def write(self, offset, data):
+        try:
+            self._disk.before("write", self.path)
+        except DiskError:
+            if len(self._disk.calls) == self._disk.fail_at:
+                self._inner.write(offset, bytes(data)[: len(data) // 2])
+            raise
+        self._inner.write(offset, data)
+
+
+class ChangesFail(FailingDisk):
+    """Only calls that change something are counted and fail."""
+
+    def before(self, operation, path):
+        if operation not in READS:
+            super().before(operation, path)
+
+    def open(self, path, mode):
+        self.before("create" if mode is Mode.CREATE else "open", path)
+        return TornFile(self, self.inner.open(path, mode))
 
 
 class WhenItWasWritten(CountingDisk):

@@ -10,11 +10,11 @@ from rabbitstore.dets_table import SLOTS, phash2, read_dets, write_dets
 from rabbitstore.ets_table import CHUNK, HEAD, read_ets
 from rabbitstore.terms import CharList
 from storageio import DiskError, StoreCorrupt
-from storageio.testing import FailingDisk
+
+from .conftest import ChangesFail
 
 STORE = "msg_store_persistent"
 QUIET = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
-READS = {"open", "list", "stat", "size", "read", "map", "lock"}
 
 
 def rows_of(data):
@@ -97,14 +97,6 @@ def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path):
         assert left(path) == found
 
 
-class ChangesFail(FailingDisk):
-    """Only calls that change something are counted and fail."""
-
-    def before(self, operation, path):
-        if operation not in READS:
-            super().before(operation, path)
-
-
 @pytest.mark.parametrize("moment", ["stop", "start"])
 def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
     """Never a mark beside tables or terms that are not true; every message is there; flags are never missing."""
@@ -127,7 +119,8 @@ def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
                 store.close()
             is_done = len(disk.calls) < disk.fail_at
         store.abandon()
-        assert verify(path).problems == []
+        crash_tails = {"torn_segment", "torn_journal"}  # what they lost the other of the two still has
+        assert {problem.kind for problem in verify(path).problems} <= crash_tails
         found = left(path)
         assert {name: [body for body, _ in rows] for name, rows in found.items() if name != "d"} == known
         assert [flag for _, flag in found["a"]][:6] == [True] * 6

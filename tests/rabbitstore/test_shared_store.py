@@ -7,10 +7,13 @@ import pytest
 
 from rabbitstore.collector import collect
 from rabbitstore.errors import StoreBroken
+from rabbitstore.records import check_record
 from rabbitstore.settings import StoreSettings
 from rabbitstore.store_recovery import open_store
 from storageio import REAL_DISK, DiskError, StoreClosed, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
+
+from .conftest import ChangesFail
 
 SMALL = StoreSettings(file_size_limit=4096)
 
@@ -255,13 +258,17 @@ def _with_garbage(tmp_path, disk):
     return store, {ident(number): 1 for number in range(120) if number % 10 >= 6}
 
 
-def test_the_collector_killed_at_every_call_of_the_disk(tmp_path):
-    """After each: every message is there, with its count, and the store collects to the end."""
+@pytest.mark.parametrize("kind", [FailingDisk, ChangesFail])
+def test_the_collector_killed_at_every_call_of_the_disk(tmp_path, kind):
+    """At each read, write, rename and delete, and in the middle of each write: every message is there, with its count.
+
+    The store then collects to the end, and the records that a scan finds are those that the references say.
+    """
     fail_at, is_done = 1, False
     while not is_done:
         folder = tmp_path / str(fail_at)
         folder.mkdir()
-        disk = FailingDisk(1 << 40, for_ever=True)
+        disk = kind(1 << 40, for_ever=True)
         store, counts = _with_garbage(folder, disk)
         disk.fail_at = len(disk.calls) + fail_at
         with contextlib.suppress(DiskError):
@@ -276,8 +283,16 @@ def test_the_collector_killed_at_every_call_of_the_disk(tmp_path):
         again.check()
         again.close()
         assert not list(folder.glob("*/*.rdt"))
+        _agrees_with_the_files(again, folder)
         fail_at += 1
-    assert fail_at > 20
+    assert fail_at > (20 if kind is FailingDisk else 10)
+
+
+def _agrees_with_the_files(store, folder):
+    """Every location points at a whole record of its id."""
+    for msg_id, location in store.locations.items():
+        data = (folder / "msg_store_persistent" / f"{location.file}.rdq").read_bytes()
+        assert check_record(data[location.offset :][: location.total_size], msg_id, location.total_size)
 
 
 def test_the_collector_goes_on_after_one_failed_call(tmp_path):

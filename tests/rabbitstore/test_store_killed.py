@@ -6,9 +6,9 @@ import random
 import pytest
 
 from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, verify
-from storageio import REAL_DISK, DiskError, Mode, StoreError
-from storageio.testing import FailingDisk
-from storageio.testing.wrapped import WrappedFile
+from storageio import REAL_DISK, StoreError
+
+from .conftest import ChangesFail
 
 SETTINGS = RabbitSettings(
     background=False,
@@ -17,32 +17,6 @@ SETTINGS = RabbitSettings(
     memory_limit_bytes=100_000,
     io_batch_size=8,
 )
-READS = {"open", "list", "stat", "size", "read", "map", "lock"}
-
-
-class TornFile(WrappedFile):
-    """The write during which the process dies leaves its first half behind."""
-
-    def write(self, offset, data):
-        try:
-            self._disk.before("write", self.path)
-        except DiskError:
-            if len(self._disk.calls) == self._disk.fail_at:
-                self._inner.write(offset, bytes(data)[: len(data) // 2])
-            raise
-        self._inner.write(offset, data)
-
-
-class ChangesFail(FailingDisk):
-    """Only calls that change something are counted and fail."""
-
-    def before(self, operation, path):
-        if operation not in READS:
-            super().before(operation, path)
-
-    def open(self, path, mode):
-        self.before("create" if mode is Mode.CREATE else "open", path)
-        return TornFile(self, self.inner.open(path, mode))
 
 
 class Run:

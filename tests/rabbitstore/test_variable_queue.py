@@ -28,9 +28,10 @@ class Opened:
 
     def __init__(self, folder, mode=DEFAULT, next_deliver=None, durable=True):
         index = QueueIndex(REAL_DISK, f"{folder}/queue", SETTINGS.index)
-        counts, entries = {}, []
+        counts, entries, persistent = {}, [], [0, 0]
         for entry in index.load(lambda entry: entry.persistent):
-            if entry.persistent and entry.term is None:
+            persistent = [persistent[0] + 1, persistent[1] + entry.size]
+            if entry.term is None:
                 counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
                 entries.append(entry)
         self.store, missing = open_store(REAL_DISK, f"{folder}/persistent", SETTINGS.store, counts)
@@ -39,7 +40,14 @@ class Opened:
         self.transient, _ = open_store(REAL_DISK, f"{folder}/transient", SETTINGS.store, {}, is_synced=False)
         clients = self.store.client(), self.transient.client()
         self.queue = VariableQueue(
-            index, *clients, SETTINGS, REAL_DISK.now_ms, mode=mode, durable=durable, next_deliver_seq_id=next_deliver
+            index,
+            *clients,
+            SETTINGS,
+            REAL_DISK.now_ms,
+            mode=mode,
+            durable=durable,
+            next_deliver_seq_id=next_deliver,
+            persistent=tuple(persistent),
         )
         self.count = 0
 
@@ -187,9 +195,57 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.waiting)
         assert self.queue.pending_count == len(self.pending)
         self.queue.check()
+        self._check_states()
         for store in (self.opened.store, self.opened.transient):
             store.process()
             store.check()
+
+    def _check_states(self):
+        """Each message of the model is in exactly one place, and what its state promises is true of it."""
+        queue, index = self.queue, self.queue.index
+        found = [message for part in (queue.q4, queue.q3, queue.q2, queue.q1) for message in part]
+        for message in found:
+            self._check_held(message, *self.waiting[message.seq_id])
+        for pending, is_in_memory in ((queue.ram_pending, True), (queue.disk_pending, False)):
+            for seq_id, message in pending.items():
+                assert (message.term is not None) == is_in_memory
+                self._check_held(message, *self.pending[seq_id])
+        assert sorted([*queue.ram_pending, *queue.disk_pending]) == sorted(self.pending)
+        in_delta = self._read_delta()
+        for message in in_delta:
+            body, persistent = self.waiting[message.seq_id]
+            assert message.persistent == persistent and message.embedded == (len(body) < EMBED_BELOW)
+            assert (message.term if message.embedded else self._stored(message)) == body, "a delta is whole on the disk"
+        assert len(in_delta) == queue.delta.count
+        assert sorted(message.seq_id for message in (*found, *in_delta)) == sorted(self.waiting)
+        on_disk = sum(held[1] for held in (*self.waiting.values(), *self.pending.values()))
+        assert queue.persistent_count == on_disk <= index.unacked
+
+    def _read_delta(self):
+        """The waiting messages of the range, segment by segment, as the index has them."""
+        delta, index, found = self.queue.delta, self.queue.index, []
+        start = delta.start
+        while delta.count and start < delta.stop:
+            stop = min(index.segment_end(start), delta.stop)
+            found += [message for message in index.read(start, stop) if message.seq_id in self.waiting]
+            start = stop
+        return found
+
+    def _check_held(self, message, body, persistent):
+        """An alpha or a pending message in memory has its term; a beta has it in its store; a gamma's place is in the index."""
+        assert message.persistent == persistent and message.embedded == (len(body) < EMBED_BELOW)
+        if message.term is not None:
+            assert message.term == body
+        if message.in_store:
+            assert self._stored(message) == body
+        assert message.in_index or not persistent
+        if message.in_index:
+            read = self.queue.index.read(message.seq_id, message.seq_id + 1)
+            assert [(entry.msg_id, entry.persistent, entry.size) for entry in read] == [(message.msg_id, persistent, len(body))]
+
+    def _stored(self, message):
+        store = self.opened.store if message.persistent else self.opened.transient
+        return store.read(message.msg_id)
 
     def teardown(self):
         if hasattr(self, "opened"):

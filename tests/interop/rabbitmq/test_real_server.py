@@ -2,12 +2,14 @@
 
 import contextlib
 import hashlib
+import os
 import shutil
+import subprocess
 import time
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, tables
 
 from .broker import AMQP_PORT, Broker, why_not
 
@@ -234,6 +236,7 @@ def test_the_server_starts_on_our_clean_stop_without_a_rebuild(broker):
                     store.ack(delivery)
         store.collect()
     told_before = len(broker.log())
+    assert "rebuilding indices from scratch" in broker.log(), "what it says of a folder without clean-stop files"
     broker.start()
     delivered = drain(expected)
     said = broker.log()[told_before:]
@@ -248,6 +251,25 @@ def test_the_server_starts_on_our_clean_stop_without_a_rebuild(broker):
     with RabbitStore.open(str(broker.vhost), "r") as store:
         folder = store.folder()
         assert folder.is_clean and not list(folder.messages()) and not folder.problems
+
+
+def test_erlang_reads_tables_of_any_size(tmp_path):
+    """More queues than a DETS file has slots, found one by one; thousands of locations, counted by `ets:file2tab`."""
+    rows = [tables.RecoveryRow(f"Q{number}", {0: number}, number, 0, b"r" * 16, 0, 0) for number in range(1500)]
+    (tmp_path / "recovery.dets").write_bytes(tables.write_recovery(rows))
+    places = [tables.LocationRow(number.to_bytes(16, "big"), 1, 70_000, number << 20, 99) for number in range(3000)]
+    (tmp_path / "index.ets").write_bytes(tables.write_locations(places))
+    program = (
+        '{ok, T} = dets:open_file(t, [{file, "recovery.dets"}, {ram_file, true}, {repair, false}]), '
+        'All = [dets:lookup(T, "Q" ++ integer_to_list(N)) || N <- lists:seq(0, 1499)], '
+        "D = length([N || [{_, [{segments, [{0, N}]}, {next_seq_id, N} | _]}] <- All]), "
+        '{ok, E} = ets:file2tab("index.ets", [{verify, true}]), '
+        'io:format("~p ~p ~p", [dets:info(T, size), D, ets:info(E, size)]), halt().'
+    )
+    command = ["erl", "-noshell", "-eval", program]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ERL_CRASH_DUMP": "/dev/null"}
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout == "1500 1500 3000"
 
 
 def _publish_ours(store, expected):
