@@ -101,6 +101,7 @@ def test_recovery_delivers_no_delayed_message_that_is_long_due(tmp_path: Path, m
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL, clock=lambda: 1_700_000_000_000) as store:
         store.put(Message("T", b"x", queue_id=0, properties={"DELAY": "1"}))
+    (folder / "abort").write_bytes(b"")
     opened: list[StoreConfig] = []
 
     def engine(root: str, config: StoreConfig, *arguments: Any, **named: Any) -> Engine:
