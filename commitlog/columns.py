@@ -6,7 +6,7 @@ bodies too.  No Python object is made for a message, and nothing of the log is h
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storageio import StoreCorrupt
@@ -105,6 +105,21 @@ def _walk(
             done += count
         at = after
     return Stop(base + at, why, 0, 0)
+
+
+def stretches(view: memoryview, base: int, starts: Sequence[int], stop: int) -> Iterator[Batch]:
+    """Batches of bounded size of records that lie in a row: where each begins in `view`, and where the last one ends."""
+    import numpy as np  # 80 ms
+
+    positions = np.asarray(starts, np.int64)
+    sizes = np.append(positions[1:], stop) - positions
+    done = 0
+    while done < len(positions):
+        ends = positions[done : done + BATCH_ROWS] + sizes[done : done + BATCH_ROWS] - positions[done]
+        count = max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
+        part = slice(done, done + count)
+        yield Batch(view, base, positions[part], sizes[part].astype(np.int32))
+        done += count
 
 
 def fixed_columns(batch: Batch) -> dict[str, np.ndarray[Any, Any]]:

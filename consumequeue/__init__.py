@@ -5,8 +5,9 @@ Files
   is named by the byte of the queue that it begins with; unit k is at byte 20 k of the queue, and k is the *queue offset*.
   The files are sparse: full-length from the start, zero behind the last unit.
 - `consumequeue_ext/<topic>/<queue id>/<20 digits>`: units with filter bitmaps, which a broker may write (`ConsumeQueueExt`
-  reads them).  A queue unit then holds an address instead of its tags code.
-- `batchconsumequeue/<topic>/<queue id>/<20 digits>`: 46-byte units, one for a record of many messages (`BatchQueue`).
+  reads them, `ExtWriter` adds to them).  A queue unit then holds an address instead of its tags code.
+- `batchconsumequeue/<topic>/<queue id>/<20 digits>`: 46-byte units, one for a record of many messages (`BatchQueue`, all of
+  them `BatchQueues`).
 The bytes: `docs/formats/consumequeue.md`.  The rules: format page sections 2, 5.2 to 5.5, 6.7 and 8.3.
 
 Order of calls

@@ -1,4 +1,4 @@
-"""Extended units: the filter bitmaps that a broker may keep beside its queues (section 2.5).  Read only."""
+"""Extended units: the filter bitmaps that a broker may keep beside its queues (section 2.5), read."""
 
 from __future__ import annotations
 

@@ -129,6 +129,17 @@ class ExtWriter:
         self._starts, self._end = kept, end if kept else 0
         self._flushed = min(self._flushed, self._end)
 
+    def delete_before(self, address: int) -> int:
+        """Delete the files before the one that an address lies in, never the last; how many."""
+        starts = self._load()
+        place = address - EXT_ADDRESS_BASE
+        gone = [start for start in starts[:-1] if start + self.file_size_bytes <= place]
+        with self._files.structure:
+            for start in gone:
+                self._files.delete(self._path(start))
+        self._starts = [start for start in starts if start not in gone]
+        return len(gone)
+
     def flush(self) -> bool:
         """Sync what was written; whether anything was."""
         if self._starts is None or self._flushed >= self._end:

@@ -22,7 +22,8 @@ What the words promise
 A store opened with "r" beside a writer, ours or a broker, sees what came since (`reader_view.py`); `follow` iterates over the
 log as it grows (`follower.py`), `consumer` over a topic for a group (`consumer.py`).  `retention.py` takes old files away.
 
-`broker_config/` reads and writes what a broker keeps as JSON; `mending/` checks and repairs a folder that nobody has open.
+`broker_config/` reads and writes what a broker keeps as JSON; `broker_services/` is what a broker does on top of its store
+(transactions, delays, retries, light queues, replication, copies); `mending/` checks and repairs a folder that nobody has open.
 
 One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
 flusher, housekeeper; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.

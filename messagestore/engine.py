@@ -309,6 +309,7 @@ class Engine:
         self.retention = Retention(
             self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper
         )
+        self.retention.followers.append(self.side.delete_expired)
         self.housekeeper.jobs.append(self.retention.run_due)
         self.housekeeper.jobs.append(every(config.flush_consumer_offset_interval_ms, self.persist_offsets))
         self.housekeeper.flush_before.append(self.side.flush)

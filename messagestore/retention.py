@@ -60,6 +60,7 @@ class Retention:
         self._settled = settled
         self._housekeeper = housekeeper
         self._next_run = time.monotonic() + FIRST_AFTER_S
+        self.followers: list[Callable[[int], object]] = []  # told where the log begins now
 
     def run_due(self) -> None:
         """`run`, a minute after opening and then at the clean interval."""
@@ -162,5 +163,7 @@ class Retention:
         """Queue and index files whose records left the log, and the queues' minima."""
         low = max(self._log.min_offset, 0)
         self._queues.delete_expired(low)
+        for follow in self.followers:
+            follow(low)
         if self._index is not None:
             self._index.delete_expired(low)

@@ -145,6 +145,14 @@ class SideQueues:
         """Whether topics are said to have batch queues and there is not one."""
         return len(self.batch) == 0 and self.has_batch_topics
 
+    def delete_expired(self, log_min_offset: int) -> None:
+        """Delete files that say nothing of records that are still there; the ordinary queues went first."""
+        self.batch.delete_expired(log_min_offset)
+        for queue in list(self._queues) if self.has_ext else ():
+            first = queue.unit(queue.min_offset)
+            if first is not None and is_ext_address(first.tags_code):
+                self._writer(queue.topic, queue.queue_id).delete_before(first.tags_code)
+
     def flush(self) -> None:
         """Sync what was written: extended units before the queues that point at them."""
         for writer in list(self._writers.values()):

@@ -11,6 +11,8 @@ from .options import (
     QUEUE,
     QUIET,
     TOPIC,
+    Filters,
+    filters,
     named_errors,
     queue_number,
     refuse_for_rabbit,
@@ -68,18 +70,17 @@ def ls(target: Target, as_json: bool) -> int:
 @brokerstore.command()
 @with_target()
 @JSON
-@TOPIC
-@QUEUE
+@filters
 @LIMIT
-def dump(target: Target, as_json: bool, topic: str | None, queue: str | None, limit: int | None) -> int:
+def dump(target: Target, as_json: bool, chosen: Filters, limit: int | None) -> int:
     """Every message, in the order of the log or of the queues, going on past damage."""
     if target.is_rabbit:
         from .rabbit_commands import dump_messages as dump_rabbit
 
-        return dump_rabbit(target, as_json, queue, limit)
-    from .log_commands import Wanted, dump_messages
+        return dump_rabbit(target, as_json, chosen.for_rabbit(), limit)
+    from .log_commands import dump_messages
 
-    return dump_messages(target, as_json, Wanted(topic, queue_number(queue)), limit)
+    return dump_messages(target, as_json, chosen.for_log(), limit)
 
 
 @brokerstore.command()
@@ -138,17 +139,15 @@ def query(
 @brokerstore.command()
 @with_target(sizes=True)
 @JSON
-@TOPIC
-@QUEUE
+@filters
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="The last so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as messages come, until interrupted.")
-def tail(target: Target, as_json: bool, topic: str | None, queue: str | None, lines: int, follow: bool) -> int:
+def tail(target: Target, as_json: bool, chosen: Filters, lines: int, follow: bool) -> int:
     """The last messages of the log, and what comes then."""
     refuse_for_rabbit(target, "tail")
-    from .log_commands import Wanted
     from .tail import show_tail
 
-    return show_tail(target, as_json, Wanted(topic, queue_number(queue)), lines, follow)
+    return show_tail(target, as_json, chosen.for_log(), lines, follow)
 
 
 @brokerstore.command()
@@ -186,10 +185,9 @@ def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
 @with_target()
 @click.option("--to", "form", type=click.Choice(["jsonl", "parquet", "arrow", "csv"]), default="jsonl", show_default=True)
 @click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Instead of stdout; parquet and arrow need one.")
-@TOPIC
-@QUEUE
+@filters
 @QUIET
-def export(target: Target, form: str, out: str | None, topic: str | None, queue: str | None, quiet: bool) -> int:
+def export(target: Target, form: str, out: str | None, chosen: Filters, quiet: bool) -> int:
     """Every message as JSON Lines, Parquet, Arrow or CSV; constant memory."""
     if out is None and form in ("parquet", "arrow"):
         raise click.UsageError(f"{form} needs --out FILE")
@@ -198,11 +196,10 @@ def export(target: Target, form: str, out: str | None, topic: str | None, queue:
 
         if form != "jsonl":
             raise click.UsageError("a RabbitMQ folder is exported as jsonl")
-        return export_rabbit(target, out, queue)
+        return export_rabbit(target, out, chosen.for_rabbit())
     from .export import export_messages
-    from .log_commands import Wanted
 
-    return export_messages(target, form, out, Wanted(topic, queue_number(queue)), quiet)
+    return export_messages(target, form, out, chosen.for_log(), quiet)
 
 
 @brokerstore.command("decode-id")
@@ -226,11 +223,11 @@ def doctor(as_json: bool) -> int:
     return examine(as_json)
 
 
-def _add_writing_commands() -> None:
-    from . import cli_write
+def _add_other_commands() -> None:
+    from . import cli_more, cli_write, mqadmin
 
-    for command in cli_write.COMMANDS:
+    for command in (*cli_write.COMMANDS, *cli_more.COMMANDS, *mqadmin.COMMANDS):
         brokerstore.add_command(command)
 
 
-_add_writing_commands()
+_add_other_commands()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from .options import JSON, MOMENT, POSITIVE, QUIET, named_errors, refuse_for_rabbit, with_target
@@ -114,8 +116,14 @@ def reset_offsets(
 
 
 @click.command("import")
-@click.argument("source", metavar="DIR", type=click.Path())
-@click.option("--to", "store", metavar="STORE_DIR", type=click.Path(), help="From a RabbitMQ folder into this RocketMQ store.")
+@click.argument("source", metavar="DIR|FILE", type=click.Path())
+@click.option(
+    "--to",
+    "store",
+    metavar="STORE_DIR",
+    type=click.Path(),
+    help="From a RabbitMQ folder, or a .jsonl or .parquet file, into this RocketMQ store.",
+)
 @click.option("--to-rabbit", "rabbit", metavar="RABBIT_DIR", type=click.Path(), help="From a RocketMQ store into this folder.")
 @click.option(
     "--vhost", metavar="NAME", help="Of a RabbitMQ node with several virtual hosts; the new folder's with --to-rabbit."
@@ -127,11 +135,16 @@ def reset_offsets(
 def import_(
     source: str, store: str | None, rabbit: str | None, vhost: str | None, small: bool, as_json: bool, quiet: bool
 ) -> int:  # fmt: skip
-    """Move messages between a RabbitMQ folder and a RocketMQ store; the source is only read.  May be run again."""
+    """Move messages between a RabbitMQ folder and a RocketMQ store, or from a file into a store.
+
+    The source is only read.  May be run again: what is there is passed over.
+    """
     if (store is None) == (rabbit is None):
         raise click.UsageError("one of --to STORE_DIR and --to-rabbit RABBIT_DIR")
-    from .imports import import_from_rabbit, import_to_rabbit
+    from .imports import import_from_rabbit, import_rows, import_to_rabbit
 
+    if store is not None and os.path.isfile(source):
+        return import_rows(source, store, as_json, quiet, small=small)
     if store is not None:
         return import_from_rabbit(source, store, vhost, as_json, quiet, small=small)
     assert rabbit is not None

@@ -17,13 +17,12 @@ from commitlog.walk import LogFiles, Piece
 from storageio import MissingExtra
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import Wanted, good_messages, tell
-from .message_json import message_json
-from .output import json_line, progress
+from .log_commands import good_messages, tell
+from .message_json import message_lines
+from .output import progress
 from .target import Target
+from .wanted import Wanted
 
-BATCH_ROWS = 8192
-BATCH_BYTES = 16 << 20
 Write = Callable[[Any], object]
 
 
@@ -33,15 +32,14 @@ def export_messages(target: Target, form: str, out: str | None, wanted: Wanted, 
     files = target.files()
     if form == "jsonl":
         with text_file(out) as write:
-            for message in good_messages(files, told):
-                if wanted.takes(message):
-                    write(json_line(message_json(message)))
+            for lines in message_lines(filter(wanted.takes, good_messages(files, told))):
+                write(lines)
         return PROBLEM if told else CLEAN
     total = sum(file.size_bytes for file in files.files)
     try:
         with progress("export", total, wanted=not quiet) as advance, _WRITERS[form](out) as write:
             for batch in _batches(files, told, advance):
-                write(_wanted_rows(batch, wanted))
+                write(wanted.rows(batch))
     except ModuleNotFoundError as error:
         raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
     return PROBLEM if told else CLEAN
@@ -74,6 +72,7 @@ def _batches(files: LogFiles, told: list[Finding], advance: Callable[[int], None
     import pyarrow as pa
 
     from commitlog.arrow_columns import record_batch, schema
+    from commitlog.columns import stretches
 
     for finding in files.check():
         tell(finding, told)
@@ -83,7 +82,7 @@ def _batches(files: LogFiles, told: list[Finding], advance: Callable[[int], None
         if isinstance(step, Finding):
             tell(step, told)
         elif isinstance(step, Piece):
-            for rows in _stretches(step):
+            for rows in stretches(step.view, step.base, step.positions, step.stop):
                 batch = record_batch(rows)
                 columns = [column.cast(_plain(column.type)) for column in batch.columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=plain)
@@ -95,32 +94,6 @@ def _plain(kind: Any) -> Any:
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _stretches(piece: Piece) -> Iterator[Any]:
-    """A piece in batches of bounded size."""
-    import numpy as np
-
-    from commitlog.columns import Batch
-
-    positions = np.asarray(piece.positions, np.int64)
-    sizes = np.append(positions[1:], piece.stop) - positions
-    done = 0
-    while done < len(positions):
-        ends = positions[done : done + BATCH_ROWS] + sizes[done : done + BATCH_ROWS] - positions[done]
-        count = max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
-        part = slice(done, done + count)
-        yield Batch(piece.view, piece.base, positions[part], sizes[part].astype(np.int32))
-        done += count
-
-
-def _wanted_rows(batch: Any, wanted: Wanted) -> Any:
-    import pyarrow.compute as pc
-
-    for name, value in (("topic", wanted.topic), ("queue_id", wanted.queue_id)):
-        if value is not None:
-            batch = batch.filter(pc.equal(batch.column(name), value))
-    return batch
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""`import`: between a RabbitMQ folder and a RocketMQ store."""
+"""`import`: between a RabbitMQ folder and a RocketMQ store, and from files of rows."""
 
 from __future__ import annotations
 
+from brokerstore.file_import import import_file
 from brokerstore.identify import FolderKind, identify
 from brokerstore.migrate import Moved, export_to_rabbit, import_rabbit
 from messagestore import StoreConfig
@@ -29,6 +30,14 @@ def import_to_rabbit(source: str, rabbit: str, vhost: str | None, as_json: bool,
     _must_be(source, FolderKind.ROCKETMQ)
     with progress("import", 0, wanted=not quiet, is_bytes=False) as advance:
         moved = export_to_rabbit(source, rabbit, vhost=vhost or "/", progress=advance)
+    return _show(moved, as_json)
+
+
+def import_rows(source: str, store: str, as_json: bool, quiet: bool, *, small: bool) -> int:
+    """A file of JSON Lines or Parquet into a commit log."""
+    is_new = REAL_DISK.stat(f"{store}/commitlog") is None
+    with progress("import", 0, wanted=not quiet, is_bytes=False) as advance:
+        moved = import_file(source, store, config=StoreConfig.small() if small and is_new else None, progress=advance)
     return _show(moved, as_json)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
 
 from commitlog import StoredMessage, decode_message_id
 from commitlog.findings import Finding
@@ -11,24 +12,13 @@ from commitlog.walk import LogFiles
 from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM
-from .message_json import message_json
+from .message_json import message_json, message_lines
 from .output import body_text, emit, emit_json, fields, say, time_text
 from .target import Target
+from .wanted import Wanted
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
-
-
-class Wanted(NamedTuple):
-    """Which messages to show."""
-
-    topic: str | None = None
-    queue_id: int | None = None
-
-    def takes(self, message: StoredMessage) -> bool:
-        """Whether the message is one of them."""
-        is_topic = self.topic is None or message.topic == self.topic
-        return is_topic and (self.queue_id is None or message.queue_id == self.queue_id)
 
 
 def good_messages(files: LogFiles, told: list[Finding]) -> Iterator[StoredMessage]:
@@ -52,17 +42,17 @@ def tell(finding: Finding, told: list[Finding]) -> None:
 def dump_messages(target: Target, as_json: bool, wanted: Wanted, limit: int | None) -> int:
     """One line a message."""
     told: list[Finding] = []
-    left = -1 if limit is None else limit
+    left = limit is None or limit > 0
     files = target.files()
     if left:
         show_header(as_json)
-    for message in good_messages(files, told) if left else ():
-        if not wanted.takes(message):
-            continue
+    found = filter(wanted.takes, good_messages(files, told)) if left else iter(())
+    if as_json:
+        for lines in message_lines(islice(found, limit)):
+            sys.stdout.write(lines)
+        return PROBLEM if told else CLEAN
+    for message in islice(found, limit):
         show_row(message, as_json)
-        left -= 1
-        if left == 0:
-            break
     return PROBLEM if told else CLEAN
 
 

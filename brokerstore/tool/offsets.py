@@ -26,23 +26,29 @@ def _tables(target: Target) -> list[ConsumerOffsets]:
 
 def show(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
     """One row a group, topic and queue."""
-    with open_store(target) as store:
-        rows = [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)]
-    _emit(rows, as_json)
+    _emit(lag_rows(target, group, topic), as_json)
     return CLEAN
+
+
+def lag_rows(target: Target, group: str | None = None, topic: str | None = None) -> list[Row]:
+    """With the names of `KEYS`."""
+    with open_store(target) as store:
+        return [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)]
 
 
 def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
     for one_group in offsets.groups():
         for one_topic in offsets.topics(one_group):
             if group in (None, one_group) and topic in (None, one_topic):
-                for queue_id, offset in sorted(offsets.offsets_of(one_topic, one_group).items()):
-                    yield _row(store, one_group, one_topic, queue_id, offset)
+                known = offsets.offsets_of(one_topic, one_group)
+                for queue_id in sorted({*known, *store.queue_ids(one_topic)}):
+                    yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
 
 
-def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int) -> Row:
+def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
+    """`offset` None: the group committed nothing of this queue, and has all of it before it."""
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-    lag = max(0, high - max(low, offset))
+    lag = max(0, high - max(low, offset or 0))
     return dict(zip(KEYS, (group, topic, queue_id, offset, low, high, lag), strict=True))
 
 
@@ -86,4 +92,4 @@ def _emit(rows: list[Row], as_json: bool) -> None:
     if as_json:
         emit_json({"offsets": rows})
     else:
-        table(KEYS, [list(row.values()) for row in rows])
+        table(KEYS, [["none" if value is None else value for value in row.values()] for row in rows])

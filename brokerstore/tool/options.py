@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,6 +13,7 @@ from storageio import StoreError
 from .codes import exit_code
 from .output import ReaderWentError, say, time_ms
 from .target import Target, find_target
+from .wanted import RabbitWanted, Wanted
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, or one line a message, on stdout.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -88,6 +89,77 @@ def queue_number(queue: str | None) -> int | None:
     if not (queue.isascii() and queue.isdigit()) or int(queue) >= 1 << 31:
         raise click.BadParameter(f"{queue!r} is no queue id", param_hint="--queue")
     return int(queue)
+
+
+def _pairs(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Of NAME=VALUE; wrong use for anything else."""
+    for text in properties:
+        if "=" not in text:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
+    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in properties)
+
+
+class Filters(NamedTuple):
+    """What `filters` gathered from the command line."""
+
+    topic: str | None
+    queue: str | None
+    begin_ms: int | None
+    end_ms: int | None
+    from_offset: int | None
+    to_offset: int | None
+    key: str | None
+    tag: str | None
+    properties: tuple[tuple[str, str], ...]
+
+    def for_log(self) -> Wanted:
+        """On a RocketMQ folder."""
+        return Wanted(self.topic, queue_number(self.queue), *self[2:])
+
+    def for_rabbit(self) -> RabbitWanted:
+        """On a RabbitMQ folder; wrong use of a filter that its messages have no field for."""
+        given = {"--topic": self.topic, "--begin": self.begin_ms, "--end": self.end_ms, "--tag": self.tag}
+        for name, value in (given | {"--property": self.properties or None}).items():
+            if value is not None:
+                raise click.UsageError(
+                    f"{name} works on a RocketMQ store; of a RabbitMQ folder --queue, --from-offset, --to-offset and --key"
+                )
+        return RabbitWanted(self.queue, self.from_offset, self.to_offset, self.key)
+
+
+_FILTERS = (
+    TOPIC,
+    QUEUE,
+    click.option("--begin", "begin_ms", type=MOMENT, metavar="TIME", help="Stored then or later: milliseconds or ISO 8601."),
+    click.option("--end", "end_ms", type=MOMENT, metavar="TIME", help="Stored then or before."),
+    click.option(
+        "--from-offset",
+        "from_offset",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Queue offsets (sequence numbers) from N on.",
+    ),
+    click.option("--to-offset", "to_offset", type=click.IntRange(min=0), metavar="N", help="Queue offsets up to N."),
+    click.option("--key", help="Only messages with this key (RabbitMQ: routing key)."),
+    click.option("--tag", help="Only messages with this tag."),
+    click.option(
+        "--property", "properties", metavar="NAME=VALUE", multiple=True, help="Only messages with it; as often as wanted."
+    ),
+)
+
+
+def filters(command: Command) -> Command:
+    """The options that choose messages; the command gets them as `chosen`, a `Filters`."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, properties: tuple[str, ...], **options: Any) -> int:
+        about = {name: options.pop(name) for name in Filters._fields[:-1]}
+        return command(*arguments, chosen=Filters(**about, properties=_pairs(properties)), **options)
+
+    wrapped: Command = run
+    for option in reversed(_FILTERS):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def refuse_for_rabbit(target: Target, command: str) -> None:

@@ -15,6 +15,7 @@ from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from .export import text_file
 from .output import body_text, emit, emit_json, fields, json_line, say, size_text, table, time_text
 from .target import Target
+from .wanted import RabbitWanted
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
@@ -92,12 +93,12 @@ def list_queues(target: Target, as_json: bool) -> int:
     return PROBLEM if told else CLEAN
 
 
-def dump_messages(target: Target, as_json: bool, queue: str | None, limit: int | None) -> int:
+def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: int | None) -> int:
     """One line a message, in the order a broker would deliver them."""
     told: list[Problem] = []
     with _folder(target, told) as folder:
         left = -1 if limit is None else limit
-        for message in folder.messages(queue) if left else ():
+        for message in filter(wanted.takes, folder.messages(wanted.queue)) if left else ():
             _show_row(message, as_json, told)
             left -= 1
             if left == 0:
@@ -218,11 +219,11 @@ def show_stats(target: Target, as_json: bool) -> int:
     return PROBLEM if told else CLEAN
 
 
-def export_messages(target: Target, out: str | None, queue: str | None) -> int:
+def export_messages(target: Target, out: str | None, wanted: RabbitWanted) -> int:
     """JSON Lines."""
     told: list[Problem] = []
     with _folder(target, told) as folder, text_file(out) as write:
-        for message in folder.messages(queue):
+        for message in filter(wanted.takes, folder.messages(wanted.queue)):
             made = _json(message, told)
             if made is not None:
                 write(json_line(made))

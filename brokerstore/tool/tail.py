@@ -11,8 +11,9 @@ from commitlog.findings import Finding
 from commitlog.walk import LogFiles
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import Wanted, show_header, show_row, tell
+from .log_commands import show_header, show_row, tell
 from .target import Target
+from .wanted import Wanted
 
 
 def show_tail(target: Target, as_json: bool, wanted: Wanted, lines: int, follow: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokerstore.identify import FolderKind
+from commitlog.findings import Finding
 from commitlog.verify import LogReport, verify_log
 
 from .codes import CLEAN, PROBLEM
@@ -20,22 +21,29 @@ BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
 
 def verify_target(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
     """The whole store; the log alone where that is asked for, or where nothing that belongs to a store lies beside it."""
+    report = _check(target, quiet, log_only)
+    _show(report, as_json)
+    return CLEAN if report.is_ok else PROBLEM
+
+
+def find_problems(target: Target, quiet: bool) -> list[Finding]:
+    """What `verify` would name."""
+    return _check(target, quiet, log_only=False).problems
+
+
+def _check(target: Target, quiet: bool, log_only: bool) -> LogReport | StoreReport:
     files = target.files()
     total = sum(file.size_bytes for file in files.files)
     is_store = target.kind is FolderKind.ROCKETMQ and any(target.has(name) for name in BESIDE_THE_LOG)
-    report: LogReport | StoreReport
     if log_only or not is_store:
         with progress("verify", total, wanted=not quiet) as advance:
             size = target.settings.get("mapped_file_size_commit_log")
-            report = verify_log(target.log_folders, file_size_bytes=size, progress=advance)
-    else:
-        from messagestore.mending.verification import PASSES, verify_store
+            return verify_log(target.log_folders, file_size_bytes=size, progress=advance)
+    from messagestore.mending.verification import PASSES, verify_store
 
-        target.need_shape()
-        with progress("verify", PASSES * total, wanted=not quiet) as advance:
-            report = verify_store(target.path, target.config(), progress=advance)
-    _show(report, as_json)
-    return CLEAN if report.is_ok else PROBLEM
+    target.need_shape()
+    with progress("verify", PASSES * total, wanted=not quiet) as advance:
+        return verify_store(target.path, target.config(), progress=advance)
 
 
 def _show(report: LogReport | StoreReport, as_json: bool) -> None:

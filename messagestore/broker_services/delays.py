@@ -3,10 +3,11 @@
 Level L waits in queue L - 1, whose units hold the time a message is due; all of a level wait equally long, so a queue is
 delivered from its front.  `config/delayOffset.json` says how far each level came.
 
-What is promised: nothing is delivered before it is due, and nothing is left out.  Each message is delivered once, also
-across a kill of this process or of the machine: `delayOffset.json` is written only when what it counts as delivered is on the
-disk, and after an unclean stop `delay_resume.py` finds in the log what was delivered since.  A broker's own kill may repeat
-what it delivered since it last wrote the file; opened here after that, its deliveries are found in the same way.
+What is promised: nothing is delivered before it is due, and nothing is left out, but for what cannot be put at all.  Each
+message is delivered once, also across a kill of this process or of the machine: `delayOffset.json` is written only when what
+it counts as delivered is on the disk, and after an unclean stop `delay_resume.py` finds in the log what was delivered since.
+A broker's own kill may repeat what it delivered since it last wrote the file; opened here after that, its deliveries are found
+in the same way.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import Message, StoredMessage
+from commitlog import Message, PutStatus, StoredMessage
 from commitlog.java_numbers import is_java_number
+from commitlog.layout import QUEUES_MAX
 from consumequeue.ext import is_ext_address
-from storageio import InvalidMessage, StoreCorrupt
+from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
 from ..broker_config.delay_offsets import DelayOffsets
 from ..config import delay_times_ms
+from .admission import topic_problem
 from .delay_resume import delivered_since, write_delay_note
 from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
 from .putting import put_as_is, with_pairs
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 DELIVERED_AT_ONCE = 1000  # of one level before the others are looked at
+NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
 LOOK_S = 1.0  # the shortest delay there is: a message that comes now is met before it is due
 
 
@@ -60,7 +64,7 @@ def delivered(waiting: StoredMessage) -> Message | None:
     """The message as it goes to its own topic, its properties kept; None where they do not say which."""
     pairs = waiting.all_properties
     topic, queue = pairs.get(REAL_TOPIC), pairs.get(REAL_QUEUE, "")
-    if not topic or not is_java_number(queue, 32) or int(queue) < 0:
+    if topic is None or topic_problem(topic) or not is_java_number(queue, 32) or not 0 <= int(queue) < QUEUES_MAX:
         return None
     message = waiting.to_message()
     message.topic, message.queue_id = topic, int(queue)
@@ -120,13 +124,24 @@ class Delays:
                 return due
             waiting = self._engine.log.message_at(unit.physical_offset)
             message = delivered(waiting) if waiting is not None else None
-            if message is None:
-                LOG.error("level %d, offset %d: no message that could be delivered", level, place)
-            else:
-                put_as_is(self._engine, message, message.queue_id, waits=False)
+            reason = self._put(message) if message is not None else "no message with a topic and a queue of its own"
+            if reason:
+                LOG.error("level %d, offset %d is passed over: %s", level, place, reason)
             self._offsets.set(level, place + 1)
             self._is_dirty = True
         return now if self._offsets.get(level) < queue.max_offset else None
+
+    def _put(self, message: Message) -> str:
+        """Deliver one; why it can never be, or nothing.  Raises `PutRejected` for what may pass, such as a full disk."""
+        try:
+            put_as_is(self._engine, message, message.queue_id, waits=False)
+        except InvalidMessage as error:
+            return str(error)
+        except PutRejected as error:
+            if error.status not in NEVER:
+                raise
+            return str(error)
+        return ""
 
     def _due(self, level: int, code: int, physical_offset: int, now: int) -> int:
         """When a unit's message is due: at once where its time cannot be meant, as in the broker."""

@@ -115,12 +115,18 @@ class Transactions:
             open_ = self._load()
             result = self._put(half)
             open_[result.queue_offset] = (result.physical_offset, UNDECIDED)
+        self._wait(result)
         return Transaction(self, result, unique)
 
     def _put(self, message: Message) -> PutResult:
-        """To a topic of the broker's own, queue 0."""
+        """To a topic of the broker's own, queue 0.  The sync is waited for without the lock, so that many share one."""
         self._engine.admission.admit(message.topic)
-        return put_as_is(self._engine, message, 0)
+        return put_as_is(self._engine, message, 0, waits=False)
+
+    def _wait(self, result: PutResult) -> None:
+        """Until the flush mode's promise is kept of a record and all before it."""
+        if self._engine.config.is_sync_flush:
+            self._engine.flusher.wait(result.physical_offset + result.size_bytes)
 
     def commit(self, half_offset: int) -> PutResult:
         """Put a half message to its topic, then say so."""
@@ -131,15 +137,17 @@ class Transactions:
             message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
             message.prepared_transaction_offset = half.message.physical_offset
             self._engine.admission.admit(message.topic)
-            result = put_as_is(self._engine, message, half.queue_id)
-            self._decide(half_offset)
-            return result
+            result = put_as_is(self._engine, message, half.queue_id, waits=False)
+            op = self._decide(half_offset)
+        self._wait(op)
+        return result
 
     def rollback(self, half_offset: int) -> None:
         """Say that a half message is not wanted."""
         with self._guard:
             self._undecided(half_offset)
-            self._decide(half_offset)
+            op = self._decide(half_offset)
+        self._wait(op)
 
     def _undecided(self, half_offset: int) -> HalfMessage:
         physical, end = self._load().get(half_offset, (UNDECIDED, 0))
@@ -151,13 +159,14 @@ class Transactions:
             raise InvalidMessage(f"half message {half_offset} does not say where it belongs")
         return half
 
-    def _decide(self, half_offset: int) -> None:
+    def _decide(self, half_offset: int) -> PutResult:
         """Write the op record."""
         properties = {"TAGS": OP_TAG, WAIT: "true"}
         op = self._put(Message(OP_TOPIC, b"%d," % half_offset, properties=properties, queue_id=0))
         open_ = self._load()
         open_[half_offset] = (open_[half_offset][0], op.physical_offset + op.size_bytes)
         self._ops.append((op.queue_offset, half_offset))
+        return op
 
     # What nobody decided
 

@@ -35,7 +35,8 @@ def put_inner(world: Any, store: Any, count: int | str, topic: str = "B", sys_fl
 
 def units(store: Any) -> list[tuple[int, int]]:
     store.engine.settle()
-    return [(unit.base_offset, unit.batch_size) for unit in store.engine.side.batch.get("B", 0).units()]
+    queue = store.engine.side.batch.get("B", 0)
+    return [(unit.base_offset, unit.batch_size) for unit in queue.units()] if queue is not None else []
 
 
 def test_a_record_counts_for_as_many_as_it_holds(world: Any, tmp_path: Path) -> None:
@@ -79,13 +80,15 @@ def test_reading_gives_one_record_a_batch(world: Any, tmp_path: Path) -> None:
 def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
     """Over several queue files; after a kill what was not written is made again, also with the whole folder gone."""
     folder = tmp_path / "s"
-    total = 0
+    total, wanted = 0, []
     for part in range(3):
         with open_batch(world, folder) as store:
+            assert units(store) == wanted
             for count in range(1, 20):
                 assert put_inner(world, store, count).queue_offset == total
+                wanted.append((total, count))
                 total += count
-            wanted = units(store)
+            assert units(store) == wanted
             if is_killed:
                 folder = crash_copy(folder, tmp_path / f"killed-{part}")
                 if part:
@@ -151,6 +154,29 @@ def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> Non
             assert store.put(message).queue_offset == queue["maxOffset"]
             assert store.put(world.commitlog.Message(topic, b"ours", queue_id=queue_id)).queue_offset == queue["maxOffset"] + 4
             assert [message.body for message in list(store.read(topic, queue_id))[-2:]] == [b"ours", b"ours"]
+
+
+def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Path) -> None:
+    """Files that only speak of deleted records go; what is left is read as before, after a restart too."""
+    changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 2048}
+    with open_batch(world, tmp_path / "s", **changes) as store:
+        for _number in range(400):
+            put_inner(world, store, 3)
+            store.put(world.commitlog.Message("T", b"x" * 300, queue_id=0, tags="paid"))
+        store.engine.settle()
+        store.flush()
+        before = [len(list((tmp_path / "s" / part).rglob("0*0"))) for part in ("batchconsumequeue", "consumequeue_ext")]
+        store.delete_before(2 << 16)
+        after = [len(list((tmp_path / "s" / part).rglob("0*0"))) for part in ("batchconsumequeue", "consumequeue_ext")]
+        assert all(new < old for new, old in zip(after, before, strict=True))
+        wanted = [message.physical_offset for message in store.read("B", 0)]
+        assert wanted[0] >= 2 << 16
+        tagged = store.get("T", 0, store.min_offset("T", 0), tags={"paid"})
+        assert len(tagged.messages) > 0
+    with open_batch(world, tmp_path / "s", "r+", **changes) as store:
+        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+        assert put_inner(world, store, 3).queue_offset == 1200
+        assert len(store.get("T", 0, store.min_offset("T", 0), tags={"paid"}).messages) == len(tagged.messages)
 
 
 # Batches on the wire

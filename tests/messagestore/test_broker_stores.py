@@ -177,6 +177,28 @@ def test_a_brokers_folder_with_extended_units_goes_on_with_them(world: Any, fixt
             assert len(store.get("ExtTopic", 0, 130, tags={"paid"}).messages) > 0
 
 
+@pytest.mark.parametrize("lost", [1, 30, 2048])
+def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lost: int) -> None:
+    """A queue whose addresses lead nowhere is made anew, and its extended units with it."""
+    fixture = fixture_store("cqext", own=True)
+    with open_quiet(world, fixture.store, "r+") as store:
+        for number in range(50):
+            store.put(world.commitlog.Message("ExtTopic", b"%d" % number, queue_id=0, tags="paid"))
+        store.engine.settle()
+        copy = fixture.folder / "killed"
+        shutil.copytree(fixture.store, copy)
+    last = sorted((copy / "consumequeue_ext" / "ExtTopic" / "0").iterdir())[-1]
+    used = len(last.read_bytes().rstrip(b"\0"))
+    last.write_bytes(last.read_bytes()[: max(0, used - lost)].ljust(2048, b"\0"))
+    with open_quiet(world, copy, "r+") as store:
+        reader = store.engine.side.ext_reader("ExtTopic", 0)
+        units = [unit for _, unit in store.engine.queues.get("ExtTopic", 0).units()]
+        wanted = next(queue for queue in fixture.truth()["queues"] if (queue["topic"], queue["queueId"]) == ("ExtTopic", 0))
+        codes = [unit[2] for unit in wanted["cq"]] + [3433164] * 50
+        assert [reader.tags_code(unit.tags_code) for unit in units] == codes
+        assert len(store.get("ExtTopic", 0, 130, tags={"paid"}).messages) > 0
+
+
 @pytest.mark.parametrize("name", BROKERS)
 def test_consumers_stand_where_the_broker_says(world: Any, fixture_store: Any, name: str) -> None:
     """Offsets and lag of every group and queue, against the broker's own statistics."""

@@ -33,6 +33,7 @@ def deliver(store: Any) -> None:
 
 
 def came(store: Any) -> list[int]:
+    store.engine.settle()
     return sorted(int(message.body) for queue_id in store.queue_ids("T") for message in store.read("T", queue_id))
 
 
@@ -265,6 +266,46 @@ def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path)
     with open_idle(world, tmp_path / "s", clock) as store:
         deliver(store)
         assert came(store) == [0, 1]
+
+
+def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: Path) -> None:
+    """No topic, one that cannot be a folder, no queue, one that was never meant: said and passed over."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for topic, queue in (
+            (None, "0"),
+            ("a/b", "0"),
+            ("x" * 300, "0"),
+            ("T", "-1"),
+            ("T", "9999999"),
+            ("T", "many"),
+            ("T", None),
+        ):
+            pairs = {"DELAY": "1", "REAL_TOPIC": topic, "REAL_QID": queue}
+            properties = {name: value for name, value in pairs.items() if value is not None}
+            store.put(world.commitlog.Message(SCHEDULE, b"x", queue_id=0, properties=properties))
+        put_delayed(world, store, 7, 1)
+        clock.now_ms += 1000
+        deliver(store)
+        assert came(store) == [7]
+        assert store.engine.dispatcher.failure is None
+
+
+def test_a_full_disk_holds_deliveries_back_and_loses_none(world: Any, tmp_path: Path) -> None:
+    """While puts are refused nothing is delivered, nor counted as delivered."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for number in range(4):
+            put_delayed(world, store, number, 1)
+        clock.now_ms += 1000
+        flag = world.module("messagestore.running_flags").Flag.DISK_FULL
+        store.engine.settle()
+        store.engine.flags.set(flag, "the test says so")
+        store.engine.delays.deliver_due()
+        store.engine.flags.clear(flag)
+        assert came(store) == []
+        deliver(store)
+        assert came(store) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])

@@ -1,0 +1,195 @@
+"""What a page says of a RocketMQ store: gathered in one walk over its log, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from commitlog.findings import Finding
+from commitlog.walk import Blank, LogFiles, Piece
+
+RESERVED_MS = 72 * 3_600_000  # RocketMQ's fileReservedTime
+BUCKETS_MAX = 400  # of the picture over time
+WORDS_MAX = 50_000  # keys counted at once; beyond, those met once are forgotten
+SHOWN = 20  # rows of a table of the most frequent
+SIZE_STEPS = (128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+BUCKET_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 31_536_000_000)
+
+
+@dataclass
+class FileMap:
+    """One file, in bytes; what is left of its size was never used."""
+
+    name: str
+    size_bytes: int
+    live: int = 0
+    expired: int = 0  # live bytes of a file older than the time that RocketMQ keeps files
+    garbage: int = 0  # RabbitMQ: of records that nothing refers to
+    blank: int = 0  # RocketMQ: behind the last record that fitted
+    damaged: int = 0
+
+
+@dataclass
+class Facts:
+    """Everything that the page shows.  Names are a stranger's."""
+
+    kind: str
+    path: str
+    cards: list[tuple[str, str]] = field(default_factory=list)
+    files: list[FileMap] = field(default_factory=list)
+    times: list[tuple[int, int, int]] = field(default_factory=list)  # (from when in ms, messages, bytes)
+    bucket_ms: int = BUCKET_MS[0]
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    sizes: list[tuple[str, int]] = field(default_factory=list)  # (up to, messages)
+    keys: list[tuple[str, int]] = field(default_factory=list)  # the most frequent
+    lags: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Times:
+    """Messages and bytes by time, in buckets that grow until they are few."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.bucket_ms = BUCKET_MS[0]
+        self._rows: dict[int, list[int]] = {}
+
+    def add(self, timestamps_ms: Iterable[int], sizes: Iterable[int]) -> None:
+        """Of a batch."""
+        for timestamp_ms, size in zip(timestamps_ms, sizes, strict=True):
+            row = self._rows.setdefault(timestamp_ms // self.bucket_ms, [0, 0])
+            row[0] += 1
+            row[1] += size
+        while len(self._rows) > BUCKETS_MAX and self.bucket_ms != BUCKET_MS[-1]:
+            self._grow()
+        if len(self._rows) > 10 * BUCKETS_MAX:  # times without sense
+            self._rows = dict(sorted(self._rows.items(), key=lambda item: -item[1][0])[:BUCKETS_MAX])
+
+    def _grow(self) -> None:
+        """To the next size of bucket."""
+        before, self.bucket_ms = self.bucket_ms, BUCKET_MS[BUCKET_MS.index(self.bucket_ms) + 1]
+        rows: dict[int, list[int]] = {}
+        for number, (count, size) in self._rows.items():
+            row = rows.setdefault(number * before // self.bucket_ms, [0, 0])
+            row[0] += count
+            row[1] += size
+        self._rows = rows
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """In order of time; where nothing was stored there is none."""
+        return [(number * self.bucket_ms, row[0], row[1]) for number, row in sorted(self._rows.items())]
+
+
+class Words:
+    """The most frequent of any number of words; a word that is rare may be undercounted."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._counts: Counter[str] = Counter()
+
+    def add(self, words: Iterable[str]) -> None:
+        """Of a batch."""
+        self._counts.update(words)
+        if len(self._counts) > WORDS_MAX:
+            self._counts = Counter(dict(self._counts.most_common(WORDS_MAX // 2)))
+
+    def most(self) -> list[tuple[str, int]]:
+        """Those that came more than once first."""
+        return self._counts.most_common(SHOWN)
+
+
+def size_counts(sizes: Counter[int]) -> list[tuple[str, int]]:
+    """Of a counter of places in `SIZE_STEPS`."""
+    names = [
+        f"{step} B" if step < 1024 else f"{step >> 10} KiB" if step < 1 << 20 else f"{step >> 20} MiB" for step in SIZE_STEPS
+    ]
+    return [(f"up to {name}", sizes[place]) for place, name in enumerate(names)] + [("more", sizes[len(names)])]
+
+
+def size_place(size: int) -> int:
+    """Which of the steps a size falls under.
+
+    >>> size_place(128), size_place(129)
+    (0, 1)
+    """
+    return next((place for place, step in enumerate(SIZE_STEPS) if size <= step), len(SIZE_STEPS))
+
+
+def store_facts(files: LogFiles, path: str, kind: str, progress: Callable[[int], None] | None = None) -> Facts:
+    """Of the log alone; lag, problems and cards of other parts are added by who knows them."""
+    walk = _StoreWalk(files)
+    for step in files.walk():
+        walk.step(step)
+        if isinstance(step, Piece) and progress is not None:
+            progress(step.stop - step.start)
+    return walk.facts(path, kind)
+
+
+class _StoreWalk:
+    """Turns the steps of a walk into facts."""
+
+    def __init__(self, files: LogFiles) -> None:
+        self._maps = {file.path: FileMap(_base(file.path), file.size_bytes) for file in files.files}
+        self._ends = dict.fromkeys(self._maps, 0)  # behind what was seen of each file
+        self._last_ms: dict[str, int] = {}
+        self._times, self._keys = Times(), Words()
+        self._sizes: Counter[int] = Counter()
+        self._queues: dict[tuple[str, int], list[int]] = {}
+
+    def step(self, step: Piece | Blank | Finding) -> None:
+        """Good records, the blank end of a file, or something else, which is met as the gap that it leaves."""
+        if isinstance(step, Piece):
+            found = self._maps[step.file]
+            found.damaged += step.start - self._ends[step.file]
+            found.live += step.stop - step.start
+            self._ends[step.file] = step.stop
+            for rows in _columns(step):
+                self._count(step.file, rows)
+        elif isinstance(step, Blank):
+            found = self._maps[step.file]
+            found.damaged += step.offset - self._ends[step.file]
+            found.blank += step.size_bytes
+            self._ends[step.file] = step.offset + step.size_bytes
+
+    def _count(self, path: str, rows: dict[str, list[Any]]) -> None:
+        self._times.add(rows["store_timestamp_ms"], rows["size"])
+        self._keys.add(key for keys in rows["keys"] for key in keys or ())
+        self._sizes.update(size_place(size) for size in rows["size"])
+        self._last_ms[path] = max([self._last_ms.get(path, 0), *rows["store_timestamp_ms"]])
+        for topic, queue_id, size in zip(rows["topic"], rows["queue_id"], rows["size"], strict=True):
+            row = self._queues.setdefault((topic, queue_id), [0, 0])
+            row[0] += 1
+            row[1] += size
+
+    def facts(self, path: str, kind: str) -> Facts:
+        """When the walk is over."""
+        newest = max(self._last_ms.values(), default=0)
+        for name, found in self._maps.items():
+            if newest - self._last_ms.get(name, newest) > RESERVED_MS:
+                found.live, found.expired = 0, found.live
+        messages = sum(row[0] for row in self._queues.values())
+        cards = [("Messages", f"{messages:,}"), ("Topics", str(len({topic for topic, _ in self._queues}))),
+                 ("Queues", str(len(self._queues))), ("Log files", str(len(self._maps)))]  # fmt: skip
+        ordered = sorted(self._queues.items(), key=lambda item: -item[1][1])
+        queues = [{"queue": f"{topic}/{queue_id}", "messages": row[0], "bytes": row[1]} for (topic, queue_id), row in ordered]
+        return Facts(
+            kind, path, cards, list(self._maps.values()), self._times.rows(), self._times.bucket_ms, queues,
+            size_counts(self._sizes), self._keys.most(),
+        )  # fmt: skip
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _columns(piece: Piece) -> Iterator[dict[str, list[Any]]]:
+    """What is counted of each record."""
+    from commitlog.arrow_columns import record_batch
+    from commitlog.columns import stretches
+
+    wanted = ("topic", "queue_id", "size", "store_timestamp_ms", "keys")
+    for rows in stretches(piece.view, piece.base, piece.positions, piece.stop):
+        batch = record_batch(rows, wanted)
+        yield {name: batch.column(name).to_pylist() for name in wanted}

@@ -1,0 +1,62 @@
+"""What a page says of a RabbitMQ virtual host's folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rabbitstore import RabbitStore, VhostFolder
+from rabbitstore.check import verify
+
+from .facts import Facts, FileMap, Times, Words, size_counts, size_place
+
+
+def rabbit_facts(path: str, vhost: str | None = None) -> Facts:
+    """Queues, messages, and how much of each store file is garbage; every problem that `verify` names."""
+    with RabbitStore.open(path, "r", vhost=vhost) as store:
+        folder = store.folder()
+        try:
+            facts = _facts(folder, store.path)
+        finally:
+            folder.close()
+        facts.problems = [problem._asdict() for problem in verify(store.path).problems]
+    return facts
+
+
+def _facts(folder: VhostFolder, path: str) -> Facts:
+    times, keys, sizes = Times(), Words(), Counter[int]()
+    queues: dict[str, list[int]] = {queue.queue: [0, 0] for queue in folder.queues()}
+    live: dict[str, set[bytes]] = {name: set() for name in folder.stores}
+    for message in folder.messages():
+        row = queues.setdefault(message.queue, [0, 0])
+        row[0] += 1
+        row[1] += message.size
+        sizes[size_place(message.size)] += 1
+        keys.add(message.routing_keys)
+        if not message.embedded:
+            for name, store in folder.stores.items():
+                if message.msg_id in store.places:
+                    live[name].add(message.msg_id)
+    cards = [
+        ("Messages", f"{sum(row[0] for row in queues.values()):,}"), ("Queues", str(len(queues))),
+        ("Virtual host", folder.vhost), ("Stopped cleanly", "yes" if folder.is_clean else "no: running, or crashed"),
+    ]  # fmt: skip
+    ordered = sorted(queues.items(), key=lambda item: -item[1][1])
+    rows: list[dict[str, Any]] = [{"queue": name, "messages": row[0], "bytes": row[1]} for name, row in ordered]
+    files = [one for name in folder.stores for one in _file_maps(folder, name, live[name])]
+    return Facts(
+        "rabbitmq", path, cards, files, times.rows(), times.bucket_ms, rows, size_counts(sizes), keys.most()
+    )  # fmt: skip
+
+
+def _file_maps(folder: VhostFolder, name: str, live: set[bytes]) -> list[FileMap]:
+    """Of one message store: what entries refer to, and what nothing does."""
+    store = folder.stores[name]
+    maps = {number: FileMap(f"{name} {number}", store.size_of(number) or 0) for number in store.file_numbers()}
+    for msg_id in live:
+        number, record = store.places[msg_id]
+        if number in maps:
+            maps[number].live += record.total_size
+    for found in maps.values():
+        found.garbage = max(0, found.size_bytes - found.live)
+    return list(maps.values())

@@ -1,0 +1,89 @@
+"""`bench`: rates of this machine and this folder's disk, in a store that is removed afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from commitlog import Message
+from messagestore import FlushMode, MessageStore, StoreConfig
+from storebytes.builds import build_name
+
+from .codes import CLEAN
+from .output import emit, emit_json, progress, size_text, table
+
+PER_CALL = 1000
+SYNCED = 200
+TOPIC = "bench"
+
+
+def run_bench(folder: str, as_json: bool, quiet: bool, messages: int, body_size: int) -> int:
+    """One run of each; a first look, not a comparison: `make bench` measures against other stores."""
+    os.makedirs(folder, exist_ok=True)
+    work = tempfile.mkdtemp(prefix="brokerstore-bench-", dir=folder)
+    rows: list[dict[str, Any]] = []
+    try:
+        with progress("bench", 4 * messages, wanted=not quiet, is_bytes=False) as advance:
+            body = os.urandom(body_size)
+            with MessageStore.open(os.path.join(work, "asynchronous")) as store:
+                for name, job in _jobs(store, messages, body).items():
+                    rows.append(_timed(name, messages, body_size, job))
+                    advance(messages)
+            rows.append(_synced(os.path.join(work, "synchronous"), body))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    facts = {"build": build_name(), "body_size_bytes": body_size, "rows": rows}
+    if as_json:
+        emit_json(facts)
+    else:
+        emit(f"Bodies of {size_text(body_size)}; {build_name()} kernels")
+        table(("what", "messages a second", "bytes a second"), [
+            (row["what"], f"{row['messages_per_s']:,.0f}", size_text(int(row["bytes_per_s"]))) for row in rows
+        ])  # fmt: skip
+    return CLEAN
+
+
+def _jobs(store: MessageStore, messages: int, body: bytes) -> dict[str, Callable[[], object]]:
+    """In this order: what is read was put before."""
+
+    def put() -> None:
+        for _ in range(messages):
+            store.put(Message(TOPIC, body, queue_id=0))
+        store.max_offset(TOPIC, 0)
+
+    def put_many() -> None:
+        for start in range(0, messages, PER_CALL):
+            store.put_many([Message(TOPIC, body, queue_id=1) for _ in range(min(PER_CALL, messages - start))])
+
+    def read() -> None:
+        for _ in store.read(TOPIC, 0):
+            pass
+
+    def scan() -> None:
+        for _ in store.read_columns(TOPIC, 1):
+            pass
+
+    return {"put one by one": put, "put in lists of 1,000": put_many, "read decoded": read, "read as columns": scan}
+
+
+def _timed(what: str, count: int, body_size: int, job: Callable[[], object]) -> dict[str, Any]:
+    before = time.perf_counter()
+    job()
+    seconds = time.perf_counter() - before
+    return {"what": what, "messages_per_s": count / seconds, "bytes_per_s": count * body_size / seconds}
+
+
+def _synced(folder: str, body: bytes) -> dict[str, Any]:
+    """Every put waits for the disk."""
+    config = StoreConfig.small().but(flush_disk_type=FlushMode.SYNC)
+    with MessageStore.open(folder, config=config) as store:
+
+        def put() -> None:
+            for _ in range(SYNCED):
+                store.put(Message(TOPIC, body, queue_id=0))
+
+        return _timed("put one by one, on the disk", SYNCED, len(body), put)

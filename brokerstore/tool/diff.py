@@ -1,0 +1,128 @@
+"""`diff`: the messages of two folders of one kind, queue by queue and number by number."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from commitlog import StoredMessage
+from rabbitstore import RabbitStore
+from storageio import UnknownStore
+
+from .codes import CLEAN, PROBLEM
+from .output import emit, emit_json, say
+from .queue_commands import open_store
+from .target import Target
+
+CHECKSUM = "__CRC32#"  # says where and how a record was written, not what it holds
+Lane = tuple[Any, ...]
+
+
+class Difference(NamedTuple):
+    """One message, or one whole queue, that is not the same on both sides."""
+
+    queue: str
+    number: int | None  # queue offset or sequence number; None for a whole queue
+    kind: str  # only_in_first, only_in_second, differs
+    fields: list[str]
+
+
+class _Side:
+    """One folder: its queues, and the messages of each in order as (number, what counts)."""
+
+    def __init__(self, target: Target, stack: contextlib.ExitStack) -> None:
+        self._rabbit = self._store = None
+        if target.is_rabbit:
+            store = stack.enter_context(RabbitStore.open(target.path, "r", vhost=target.vhost))
+            self._rabbit = store.folder()
+            stack.callback(self._rabbit.close)
+            self.lanes: set[Lane] = {(queue.queue,) for queue in self._rabbit.queues()}
+        else:
+            self._store = stack.enter_context(open_store(target))
+            topics = self._store.topics()
+            self.lanes = {(topic, queue_id) for topic in topics for queue_id in self._store.queue_ids(topic)}
+
+    def messages(self, lane: Lane) -> Iterator[tuple[int, dict[str, Any]]]:
+        """In ascending order of their numbers."""
+        if self._rabbit is not None:
+            for message in self._rabbit.messages(*lane):
+                made = message.to_json()
+                yield message.seq_id, {name: made[name] for name in _RABBIT_FIELDS}
+            return
+        assert self._store is not None
+        for record in self._store.read(*lane):
+            yield record.queue_offset, _content(record)
+
+
+_RABBIT_FIELDS = ("persistent", "redelivered", "expiry_us", "exchange", "routing_keys", "properties", "body_base64")
+
+
+def _content(message: StoredMessage) -> dict[str, Any]:
+    """What two stores agree in when one is a copy of the other, wherever the records lie."""
+    properties = {name: value for name, value in message.all_properties.items() if name != CHECKSUM}
+    return {
+        "body": message.body, "properties": properties, "flag": message.flag, "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms, "born_host": message.born_host,
+        "reconsume_times": message.reconsume_times,
+    }  # fmt: skip
+
+
+def differences(first: Target, second: Target) -> Iterator[Difference]:
+    """Queue by queue, in order; constant memory.  Raises `UnknownStore` for folders of two kinds."""
+    if first.is_rabbit != second.is_rabbit:
+        raise UnknownStore(f"{first.path} is a {first.kind.value} folder, {second.path} a {second.kind.value} one")
+    with contextlib.ExitStack() as stack:
+        sides = _Side(first, stack), _Side(second, stack)
+        for lane in sorted(sides[0].lanes | sides[1].lanes):
+            name = "/".join(str(part) for part in lane)
+            present = [lane in side.lanes for side in sides]
+            if not all(present):
+                yield Difference(name, None, "only_in_first" if present[0] else "only_in_second", [])
+                continue
+            yield from _compare(name, sides[0].messages(lane), sides[1].messages(lane))
+
+
+def _compare(
+    name: str, first: Iterator[tuple[int, dict[str, Any]]], second: Iterator[tuple[int, dict[str, Any]]]
+) -> Iterator[Difference]:
+    """Two ascending rows of messages, merged."""
+    left, right = next(first, None), next(second, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left[0] < right[0]):
+            assert left is not None
+            yield Difference(name, left[0], "only_in_first", [])
+            left = next(first, None)
+        elif left is None or right[0] < left[0]:
+            yield Difference(name, right[0], "only_in_second", [])
+            right = next(second, None)
+        else:
+            fields = [field for field in left[1] if left[1][field] != right[1][field]]
+            if fields:
+                yield Difference(name, left[0], "differs", fields)
+            left, right = next(first, None), next(second, None)
+
+
+def show_differences(first: Target, second: Target, as_json: bool, limit: int) -> int:
+    """Exit code 1 when there are any; `limit` of them are shown."""
+    shown: list[Difference] = []
+    count = 0
+    for found in differences(first, second):
+        count += 1
+        if len(shown) < limit:
+            shown.append(found)
+            if not as_json:
+                emit(_text(found))
+    if as_json:
+        emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]})
+    elif count == 0:
+        emit("The same messages")
+    elif count > limit:
+        say(f"brokerstore: {count} differences; the first {limit} were shown, --limit N shows more")
+    return PROBLEM if count else CLEAN
+
+
+def _text(found: Difference) -> str:
+    what = {"only_in_first": "only in the first", "only_in_second": "only in the second"}.get(found.kind)
+    place = found.queue if found.number is None else f"{found.queue} {found.number}"
+    return f"{place}: {what or 'differs in ' + ', '.join(found.fields)}"

@@ -1,0 +1,90 @@
+"""`import` from JSON Lines and Parquet: the same messages, once each, and rows that are none are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import MessageStore
+from tests.brokerstore.tool import run
+
+FIELDS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "flag",
+    "born_timestamp_ms",
+    "born_host",
+    "reconsume_times",
+    "tags",
+    "keys",
+    "body_base64",
+)
+
+
+def told(store: Path, topic: str) -> list[dict[str, Any]]:
+    return [{name: one[name] for name in FIELDS} for one in run("dump", "--json", "--topic", topic, store).lines]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_what_was_exported_comes_back(fixture_store: Any, tmp_path: Path, form: str) -> None:
+    """Every field but those of the place, in the same queues and order."""
+    source, out = fixture_store("plain").store, tmp_path / f"rows.{form}"
+    assert run("export", "--to", form, "-o", out, "--topic", "SpreadTopic", source).code == 0
+    ran = run("import", "--json", out, "--to", tmp_path / "store", "--small")
+    assert (ran.code, ran.json["messages"], ran.json["skipped"]) == (0, 237, 0)
+    assert told(tmp_path / "store", "SpreadTopic") == told(source, "SpreadTopic")
+    assert run("verify", tmp_path / "store").code == 0
+
+
+def test_a_second_run_puts_only_what_is_missing(tmp_path: Path) -> None:
+    """An import that was killed goes on where it stood."""
+    rows = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"topic": "T", "body": f"{number}", "keys": [f"k{number}"]}) + "\n" for number in range(500)]
+    rows.write_text("".join(lines[:300]))
+    assert run("import", "--json", rows, "--to", tmp_path / "store", "--small").json["messages"] == 300
+    rows.write_text("".join(lines))
+    again = run("import", "--json", rows, "--to", tmp_path / "store").json
+    assert (again["messages"], again["skipped"]) == (200, 300)
+    with MessageStore.open(tmp_path / "store", "r") as store:
+        assert [message.body for message in store.read("T", 0)] == [b"%d" % number for number in range(500)]
+
+
+def test_a_queue_with_other_messages_is_refused(tmp_path: Path) -> None:
+    """They would have been mixed."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"topic": "T", "body": "a"}\n')
+    run("import", rows, "--to", tmp_path / "store", "--small")
+    rows.write_text('{"topic": "T", "body": "b"}\n{"topic": "T", "body": "c"}\n')
+    ran = run("import", rows, "--to", tmp_path / "store")
+    assert ran.code == 2
+    assert "T/0 holds another message" in ran.talk
+    with MessageStore.open(tmp_path / "store", "r") as store:
+        assert [message.body for message in store.read("T", 0)] == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[1]", "{}", '{"topic": "T"}', '{"topic": 1, "body": "x"}', '{"topic": "T", "body_base64": "*"}',
+     '{"topic": "T", "body": "x", "keys": 3}', '{"topic": "T", "body": "x", "queue_id": "q"}',
+     '{"topic": "T", "body": "x", "flag": 99999999999}', '{"topic": "T", "body": "x", "properties": [1]}'],
+)  # fmt: skip
+def test_a_row_that_is_no_message_is_named_by_its_number(tmp_path: Path, line: str) -> None:
+    """With the file, and what was expected."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"topic": "T", "body": "good"}\n' + line + "\n")
+    ran = run("import", rows, "--to", tmp_path / "store", "--small")
+    assert ran.code == 1
+    assert "rows.jsonl" in ran.talk
+    assert "2" in ran.talk.partition("rows.jsonl")[2]
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """Another ending, and Parquet that is not."""
+    (tmp_path / "a.txt").write_text("x")
+    assert run("import", tmp_path / "a.txt", "--to", tmp_path / "store").code == 3
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no")
+    assert run("import", tmp_path / "a.parquet", "--to", tmp_path / "store", "--small").code == 1

@@ -1,0 +1,83 @@
+"""The filters of dump, tail and export, against the real store's own account of its messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.brokerstore.test_golden import expected
+from tests.brokerstore.tool import run
+
+Takes = Callable[[dict[str, Any]], bool]
+MIDDLE_MS = 1_700_000_005_000  # between the first and the last of the fixture's messages
+CASES: dict[str, tuple[list[str], Takes]] = {
+    "topic": (["--topic", "HotTopic"], lambda one: one["topic"] == "HotTopic"),
+    "queue": (["--queue", "2"], lambda one: one["queue_id"] == 2),
+    "begin": (["--begin", str(MIDDLE_MS)], lambda one: one["store_timestamp_ms"] >= MIDDLE_MS),
+    "end": (["--end", "2023-11-14T22:13:25Z"], lambda one: one["store_timestamp_ms"] <= MIDDLE_MS),
+    "offsets": (["--from-offset", "3", "--to-offset", "5"], lambda one: 3 <= one["queue_offset"] <= 5),
+    "tag": (["--tag", "TagA"], lambda one: one["tags"] == "TagA"),
+    "key": (["--key", "hot-3"], lambda one: "hot-3" in one["keys"]),
+    "property": (["--property", "TAGS=TagA"], lambda one: one["properties"].get("TAGS") == "TagA"),
+    "all": (
+        ["--topic", "HotTopic", "--tag", "TagA", "--from-offset", "4", "--begin", str(MIDDLE_MS)],
+        lambda one: (
+            (one["topic"], one["tags"]) == ("HotTopic", "TagA")
+            and one["queue_offset"] >= 4
+            and one["store_timestamp_ms"] >= MIDDLE_MS
+        ),
+    ),
+}
+
+
+def truth(fixture: Any, takes: Takes) -> list[dict[str, Any]]:
+    return [made for message in fixture.truth()["messages"] if takes(made := expected(message))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dump_and_tail_show_the_messages_that_fit(fixture_store: Any, case: str) -> None:
+    """All of them, and no other."""
+    options, takes = CASES[case]
+    fixture = fixture_store("plain")
+    wanted = truth(fixture, takes)
+    assert 0 < len(wanted) < 1093
+    assert run("dump", "--json", *options, fixture.store).lines == wanted
+    assert run("tail", "--json", "-n", 5000, *options, fixture.store).lines == wanted
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("case", CASES)
+def test_export_writes_the_messages_that_fit(fixture_store: Any, tmp_path: Path, case: str, form: str) -> None:
+    """By rows and by columns alike."""
+    options, takes = CASES[case]
+    fixture = fixture_store("plain")
+    out = tmp_path / f"out.{form}"
+    assert run("export", "--to", form, "-o", out, *options, fixture.store).code == 0
+    if form == "jsonl":
+        found = [json.loads(line)["physical_offset"] for line in out.read_text().splitlines()]
+    else:
+        import pyarrow.parquet as pq
+
+        found = pq.read_table(out).column("physical_offset").to_pylist()
+    assert found == [one["physical_offset"] for one in truth(fixture, takes)]
+
+
+def test_a_rabbit_folder_by_queue_numbers_and_routing_key(fixture_store: Any) -> None:
+    """What its messages have no field for is wrong use, not ignored."""
+    folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    everything = run("dump", "--json", folder).lines
+    wanted = [one for one in everything if one["queue"] == everything[0]["queue"] and 2 <= one["seq_id"] <= 4]
+    found = run("dump", "--json", "--queue", everything[0]["queue"], "--from-offset", 2, "--to-offset", 4, folder)
+    assert found.lines == wanted
+    key = everything[-1]["routing_keys"][0]
+    assert run("dump", "--json", "--key", key, folder).lines == [one for one in everything if key in one["routing_keys"]]
+    assert run("dump", "--tag", "x", folder).code == 2
+
+
+def test_a_property_without_a_value_is_wrong_use(fixture_store: Any) -> None:
+    """It would have matched nothing in silence."""
+    assert run("dump", "--property", "TAGS", fixture_store("plain").store).code == 2

@@ -1,0 +1,156 @@
+"""`report`: what the page says, against the real store's account; and that a stranger's names stay text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerstore.report import store_facts
+from brokerstore.report.facts import BUCKETS_MAX, FileMap, Times, Words
+from brokerstore.report.pictures import FILES_SHOWN, grouped
+from commitlog import Message
+from commitlog.walk import LogFiles
+from messagestore import MessageStore, StoreConfig
+from storageio import REAL_DISK
+from tests.brokerstore.tool import run
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
+)
+EVIL = '</td><script>alert(1)</script><img src="x" onerror=alert(1)>\x1b[31m\u202e'
+
+
+def facts_of(folder: Path) -> Any:
+    return store_facts(LogFiles(REAL_DISK, [str(folder / "commitlog")]), str(folder), "rocketmq")
+
+
+@pytest.mark.parametrize("name", ["plain", "propcrc"])
+def test_figures_are_those_of_the_real_store(fixture_store: Any, name: str) -> None:
+    """Messages by queue, size and time; every byte of every file is accounted for."""
+    fixture = fixture_store(name)
+    truth, facts = fixture.truth()["messages"], facts_of(fixture.store)
+    wanted: dict[str, list[int]] = {}
+    for message in truth:
+        row = wanted.setdefault(f"{message['topic']}/{message['queueId']}", [0, 0])
+        row[0] += 1
+        row[1] += message["storeSize"]
+    assert {row["queue"]: [row["messages"], row["bytes"]] for row in facts.queues} == wanted
+    assert sum(row[1] for row in facts.times) == sum(count for _, count in facts.sizes) == len(truth)
+    assert sum(row[2] for row in facts.times) == sum(message["storeSize"] for message in truth)
+    assert sum(one.live + one.expired for one in facts.files) == sum(message["storeSize"] for message in truth)
+    assert sum(one.blank for one in facts.files) == sum(size for _, size in fixture.truth()["blankRecords"])
+    assert all(one.damaged == 0 for one in facts.files)
+
+
+def test_a_damaged_stretch_is_on_the_map_and_in_the_list(fixture_store: Any) -> None:
+    """As many bytes as were lost."""
+    store = fixture_store("plain", own=True).store
+    first = sorted((store / "commitlog").iterdir())[0]
+    data = bytearray(first.read_bytes())
+    victim = run("dump", "--json", "--limit", 5, store).lines[3]
+    data[victim["physical_offset"] + 8] ^= 0xFF
+    first.write_bytes(data)
+    assert facts_of(store).files[0].damaged == victim["size"]
+    ran = run("report", store)
+    assert ran.code == 1
+    assert "bad_body_crc" in ran.out
+
+
+def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
+    """No element, no attribute and no control character comes out of a key, a topic or a path."""
+    folder = tmp_path / "<b>store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        for _ in range(3):
+            store.put(Message("T", b"x", keys=[EVIL.replace(" ", "_")], queue_id=0))
+    ran = run("report", folder)
+    assert ran.code == 0
+
+    class Elements(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: set[str] = set()
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found.add(tag)
+            assert not any(name.startswith("on") for name, _ in attrs)
+
+    parser = Elements()
+    parser.feed(ran.out)
+    assert not parser.found & {"script", "img", "b", "iframe", "object", "embed", "link2"}
+    assert "alert(1)" in ran.out
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", ran.out)
+
+
+def test_the_page_fetches_nothing(fixture_store: Any) -> None:
+    """No address but its own names."""
+    page = run("report", fixture_store("plain").store).out
+    assert not re.search(r"(src|href)=\"(?!#|data:,)", page)
+    assert not re.search(r"url\((?!#)", page)
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_rabbit_folder_has_its_garbage_per_file(fixture_store: Any, tmp_path: Path) -> None:
+    """And a damaged one its problems."""
+    folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    ran = run("report", folder)
+    assert ran.code == 0
+    assert "msg_store_persistent" in ran.out
+    assert "garbage" in ran.out
+    shutil.copytree(folder, tmp_path / "vhost")
+    for path in (tmp_path / "vhost").rglob("0.rdq"):
+        path.write_bytes(path.read_bytes()[:-7])
+    assert run("report", tmp_path / "vhost").code == 1
+
+
+def test_a_file_stands_there_only_when_it_is_whole(fixture_store: Any, tmp_path: Path) -> None:
+    """With --out."""
+    out = tmp_path / "page.html"
+    assert run("report", "-o", out, fixture_store("plain").store).code == 0
+    assert out.read_text().endswith("</html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
+    """No picture, no division by nothing."""
+    with MessageStore.open(tmp_path / "store", config=SMALL):
+        pass
+    ran = run("report", tmp_path / "store")
+    assert ran.code == 0
+    assert "None was found" in ran.out
+
+
+def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
+    """A message a day for forty years."""
+    times = Times()
+    for day in range(0, 14_600, 100):
+        times.add([(day + one) * 86_400_000 for one in range(100)], [1] * 100)
+    assert len(times.rows()) <= BUCKETS_MAX
+    assert sum(row[1] for row in times.rows()) == 14_600
+
+
+def test_times_without_sense_take_no_memory() -> None:
+    """Bytes of a stranger: any 64-bit number."""
+    times = Times()
+    times.add([number << 40 for number in range(1 << 15)], [1] * (1 << 15))
+    assert len(times.rows()) <= 10 * BUCKETS_MAX
+
+
+def test_words_stay_bounded() -> None:
+    """A key of its own for each of many messages; one that comes often is still found."""
+    words = Words()
+    for start in range(0, 200_000, 10_000):
+        words.add([f"once-{start + number}" for number in range(10_000)] + ["often"] * 10)
+    assert words.most()[0] == ("often", 200)
+
+
+def test_many_files_are_drawn_in_groups() -> None:
+    """A thousand rows would be no picture."""
+    files = [FileMap(str(number), 10, live=number % 10) for number in range(1000)]
+    rows = grouped(files)
+    assert len(rows) <= FILES_SHOWN
+    assert sum(row.live for row in rows) == sum(file.live for file in files)

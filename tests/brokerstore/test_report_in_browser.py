@@ -1,0 +1,116 @@
+"""The page of `report` in a real headless Chromium: on a phone and a desk, light and dark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.brokerstore.tool import run
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium and its driver are not installed")
+FLAGS = [
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+PHONE, DESK = 390, 1280
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(service=Service(DRIVER), options=options)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=["broker-live", "rabbitmq-clean"])
+def page(request: pytest.FixtureRequest, fixture_store: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.getbasetemp() / f"{request.param}.html"
+    if out.exists():  # made once for all tests
+        return out
+    fixture = fixture_store(request.param)
+    folder = fixture.folder.parent / "vhost" if request.param.startswith("rabbit") else fixture.store
+    assert run("report", "-o", out, folder).code == 0
+    return out
+
+
+def show(browser: Any, page: Path, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get(page.as_uri())
+    if folder := os.environ.get("BROKERSTORE_SCREENSHOTS"):  # for eyes
+        browser.save_screenshot(os.path.join(folder, f"{page.stem}-{width}-{scheme}.png"))
+
+
+def requests(browser: Any) -> list[str]:
+    """Of everything that was fetched since the last look."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_nothing_is_fetched_nothing_complains_and_nothing_sticks_out(
+    browser: Any, page: Path, width: int, scheme: str
+) -> None:  # fmt: skip
+    """No request but the page's own, an empty console, no scrolling sideways."""
+    browser.get_log("performance")
+    show(browser, page, width, scheme)
+    assert [url for url in requests(browser) if not url.startswith(("data:", page.as_uri()))] == []
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_schemes(browser: Any, page: Path, scheme: str) -> None:
+    """Contrast of at least 4.5 between text, in pictures too, and the page."""
+    show(browser, page, DESK, scheme)
+    colours = browser.execute_script(
+        """const css = (element, name) => getComputedStyle(element)[name];
+        return {paper: css(document.body, 'backgroundColor'), text: css(document.body, 'color'),
+                soft: css(document.querySelector('header p'), 'color'),
+                drawn: css(document.querySelector('svg text'), 'fill')};"""
+    )
+    paper = luminance(colours.pop("paper"))
+    for name, colour in colours.items():
+        low, high = sorted((paper, luminance(colour)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, f"{name}: {colour}"
+
+
+def luminance(colour: str) -> float:
+    """Of rgb(r, g, b), as the web's accessibility guidelines define it."""
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_everything_has_a_name_for_a_screen_reader(browser: Any, page: Path) -> None:
+    """Pictures are images with a name, tables have headers, headings go down one by one, the language is said."""
+    show(browser, page, DESK, "light")
+    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node.get("ignored")]
+    pictures = [name for role, name in named if role in ("image", "img")]
+    assert len(pictures) == browser.execute_script("return document.querySelectorAll('svg').length") > 0
+    assert all(pictures)
+    assert all(name for role, name in named if role in ("heading", "region", "columnheader", "link", "button"))
+    levels = browser.execute_script("return [...document.querySelectorAll('h1,h2,h3')].map(one => +one.tagName[1])")
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert browser.execute_script("return document.documentElement.lang") == "en"

@@ -1,0 +1,40 @@
+"""docs/formats/broker-topics.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from messagestore.broker_services import names
+from messagestore.config import DELAY_LEVELS, StoreConfig
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "broker-topics.md").read_text()
+
+
+def rows(head: str) -> set[str]:
+    return set(
+        re.findall(r"^    (\S+)", PAGE.partition(f"    {head} ")[2].partition("\n")[2].partition("\n\n")[0], re.MULTILINE)
+    )
+
+
+def test_every_topic() -> None:
+    """By the names that the code has."""
+    prefixes = {names.RETRY_PREFIX + "group", names.DEAD_PREFIX + "group", names.LIGHT_PREFIX + "name"}
+    assert rows("topic") == {names.HALF_TOPIC, names.OP_TOPIC, names.GIVEN_UP_TOPIC, names.SCHEDULE_TOPIC} | prefixes
+
+
+def test_every_property() -> None:
+    """And no other."""
+    topics = {names.HALF_TOPIC, names.OP_TOPIC, names.GIVEN_UP_TOPIC, names.SCHEDULE_TOPIC, names.TRANSACTION_GROUP}
+    known = {value for value in vars(names).values() if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]{4,}", value)}
+    assert rows("property") == {name for name in known - topics if not name.startswith("messagestore")} - {"names"}
+
+
+def test_numbers() -> None:
+    """Levels, checks and the limit of light queues are the configuration's."""
+    text = " ".join(PAGE.split())
+    config = StoreConfig()
+    assert DELAY_LEVELS in text
+    assert f"After {config.transaction_check_max} checks" in text
+    assert f"limit of {config.max_lmq_consume_queue_num:,} queues" in text
+    assert names.TRANSACTION_GROUP in text
