@@ -342,7 +342,8 @@ class Recovery:
 
     def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
-        engine = Engine(self.root, self.config, self.disk, None, writable=True)
+        config = self.config.but(deliver_delayed=False)  # who mends a folder wants no message put
+        engine = Engine(self.root, config, self.disk, None, writable=True)
         plan.actions += [f"set back {line}" for line in engine.numbers_set_back if f"set back {line}" not in plan.actions]
         engine.close()
 

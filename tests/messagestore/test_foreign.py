@@ -10,6 +10,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from messagestore.engine import Engine
+from messagestore.mending import recover
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
 from storageio import StoreCorrupt, UnknownStore
@@ -92,6 +94,25 @@ def test_a_size_that_is_not_the_files_is_said(tmp_path: Path, change: dict[str, 
     assert {path: data for path, data in contents(folder).items() if not path.endswith("/lock")} == {
         path: data for path, data in before.items() if not path.endswith("/lock")
     }
+
+
+def test_recovery_delivers_no_delayed_message_that_is_long_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens the folder at its end, on a slow machine for long enough to deliver; a broker is to do that, not a repair."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL, clock=lambda: 1_700_000_000_000) as store:
+        store.put(Message("T", b"x", queue_id=0, properties={"DELAY": "1"}))
+    (folder / "abort").write_bytes(b"")
+    opened: list[StoreConfig] = []
+
+    def engine(root: str, config: StoreConfig, *arguments: Any, **named: Any) -> Engine:
+        opened.append(config)
+        return Engine(root, config, *arguments, **named)
+
+    monkeypatch.setattr(recover, "Engine", engine)
+    Recovery(str(folder), Choice.REFUSE, SMALL).apply()
+    assert [config.deliver_delayed for config in opened] == [False]
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert store.queue_ids("T") == []
 
 
 @pytest.mark.parametrize("count", [1, 2])

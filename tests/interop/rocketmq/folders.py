@@ -50,6 +50,17 @@ def write_mixed(store: MessageStore, numbers: range) -> None:
         ]
         if batch:
             store.put_batch("batches", start // 50 % 2, batch)
+        write_hidden(store, start)
+
+
+def write_hidden(store: MessageStore, number: int) -> None:
+    """What no consumer of the topic sees, or not yet: delayed messages and transactions, of every outcome."""
+    store.put(Message("later", b"later", queue_id=0, keys=[f"later-{number}"], tags="l", properties={"DELAY": "18"}))
+    for outcome in ("commit", "rollback", "undecided"):
+        half = Message("decided", b"%s %d" % (outcome.encode(), number), queue_id=1, keys=[f"{outcome}-{number}"], tags="d")
+        transaction = store.begin_transaction(half)
+        if outcome != "undecided":
+            transaction.commit() if outcome == "commit" else transaction.rollback()
 
 
 class Ticking:

@@ -40,7 +40,7 @@ CONFIG = StoreConfig(
     max_hash_slot_num=SLOTS,
     max_index_num=ITEMS,
 )
-TOPICS = [*(f"topic-{number}" for number in range(5)), LONG_TOPIC, "Тема-é", "batches", "here"]
+TOPICS = [*(f"topic-{number}" for number in range(5)), LONG_TOPIC, "Тема-é", "batches", "here", "decided"]
 FLOOD, FLOOD_QUEUES = 100_000, 4
 STREAMED, STREAM_QUEUES = 2_000, 3
 BOUNDARIES = (Boundary.LOWER, Boundary.UPPER)
@@ -97,6 +97,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     write_ours(station.folder, port)
     with MessageStore.open(station.folder, "r", CONFIG) as store:
         station.facts["queues"] = our_queues(store)
+        station.facts["due"] = len(list(store.read("SCHEDULE_TOPIC_XXXX", 17)))
         times, keys = questions(our_messages(station.folder, TOPICS), station.facts["queues"])
         station.facts |= {"ours": our_messages(station.folder, TOPICS), "times": times, "keys": keys}
         station.facts["our times"] = [[store.offset_by_time(*one, boundary) for boundary in BOUNDARIES] for one in times]
@@ -130,7 +131,7 @@ def sent(topic: str, number: int, **more: Any) -> dict[str, Any]:
 
 def add_to_it(broker: RealBroker, station: Station) -> None:
     """All that a producer can do; what was acknowledged."""
-    for topic in ("added", "delayed", "decided"):
+    for topic in ("added", "delayed", "agreed"):
         broker.ask("topic", topic=topic, queues=2)
     plain = [sent("added", number, queue_id=number % 2, tags="t", properties={"n": f"№{number}"}) for number in range(60)]
     plain += [sent("topic-1", number, queue_id=number % 3) for number in range(30)]
@@ -140,9 +141,10 @@ def add_to_it(broker: RealBroker, station: Station) -> None:
     delayed = [sent("delayed", number, queue_id=0, delay=1) for number in range(5)]
     broker.ask("send", messages=[*delayed, sent("delayed", 99, queue_id=1, delay=18)])
     decisions = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
-    broker.ask("send_transaction", messages=[sent("decided", number, decision=decisions[number % 3]) for number in range(9)])
+    broker.ask("send_transaction", messages=[sent("agreed", number, decision=decisions[number % 3]) for number in range(9)])
     until(lambda: len(broker.ask("read", topic="delayed")) >= 5, "delayed messages are delivered")
-    until(lambda: len(broker.ask("read", topic="decided")) >= 3, "transactions are committed")
+    until(lambda: len(broker.ask("read", topic="later")) >= station.facts["due"], "what was due in our store is delivered")
+    until(lambda: len(broker.ask("read", topic="agreed")) >= 3, "transactions are committed")
 
 
 def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None:
@@ -150,7 +152,8 @@ def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None
     assert len(served.facts["ours"]) > 300
     assert served.facts["received"] == served.facts["ours"]
     consumed = {(one["topic"], one["queue_id"], one["queue_offset"]) for one in served.facts["received"]}
-    assert len(consumed) == len(served.facts["ours"]) == sum(len(queue["consumed"]) for queue in served.facts["queues"])
+    in_queues = sum(len(queue["consumed"]) for queue in served.facts["queues"] if queue["topic"] in TOPICS)
+    assert len(consumed) == len(served.facts["ours"]) == in_queues
 
 
 def test_a_real_consumer_of_some_tags_receives_those(served: Station) -> None:
@@ -204,14 +207,15 @@ def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) 
 
 
 def test_what_a_real_broker_delayed_and_decided_is_there(served: Station) -> None:
-    """Delivered and committed once; rolled back and undecided not; what is pending waits in its level's queue."""
+    """Delivered and committed once, what waited in our store too; rolled back and undecided not; what is not due waits."""
     with MessageStore.open(served.folder, "r", CONFIG) as store:
         delivered = sorted(message.body for message in store.read("delayed", 0))
         assert delivered == [b"delayed %d" % number for number in range(5)]
-        decided = sorted(message.body for queue_id in store.queue_ids("decided") for message in store.read("decided", queue_id))
-        assert decided == [b"decided 0", b"decided 3", b"decided 6"]
-        assert [message.body for message in store.read("SCHEDULE_TOPIC_XXXX", 17)] == [b"delayed 99"]
-        assert store.engine.consumer_offsets().offsets_of("nowhere", "nobody") == {}
+        agreed = sorted(message.body for queue_id in store.queue_ids("agreed") for message in store.read("agreed", queue_id))
+        assert agreed == [b"agreed 0", b"agreed 3", b"agreed 6"]
+        *due, pending = [message.body for message in store.read("SCHEDULE_TOPIC_XXXX", 17)]
+        assert (set(due), len(due), pending) == ({b"later"}, served.facts["due"], b"delayed 99")
+        assert [message.body for message in store.read("later", 0)] == [b"later"] * served.facts["due"]
 
 
 def assert_sound(folder: Path) -> None:
@@ -233,7 +237,7 @@ def killed(served: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with MessageStore.open(station.folder, "r+", CONFIG) as store:
         for number in range(50):
             store.put(Message("here", b"again %d" % number, queue_id=0, keys=[f"again-{number}"]))
-    everything = [*TOPICS, "added", "delayed", "decided"]
+    everything = [*TOPICS, "added", "delayed", "agreed", "later"]
     station.facts["before"] = our_messages(station.folder, everything)
     with RealBroker(station.folder, root / "broker", **SIZES) as broker:
         station.facts["received"] = received(broker, everything)
@@ -298,6 +302,7 @@ def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_a
     folder = tmp_path / "store"
     shutil.copytree(killed.folder, folder)
     assert (folder / "abort").exists()
+    served_once = len([one for one in killed.facts["before"] if one["topic"] == "later"])
     WAYS[way](folder)
     with MessageStore.open(folder, "r", CONFIG) as store:
         for number, queue_id, queue_offset, message_id in killed.facts["acknowledged"]:
@@ -310,10 +315,11 @@ def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_a
         }
     assert flooded == set(killed.facts["followed"])
     if way != "rebuilt":  # still as the crash left it, but for queues and index
-        assert_sound(folder)
-    wanted = our_messages(folder, [*TOPICS, "added", "streamed"])
+        assert not verify_store(str(folder), CONFIG).problems
+    wanted = our_messages(folder, [*TOPICS, "added", "later", "streamed"])
+    assert len([one for one in wanted if one["topic"] == "later"]) == served_once
     with RealBroker(folder, tmp_path / "broker", **SIZES) as broker:
-        assert received(broker, [*TOPICS, "added", "streamed"]) == wanted
+        assert received(broker, [*TOPICS, "added", "later", "streamed"]) == wanted
         told = broker.ask("read", topic="flood", brief=True)
         assert {(at, queue, offset, int(base64.b64decode(body))) for queue, offset, at, body in told} == flooded
         assert len(told) == FLOOD

@@ -259,6 +259,42 @@ def test_the_same_puts_make_the_same_bytes(jvm: RealStores, tmp_path: Path) -> N
                 shutil.rmtree(tmp_path / f"{name}-{number}")
 
 
+LIGHT_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # one with a slash has numbers and no queue
+LIGHT_SEQUENCES = 10
+
+
+def test_the_same_puts_to_light_queues_make_the_same_queues(jvm: RealStores, tmp_path: Path) -> None:
+    """Random sequences with enableLmq: queues and index to the byte, and the same records but for the order of properties,
+    which the real store takes from a hash map where it adds the numbers.
+    """
+    reals = []
+    for number in range(LIGHT_SEQUENCES):
+        random_ = random.Random(number)
+        clock = [START_MS + number]
+        settings = SIZES | {"maxIndexNum": 60, "maxHashSlotNum": 20}
+        real = jvm.open(tmp_path / f"java-{number}", clock[0], **settings, enableLmq=True, enableMultiDispatch=True)
+        config = ours(enabled_append_prop_crc=False, max_index_num=60, max_hash_slot_num=20, enable_lmq=True)
+        with MessageStore.open(tmp_path / f"ours-{number}", config=config, clock=_held(clock)) as store:
+            for _ in range(random_.randrange(10, 60)):
+                clock[0] += random_.choice([0, 1, 700])
+                message, java = drawn(random_, ("10.0.0.1:1", "127.0.0.1:10911"), clock[0])
+                if random_.random() < 0.5:
+                    message.properties_raw, message.keys, message.tags = None, ["k1", "k2"], "T"
+                    names = ",".join(random_.sample(LIGHT_NAMES, random_.randrange(1, 4)))
+                    message.properties = {"n": "v", "INNER_MULTI_DISPATCH": names}
+                    raw = properties_text([("KEYS", "k1 k2"), ("TAGS", "T"), *message.properties.items()])
+                    java = for_java(message, raw, clock[0])
+                result = store.put(message, check=False)
+                assert [[result.status.name, result.physical_offset]] == [told[:2] for told in real.ask("put", messages=[java])]
+        reals.append(real)
+    jvm.close(reals)
+    for number in range(LIGHT_SEQUENCES):
+        folders = [tmp_path / f"{name}-{number}" for name in ("java", "ours")]
+        assert our_messages(folders[0]) == our_messages(folders[1]), number
+        java, mine = ({name: data for name, data in comparable(one).items() if "commitlog" not in name} for one in folders)
+        assert java == mine and any("%LMQ%Ж" in name for name in mine), number
+
+
 def _held(clock: list[int]) -> Callable[[], int]:
     return lambda: clock[0]
 
