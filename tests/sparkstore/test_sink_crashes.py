@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SINK = "query-1"
+TRIES = 3
 FIRST, SECOND = rows_of(20), rows_of(45, start=20)
 WANTED = [row["body"] for row in FIRST + SECOND]
 
@@ -340,9 +342,12 @@ def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, 
     """The query fails, and started again it goes on: each message once, in order."""
     wanted = source_store(tmp_path / "source", 120)
     more = {"killCommit": where, "once": str(tmp_path / "once")}
-    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", **more)
-    with pytest.raises(Exception, match=r"(?s).*"):
-        query.awaitTermination(120)
+    for _ in range(TRIES):  # a machine that is very busy fails a query for reasons of its own
+        with contextlib.suppress(Exception):
+            start_stream(killing, tmp_path / "source", tmp_path / "sink", **more).awaitTermination(120)
+        if (tmp_path / "once").exists():
+            break
+    assert (tmp_path / "once").exists(), "no commit was killed"
     batches = [message.all_properties["UNIQ_KEY"].split(":")[1] for message in logged(tmp_path / "sink")]
     written, all_of_it = batches.count("1"), batches.count("0")
     assert [written == 0, 0 < written < all_of_it * 0.8, written > all_of_it * 0.8][in_log], (written, all_of_it)
