@@ -30,7 +30,7 @@ from storageio import REAL_DISK, Disk, DiskFull, InvalidMessage, Mode, StoreCorr
 
 from .sink_columns import NO_QUEUE, ROWS, UNIQUE_KEY
 from .sink_options import SinkOptions
-from .staging import MANIFEST, Part, clear, clear_new, clear_stale, read_part, sink_folder
+from .staging import MANIFEST, Part, check_part, clear, clear_new, clear_stale, read_part, sink_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,15 +84,15 @@ def commit_batch(
     """
     root = options.path
     wanted = Manifest(batch_id, tuple(sorted(part for part in parts if part.rows)))
-    begun = read_manifest(disk, root, sink_id)
-    if begun is None and not wanted.parts:
+    if not wanted.parts and read_manifest(disk, root, sink_id) is None:
         clear(disk, root, sink_id)
         return Committed(0, 0)
     with MessageStore.open(root, "a", options.config, disk=disk) as store:
         commit = _Commit(store, disk, options, sink_id)
+        begun = read_manifest(disk, root, sink_id)  # now that nobody else can be in the middle of it
         done = Committed(0, 0)
         if begun is not None:
-            done = commit.finish(begun, find_present(store, sink_id, begun))
+            done = commit.go_on(begun, find_present(store, sink_id, begun))
         if begun is None or begun.batch_id != batch_id:
             present = NOTHING if is_new_id else find_present(store, sink_id, wanted)
             done = commit.begin(wanted, present)
@@ -143,10 +143,24 @@ class _Commit:
         if present.is_whole or not batch.parts:
             return Committed(0, present.next_ordinal)
         self._check_room(batch)
+        self._check_parts(batch, present)
         _write_manifest(self._disk, self._root, self._sink_id, batch)
-        return self.finish(batch, present)
+        return self._finish(batch, present)
 
-    def finish(self, batch: Manifest, present: Present) -> Committed:
+    def go_on(self, batch: Manifest, present: Present) -> Committed:
+        """A batch that was written down."""
+        self._check_parts(batch, present)
+        return self._finish(batch, present)
+
+    def _check_parts(self, batch: Manifest, present: Present) -> None:
+        """That what is still to be appended is as its tasks wrote it, all of it before the first message."""
+        end = 0
+        for part in batch.parts:
+            end += part.rows
+            if end > present.next_ordinal and not present.is_whole:
+                check_part(self._disk, self._root, self._sink_id, part)
+
+    def _finish(self, batch: Manifest, present: Present) -> Committed:
         """Append the rest, sync the log, and forget that it was begun."""
         appended = 0 if present.is_whole else self._append(batch, present.next_ordinal)
         self._store.flush()

@@ -148,14 +148,29 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         at = stop
 
 
-def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) -> Iterator[pa.RecordBatch]:
-    """Its pieces without the first `skip` rows.  Raises `StoreCorrupt` for a part that is not what its task wrote."""
-    import pyarrow as pa  # 150 ms
-
+def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
+    """Raise `StoreCorrupt` for a part that is not what its task wrote, `DiskError` for one that is gone."""
     path = os.path.join(sink_folder(root, sink_id), part.name)
     file = disk.open(path, Mode.READ)
     try:
-        _check(file, path, part)
+        size = file.size()
+        if size != part.size_bytes:
+            raise StoreCorrupt("staged part", file=path, offset=0, expected=f"{part.size_bytes} bytes", found=f"{size} bytes")
+        crc = 0
+        for at in range(0, size, CRC_PIECE):
+            crc = zlib.crc32(file.read(at, CRC_PIECE), crc)
+        if crc != part.crc:
+            raise StoreCorrupt("staged part", file=path, offset=0, expected=f"CRC {part.crc:08x}", found=f"{crc:08x}")
+    finally:
+        file.close()
+
+
+def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) -> Iterator[pa.RecordBatch]:
+    """The pieces of a part that was checked, without its first `skip` rows."""
+    import pyarrow as pa  # 150 ms
+
+    file = disk.open(os.path.join(sink_folder(root, sink_id), part.name), Mode.READ)
+    try:
         held = file.map(part.size_bytes, writable=False)
         try:
             for batch in pa.ipc.open_stream(pa.py_buffer(held.view)):
@@ -166,17 +181,6 @@ def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) ->
             held.close()
     finally:
         file.close()
-
-
-def _check(file: File, path: str, part: Part) -> None:
-    size = file.size()
-    if size != part.size_bytes:
-        raise StoreCorrupt("staged part", file=path, offset=0, expected=f"{part.size_bytes} bytes", found=f"{size} bytes")
-    crc = 0
-    for at in range(0, size, CRC_PIECE):
-        crc = zlib.crc32(file.read(at, CRC_PIECE), crc)
-    if crc != part.crc:
-        raise StoreCorrupt("staged part", file=path, offset=0, expected=f"CRC {part.crc:08x}", found=f"{crc:08x}")
 
 
 # Taking away

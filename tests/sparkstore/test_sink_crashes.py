@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SINK = "query-1"
+TRIES = 3
 FIRST, SECOND = rows_of(20), rows_of(45, start=20)
 WANTED = [row["body"] for row in FIRST + SECOND]
 
@@ -200,10 +202,10 @@ def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
 
 
 class _DiesInTheMiddle(CountingDisk):
-    """Fails when the second part is opened."""
+    """Fails when the second part is to be appended."""
 
     def before(self, operation: str, path: str) -> None:
-        if operation == "open" and "00001-" in path:
+        if operation == "map" and "00001-" in path:
             raise DiskError(operation, path, 5, "dies here")
 
 
@@ -244,7 +246,7 @@ def test_old_files_are_deleted_between_crash_and_return(tmp_path: Path, others_b
 
 class _DiesInTheLastPart(CountingDisk):
     def before(self, operation: str, path: str) -> None:
-        if operation == "open" and "00002-" in path:
+        if operation == "map" and "00002-" in path:
             raise DiskError(operation, path, 5, "dies here")
 
 
@@ -264,18 +266,19 @@ def test_a_new_batch_where_old_files_are_gone(tmp_path: Path) -> None:
 def test_a_staged_part_that_is_damaged_or_gone(begun: Path) -> None:
     """An error that names it, and nothing of the batch is written."""
     options = options_for(begun)
-    for damage in ("flip", "cut", "delete"):
+    for damage, number in (("flip", 0), ("flip", 2), ("cut", 1), ("delete", 2)):
         parts: list[Part] = stage_rows(options, SINK, SECOND)
-        path = begun / "brokerstore" / "sink" / SINK / parts[0].name
+        path = begun / "brokerstore" / "sink" / SINK / parts[number].name
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         if damage == "delete":
             path.unlink()
         else:
             path.write_bytes(data if damage == "flip" else data[:-8])
-        with pytest.raises(StoreError, match=parts[0].name):
+        with pytest.raises(StoreError, match=parts[number].name):
             commit_batch(options, SINK, 1, parts)
         assert len(bodies(begun)) == len(FIRST)
+        assert begun_commits(str(begun)) == {}
         shutil.rmtree(begun / "brokerstore" / "sink")
 
 
@@ -332,16 +335,19 @@ def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("where", "in_log"),
-    [("rename commit.json.new", 0), ("open 00001-", 1), ("delete commit.json", 2)],
+    [("rename commit.json.new", 0), ("map 00001-", 1), ("delete commit.json", 2)],
     ids=["before it began", "in the middle", "when it was done"],
 )
 def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
     """The query fails, and started again it goes on: each message once, in order."""
     wanted = source_store(tmp_path / "source", 120)
     more = {"killCommit": where, "once": str(tmp_path / "once")}
-    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", **more)
-    with pytest.raises(Exception, match=r"(?s).*"):
-        query.awaitTermination(120)
+    for _ in range(TRIES):  # a machine that is very busy fails a query for reasons of its own
+        with contextlib.suppress(Exception):
+            start_stream(killing, tmp_path / "source", tmp_path / "sink", **more).awaitTermination(120)
+        if (tmp_path / "once").exists():
+            break
+    assert (tmp_path / "once").exists(), "no commit was killed"
     batches = [message.all_properties["UNIQ_KEY"].split(":")[1] for message in logged(tmp_path / "sink")]
     written, all_of_it = batches.count("1"), batches.count("0")
     assert [written == 0, 0 < written < all_of_it * 0.8, written > all_of_it * 0.8][in_log], (written, all_of_it)

@@ -261,7 +261,7 @@ def test_an_abort_after_the_commit_began_keeps_what_it_needs(tmp_path: Path) -> 
 
     class Dies(WrappedDisk):
         def before(self, operation: str, path: str) -> None:
-            if operation == "open" and "00002-" in path:
+            if operation == "map" and "00002-" in path:
                 raise DiskFull(operation, path, 28, "no space")
 
     options, rows = options_for(tmp_path), rows_of(30)
