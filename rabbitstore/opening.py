@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 
 from . import layout
+from .content import is_message
+from .entry_cy import IndexEntry
 from .folder import VhostFolder, guess_segment_entries, is_vhost_folder
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text, read_segment_entries
 from .own_files import QueueOptions, delete_clean, read_options, write_options
@@ -148,13 +150,18 @@ def _load_parts(
             continue
         row = (terms or {}).get(folder.folder)
         part = LoadedPart(folder.queue, folder.priority, index, row.next_deliver_seq_id if row else None)
-        for entry in index.load(lambda entry: entry.persistent):
+        for entry in index.load(lambda entry: entry.persistent, is_whole):
             if entry.term is None and entry.persistent:
                 part.stored.append((entry.seq_id, entry.msg_id))
         if row is not None:
             index.next_seq_id = max(index.next_seq_id, row.next_seq_id)
         parts.append(part)
     return parts
+
+
+def is_whole(entry: IndexEntry) -> bool:
+    """Whether an embedded message was written to its end; nothing in the index says so of one that lies elsewhere."""
+    return entry.term is None or is_message(entry.term, entry.msg_id)
 
 
 def _open_persistent(
