@@ -31,6 +31,7 @@ class MappedFile:
         self.written = 0
         self.committed = 0
         self.flushed = 0
+        self.is_synced = True  # its size is on the disk: since the first sync of one that was made here
         self.inode = 0  # as a folder listed it; 0 for one made here
         self._file: File | None = None
         self._direct: File | None = None
@@ -44,6 +45,7 @@ class MappedFile:
         The folder is not synced here: `MappedFileQueue` does that.
         """
         made = cls(disk, path, start_offset, size_bytes, writable=True)
+        made.is_synced = False
         there = disk.stat(path)
         if there is not None and there.size_bytes > 0:
             raise StoreCorrupt("a file where the next one goes", file=path, offset=0, expected="none", found=there.size_bytes)
@@ -136,7 +138,7 @@ class MappedFile:
         """Sync what was committed at the call; the flushed position.  After an error the position stays where it was."""
         goal = self.committed
         if goal > self.flushed:
-            self._opened().sync()
+            self.sync()
             self.flushed = goal
         if self.flushed == self.size_bytes:
             self._close_file()
@@ -145,6 +147,7 @@ class MappedFile:
     def sync(self) -> None:
         """Size, allocation and every byte, whatever is believed of them."""
         self._opened().sync()
+        self.is_synced = True
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Past the map: how a pool buffer is committed, and how recovery zeroes."""

@@ -156,16 +156,20 @@ class MappedFileQueue:
             return file
 
     def _create(self, start_offset: int) -> MappedFile:
-        """A new file whose size and name are on the disk before it is used: no crash leaves an empty one before others."""
+        """A new file whose name is on the disk before it is used, as is the size of the file before it.
+
+        A crash may then leave the last file alone empty.
+        """
         folder = self.paths.folder_for(start_offset, self.file_size_bytes)
         self._disk.make_folder(folder)
         path = os.path.join(folder, file_name(start_offset))
         if path == self._making and self._disk.stat(path) is not None:
             self._disk.delete(path)  # an interrupt came between making it and taking it in
+        if self.files and not self.files[-1].is_synced:
+            self.files[-1].sync()
         self._making = path
         made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes)
         try:
-            made.sync()
             self._disk.sync_folder(folder)
         except BaseException:
             made.delete()

@@ -334,6 +334,8 @@ class UnitFolder:
             with self._files.borrow(self.path(start)) as file:
                 file.sync()
             self._sync_name()
+            if self._flushed >= start:
+                self._flushed = max(self._flushed, start + self.file_size_bytes)
 
     def _write(self, data: bytes | memoryview) -> None:
         """Append bytes that fit the last file."""

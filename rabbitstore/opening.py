@@ -14,6 +14,8 @@ from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 
 from . import layout
 from .clean_stop import delete_clean_stop
+from .content import is_message
+from .entry_cy import IndexEntry
 from .folder import VhostFolder, guess_segment_entries, is_vhost_folder
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text, read_segment_entries
 from .own_files import QueueOptions, read_options, write_options
@@ -136,7 +138,7 @@ def _load_parts(
             index.delete()
             continue
         part = LoadedPart(folder.queue, folder.priority, index)
-        for entry in index.load(lambda entry: entry.persistent):
+        for entry in index.load(lambda entry: entry.persistent, is_whole):
             part.persistent_count += 1
             part.persistent_bytes += entry.size
             if entry.term is None:
@@ -155,6 +157,11 @@ def _apply_terms(part: LoadedPart, row: RecoveryRow | None) -> None:
         return
     part.index.next_seq_id = row.next_seq_id
     part.next_deliver_seq_id = row.next_deliver_seq_id
+
+
+def is_whole(entry: IndexEntry) -> bool:
+    """Whether an embedded message was written to its end; nothing in the index says so of one that lies elsewhere."""
+    return entry.term is None or is_message(entry.term, entry.msg_id)
 
 
 def _open_persistent(

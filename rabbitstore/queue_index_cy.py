@@ -17,7 +17,6 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import Disk, DiskError, File, Mode, StoreReadOnly, replace_file
 
-from .content import is_message
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
 from .layout import (
@@ -51,6 +50,10 @@ _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
 _ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
 _WRITE_BYTES = 1024 * 1024  # of journal held back at most
+
+
+def _anything(_entry: IndexEntry) -> bool:
+    return True
 
 
 class _Segment:
@@ -315,24 +318,28 @@ class QueueIndex:
 
     # --- opening and closing
 
-    def load(self, keep: Callable[[IndexEntry], bool]) -> Iterator[IndexEntry]:
+    def load(
+        self, keep: Callable[[IndexEntry], bool], is_whole: Callable[[IndexEntry], bool] = _anything
+    ) -> Iterator[IndexEntry]:
         """Replay the journal, yielding every entry that is not acknowledged and that `keep` wants; others are acknowledged.
 
+        `is_whole` says whether an entry's message was written to its end: what a crash tore is dropped.
         The journal is in the segments afterwards, and torn tails are gone: a segment that is not whole is written anew.
         """
         path = f"{self.folder}/{JOURNAL_NAME}"
-        journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [], _is_whole)
+        journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [], is_whole)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, late in journal.items():
             by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
         self._entries = len(journal)
         for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *by_segment}):
-            yield from self._load_segment(number, by_segment.get(number, {}), keep)
+            yield from self._load_segment(number, by_segment.get(number, {}), keep, is_whole)
         self._finish_load(path)
 
     def _load_segment(
-        self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool]
-    ) -> Iterator[IndexEntry]:
+        self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool],
+        is_whole: Callable[[IndexEntry], bool],
+    ) -> Iterator[IndexEntry]:  # fmt: skip
         entries = self.settings.segment_entries
         first = number * entries
         path = f"{self.folder}/{number}.idx"
@@ -343,7 +350,7 @@ class QueueIndex:
         segment.has_file = data is not None
         segment.size_bytes = len(data or b"")
         is_cut = end < segment.size_bytes  # zeros of a write that only the size survived: nothing behind them is ever read
-        is_torn = _drop_torn(in_file, journal, first)
+        is_torn = _drop_torn(in_file, journal, first, is_whole)
         segment.must_replace = bool(problems) or is_cut or is_torn or not all(entry.delivered for entry in in_file.values())
         known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
         joined = join_journal(in_file, journal, first)
@@ -401,17 +408,14 @@ class QueueIndex:
         self.disk.sync_folder(self.folder.rpartition("/")[0] or ".")
 
 
-def _is_whole(entry: IndexEntry) -> bool:
-    """Whether an entry's message was written to its end; nothing says so of one that lies elsewhere."""
-    return entry.term is None or is_message(entry.term, entry.msg_id)
-
-
-def _drop_torn(in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int) -> bool:
+def _drop_torn(
+    in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, is_whole: Callable[[IndexEntry], bool]
+) -> bool:
     """Forget entries of a segment that a crash tore; whether there was one.
 
     A segment is synced before the journal is emptied, so that what was torn stands in the journal, and its copy counts.
     """
-    torn = [relative for relative, entry in in_file.items() if not _is_whole(entry)]
+    torn = [relative for relative, entry in in_file.items() if not is_whole(entry)]
     for relative, entry in in_file.items():
         late = journal.get(first + relative)
         if late is not None and late.publish is not None and not _is_same(late.publish, entry):

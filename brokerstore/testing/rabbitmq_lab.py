@@ -189,7 +189,8 @@ class RabbitRun:
         """All that waits goes; what is held stays."""
         if name in self.store.queue_names():
             queue = self.ledger.queues[name]
-            waiting = set(queue.published).difference(delivery.body for delivery in self.held)
+            held = {delivery.body for delivery in self.held if delivery.queue == name}
+            waiting = set(queue.published) - held
             if name in self.limbo:
                 queue.doubtful |= waiting
                 self.store.purge(name)

@@ -30,7 +30,7 @@ class FileNode:
     failed: the system takes them for clean, so that a later sync does not write them, and nobody knows what the disk has.
     """
 
-    __slots__ = ("durable", "inode", "live", "modified_ms", "pages", "seen", "sizes", "stuck")
+    __slots__ = ("durable", "inode", "is_cut", "live", "modified_ms", "pages", "seen", "sizes", "stuck")
 
     def __init__(self, inode: int, data: bytes, modified_ms: int) -> None:
         """All of `data` is durable."""
@@ -41,6 +41,7 @@ class FileNode:
         self.pages: dict[int, list[Version]] = {}
         self.stuck: dict[int, list[Version]] = {}
         self.sizes: list[Version] = []
+        self.is_cut = False  # since the last sync
         self.modified_ms = modified_ms
 
     @property
@@ -56,16 +57,24 @@ class FileNode:
             self.live.extend(bytes(size_bytes - len(self.live)))
 
     def look(self, number: int, now_ms: int) -> bool:
-        """Take note of what changed since the last look; whether anything did."""
+        """Take note of what changed since the last look; whether anything did.
+
+        A truncation alone leaves the bytes behind it as they are, should the size come back; zeros stand there once the file
+        grows again.
+        """
         if self.live == self.seen:
             return False
         live, seen = bytes(self.live), self.seen
         if len(live) != len(seen):
             self.sizes.append(Version(number, b"", len(live)))
-        for at in range(0, max(len(live), len(seen)), PAGE_SIZE):
-            page = live[at : at + PAGE_SIZE].ljust(PAGE_SIZE, b"\0")
-            if page != seen[at : at + PAGE_SIZE].ljust(PAGE_SIZE, b"\0"):
-                self.pages.setdefault(at, []).append(Version(number, page))
+        self.is_cut = self.is_cut or len(live) < len(seen)
+        stop = min(len(live), len(seen)) if len(live) < len(seen) else len(live)
+        for at in range(0, stop, PAGE_SIZE):
+            new, old = live[at : min(at + PAGE_SIZE, stop)], seen[at : min(at + PAGE_SIZE, stop)]
+            if self.is_cut and len(old) < len(new):
+                self.pages.setdefault(at, []).append(Version(number, old.ljust(PAGE_SIZE, b"\0")))
+            if new.ljust(PAGE_SIZE, b"\0") != old.ljust(PAGE_SIZE, b"\0"):
+                self.pages.setdefault(at, []).append(Version(number, new.ljust(PAGE_SIZE, b"\0")))
         self.seen = live
         self.modified_ms = now_ms
         return True
@@ -80,6 +89,7 @@ class FileNode:
         self.durable = bytes(durable)
         self.pages = {}
         self.sizes = []
+        self.is_cut = False
 
     def fail_sync(self) -> None:
         """The pages are clean now, and old, new or anything in between on the disk."""
@@ -120,7 +130,7 @@ class Change(NamedTuple):
 class FolderNode:
     """Names, each with what it stands for."""
 
-    __slots__ = ("durable", "inode", "live", "modified_ms")
+    __slots__ = ("durable", "inode", "is_cut", "live", "modified_ms")
 
     def __init__(self, inode: int, modified_ms: int) -> None:
         """Empty."""

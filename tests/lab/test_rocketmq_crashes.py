@@ -17,9 +17,8 @@ logging.getLogger("messagestore").setLevel(logging.CRITICAL)  # thousands of cut
 def test_what_was_flushed_survives_every_crash_of_a_random_program(world: Any, block: int, counted: Counted) -> None:
     """Puts of every kind, roll-over, flush, dispatch, checkpoint, retention, close, reopen, crash; images of every moment."""
     lab = world.module("brokerstore.testing.rocketmq_lab")
-    seeds = range(block * 3, block * 3 + (3 if world.build == "compiled" else 1))
-    for seed in seeds:
-        lab.random_run(seed, 22, report=counted.report(world.build, "RocketMQ-style"))
+    if world.build == "compiled" or block < 2:
+        lab.random_run(block, 22, report=counted.report(world.build, "RocketMQ-style"))
 
 
 def test_every_program_of_two_operations_survives_every_combination_of_lost_pages(world: Any, counted: Counted) -> None:
@@ -43,12 +42,12 @@ def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(worl
     ):  # fmt: skip
         run.do(operation)
     random = Random(11)
-    images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(2))]
+    images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(4))]
     report = counted.report(world.build, "crashes inside recovery")
-    for image in images[: 4 if world.build == "compiled" else 1]:
+    for image in images[: 6 if world.build == "compiled" else 2]:
         tried = deep.crash_inside(
-            image, run.disk.time_ms, lambda disk: run.recover(disk, run.ledger.flushed), random, depth=2, chances=0
+            image, run.disk.time_ms, lambda disk: run.recover(disk, run.ledger.flushed), random, depth=2, chances=2
         )
         report.images += tried
         report.again += tried
-        assert tried > 10
+    assert report.again > 30

@@ -1,0 +1,259 @@
+"""What the lab found, each with the story of what was lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from storageio import DiskError, Mode
+from storageio.testing import ForgettingDisk, Image
+
+for name in ("messagestore", "consumequeue", "brokerstore"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def lab(world: Any) -> Any:
+    return world.module("brokerstore.testing.rocketmq_lab")
+
+
+def crashed(run: Any, **changed: bytes | None) -> tuple[Image, int]:
+    """The files as they are live; some replaced, or gone where None.  Keys: parts of paths, `__` for `/`."""
+    image = run.disk.after_kill()
+    run.ledger.learn(run.store)
+    files = dict(image.files)
+    for part, data in changed.items():
+        (path,) = [path for path in files if path.endswith(part.replace("__", "/"))]
+        if data is None:
+            del files[path]
+        else:
+            files[path] = data
+    return image._replace(files=files), run.ledger.flushed
+
+
+def recover(run: Any, image: Image, flushed: int) -> int:
+    return run.recover(ForgettingDisk.of(image, run.disk.time_ms), flushed)
+
+
+def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
+    for operation in operations:
+        run.do(operation)
+
+
+def test_a_record_whose_checksum_sector_was_lost_is_not_taken_for_one_without_a_checksum(lab: Any) -> None:
+    """Its body was whole: it passed for an unprotected record, its tags and keys cut short.  One byte lost or hundreds."""
+    for size in range(200, 270):
+        run = lab.Run(tries=False)
+        put_all(run, ("put", "T", 0, 10, 0), ("flush",), ("put", "T", 0, size, 2))
+        image, flushed = crashed(run)
+        entry = run.ledger.entries[1]
+        path = f"{lab.ROOT}/commitlog/{0:020d}"
+        data = bytearray(image.files[path])
+        border = entry.end_offset - entry.end_offset % 512
+        if entry.physical_offset < border < entry.end_offset:
+            data[border : entry.end_offset] = bytes(entry.end_offset - border)
+            count = recover(run, image._replace(files=image.files | {path: bytes(data)}), flushed)
+            assert count == 1, f"{entry.end_offset - border} bytes lost"
+        lab.abandon(run.store)
+
+
+def test_log_files_are_not_left_empty_before_others(lab: Any) -> None:
+    """A new log file had its name synced and not its size: a crash left two of no bytes, and the store refused to open."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put", "T", 0, 4500, 0), ("prepare",))
+    image = run.disk.least()
+    sizes = [len(data) for path, data in image.files.items() if "/commitlog/" in path]
+    assert sizes == [lab.LOG_SIZE, 0]
+    assert recover(run, image, 0) == 1, "the sync of the size brought the record along"
+
+
+def test_a_queue_whose_first_file_was_lost_gets_its_units_back(lab: Any) -> None:
+    """Its second file survived: the queue began at unit 5, and the first five messages were not to be read any more."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put_batch", "T", 0, 7, 10), ("flush",), ("dispatch",))
+    first = f"{lab.ROOT}/consumequeue/T/0/{0:020d}"
+    assert len(run.disk.least().files[first]) == 100, "a full file is on the disk before the next one is made"
+    image, flushed = crashed(run, consumequeue__T__0__00000000000000000000=b"")
+    assert recover(run, image, flushed) == 7
+
+
+def test_units_of_a_queue_file_far_back_that_never_reached_the_disk_are_made_again(lab: Any) -> None:
+    """A real broker syncs a queue each minute: zeros five files before the end were never looked at, three are."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put_batch", "T", 0, 30, 10), ("flush",), ("dispatch",))
+    image, flushed = crashed(run, consumequeue__T__0__00000000000000000000=bytes(100))
+    assert recover(run, image, flushed) == 30
+
+
+def test_an_index_file_that_is_empty_before_others_is_not_taken_for_whole(lab: Any) -> None:
+    """Its pages were lost, the younger file's not: zeros are sound, a checkpoint of zeros vouched, and its keys were gone."""
+    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    put_all(run, ("put_many", "T", 9, 10), ("flush",), ("dispatch",))
+    names = sorted(path for path in run.disk.files() if "/index/" in path)
+    assert len(names) == 2
+    size = len(run.disk.files()[names[0]])
+    image, flushed = crashed(run, **{names[0].rpartition("/")[2]: bytes(size)})
+    assert recover(run, image, flushed) == 9
+
+
+def test_index_items_of_lost_records_go_from_every_file(lab: Any) -> None:
+    """The index was synced ahead of the log by more than a file: only its last file was cut, and led to other records."""
+    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    put_all(run, ("put_many", "T", 3, 10), ("flush",), ("put_many", "T", 12, 10), ("dispatch",), ("derive", True))
+    run.ledger.learn(run.store)
+    image, flushed = crashed(run)
+    path = f"{lab.ROOT}/commitlog/{0:020d}"
+    cut = run.ledger.entries[3].physical_offset
+    log = image.files[path][:cut].ljust(lab.LOG_SIZE, b"\0")
+    assert recover(run, image._replace(files=image.files | {path: log}), flushed) == 3
+
+
+def test_an_index_note_of_before_a_crash_does_not_vouch_for_what_was_put_after_it(lab: Any) -> None:
+    """The note outlived a recovery that dropped its file; the new file of that name was lost, and the store did not open."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put", "T", 0, 10, 1), ("dispatch",), ("flush",), ("derive", True))
+    disk = ForgettingDisk.of(run.disk.after_kill(), run.disk.time_ms)
+    store = lab.open_still(disk, run.config)
+    assert f"{lab.ROOT}/brokerstore/index.json" not in disk.least().files
+    lab.abandon(store)
+    run.recover(ForgettingDisk.of(disk.least(), disk.time_ms), run.ledger.flushed)
+
+
+def test_the_checkpoint_does_not_vouch_for_units_whose_sync_failed(lab: Any) -> None:
+    """The second sync succeeded, as it always does: the checkpoint moved on, and the queue's units were gone for good."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put", "T", 0, 10, 0), ("dispatch",), ("flush",), ("wait", 60_000), ("put", "T", 0, 10, 0), ("dispatch",))
+    put_all(run, ("flush",))
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "sync" and "/consumequeue/" in path:
+            raise DiskError(operation, path, 5, "no")
+
+    run.disk.refuse = refuse
+    run.do(("derive", True))
+    run.disk.refuse = None
+    before = run.disk.files()[f"{lab.ROOT}/checkpoint"]
+    run.do(("derive", True))
+    assert run.disk.files()[f"{lab.ROOT}/checkpoint"] == before
+    run.store.close()
+    assert f"{lab.ROOT}/abort" in run.disk.files(), "not a clean stop"
+    run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), run.ledger.flushed)
+
+
+def test_a_queue_whose_records_were_deleted_still_knows_its_next_offset(lab: Any) -> None:
+    """Retention deleted the log before the queue's units were on the disk: after a crash the queue began again at 0."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put", "T", 0, 3000, 0), ("put_many", "V", 3, 2000), ("put_many", "V", 3, 2000), ("dispatch",), ("flush",))
+    run.do(("retain", 1))
+    assert run.store.engine.log.min_offset > 0
+    run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), run.ledger.flushed)
+
+
+# RabbitMQ
+
+
+@pytest.fixture
+def index_of(world: Any) -> Any:
+    """A queue index on a disk."""
+    settings = world.module("rabbitstore.settings").IndexSettings(segment_entries=8)
+    return lambda disk: world.module("rabbitstore.queue_index_cy").QueueIndex(disk, "/q", settings)
+
+
+def entries_of(index: Any) -> list[int]:
+    found = [entry.seq_id for entry in index.load(lambda _entry: True)]
+    return found
+
+
+def test_entries_are_not_put_behind_the_zeros_that_a_crash_left_in_a_segment(index_of: Any) -> None:
+    """The segment's size survived and its bytes did not: what the journal still had was put behind the zeros, never read."""
+    disk = ForgettingDisk()
+    index = index_of(disk)
+    index.publish(0, b"i" * 16, 0, 5, True, None)
+    index.sync()
+    index.abandon()
+    image = disk.after_kill()
+    disk = ForgettingDisk.of(
+        image._replace(files=image.files | {"/q/0.idx": bytes(90)}, times_ms=image.times_ms | {"/q/0.idx": 0})
+    )
+    again = index_of(disk)
+    assert entries_of(again) == [0]
+    assert [entry.seq_id for entry in again.read(0, 8)] == [0]
+    again.abandon()
+    assert entries_of(index_of(disk)) == [0]
+
+
+def test_the_journals_copy_counts_where_a_segment_was_torn(index_of: Any, world: Any) -> None:
+    """A flush was cut short: the torn embedded message won over the whole one, and the journal was emptied."""
+    content, is_whole = world.module("rabbitstore.content"), world.module("rabbitstore.opening").is_whole
+    whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
+    disk = ForgettingDisk()
+    index = index_of(disk)
+    index.publish(0, b"i" * 16, 0, 600, True, whole)
+    index.sync()
+    journal = disk.files()["/q/journal.jif"]
+    index.flush()
+    segment = bytearray(disk.files()["/q/0.idx"])
+    segment[512:] = bytes(len(segment) - 512)
+    index.abandon()
+    image = disk.after_kill()
+    files = image.files | {"/q/0.idx": bytes(segment), "/q/journal.jif": journal}
+    again = index_of(ForgettingDisk.of(image._replace(files=files)))
+    assert [entry.term for entry in again.load(lambda _entry: True, is_whole)] == [whole]
+    assert [entry.term for entry in again.read(0, 8)] == [whole]
+
+
+def test_a_torn_embedded_message_at_the_journals_end_is_dropped(index_of: Any, world: Any) -> None:
+    """It was never confirmed; it was handed out as a message that nobody could decode."""
+    content, is_whole = world.module("rabbitstore.content"), world.module("rabbitstore.opening").is_whole
+    whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
+    disk = ForgettingDisk()
+    index = index_of(disk)
+    index.publish(0, b"i" * 16, 0, 600, True, whole)
+    index.sync()
+    index.abandon()
+    journal = disk.files()["/q/journal.jif"]
+    file = disk.open("/q/journal.jif", Mode.WRITE)
+    file.write(100, bytes(len(journal) - 100))
+    file.close()
+    assert list(index_of(disk).load(lambda _entry: True, is_whole)) == []
+
+
+def test_a_segment_that_is_written_anew_is_never_away(index_of: Any) -> None:
+    """It was renamed to .bak first: a crash between the renames left nothing under its name, and the entries were gone."""
+    disk = ForgettingDisk()
+    index = index_of(disk)
+    index.publish(0, b"i" * 16, 0, 5, True, None)
+    index.sync()
+    index.flush()
+    index.abandon()
+    image = disk.after_kill()
+    files = image.files | {"/q/0.idx": image.files["/q/0.idx"] + b"\1junk"}
+    disk = ForgettingDisk.of(image._replace(files=files))
+    seen = []
+    disk.watch = lambda _operation, _path: seen.extend((disk.after_kill(), disk.least()))
+    assert entries_of(index_of(disk)) == [0]
+    assert len(seen) > 6
+    for left in seen:
+        assert entries_of(index_of(ForgettingDisk.of(left))) == [0]
+
+
+def test_a_deleted_queue_does_not_come_back_without_its_name(world: Any) -> None:
+    """Its name file went first: a crash left messages in a folder that nobody could name, and opening made a queue of it."""
+    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    run = lab.RabbitRun(tries=False)
+    for operation in (("declare", "a", "default"), ("publish", ("a",), 10, True), ("sync",)):
+        run.do(operation)
+    left: list[Image] = []
+    run.disk.watch = lambda _operation, _path: left.extend((run.disk.after_kill(), run.disk.least()))
+    run.do(("delete", "a"))
+    run.disk.watch = None
+    assert len(left) > 6
+    for image in left:
+        store = run.open(ForgettingDisk.of(image))
+        assert set(store.queue_names()) <= {"a"}
+        store.abandon()
+    store = run.open(ForgettingDisk.of(run.disk.least()))
+    assert store.queue_names() == [], "gone for good when the call returned"
+    store.abandon()
