@@ -14,7 +14,7 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop wheel-check doctor clean
+.PHONY: help demo demo-small test test-plain lint format bench interop wheel-check doctor fuzz damage-night clean
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
+	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
 
 # The environments: made when pyproject.toml is newer.  The editable install compiles nothing; the kernels' rule does.
@@ -85,6 +86,14 @@ interop: $(VENV)/.kernels $(VENV)/.dev
 	@PYTHON=$(CURDIR)/$(RUN) sh tests/interop/rabbitmq/install.sh > $(VENV)/interop.log 2>&1 \
 		|| echo "RabbitMQ was not installed: $(VENV)/interop.log has the reason"
 	@BROKERSTORE_INTEROP=1 $(RUN) -m pytest tests/interop
+
+# Coverage finds the way (atheris, where it is installed): a share of a minute for each decoder.
+fuzz: $(VENV)/.kernels $(VENV)/.dev
+	@BROKERSTORE_PURE=1 $(RUN) -m fuzz.run guided --seconds 60
+
+# Kills, every bit of golden logs, planted bugs, fuzzers: hours; interrupted, it goes on where it stopped.
+damage-night: $(VENV)/.kernels $(VENV)/.dev
+	@nice -n 19 $(RUN) -m tests.faults.night
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py

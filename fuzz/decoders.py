@@ -125,7 +125,7 @@ def rabbit_properties(data: bytes) -> None:
 def rabbit_records(data: bytes) -> None:
     """Records are framed within the file."""
     scan = scan_records(data, "fuzz")
-    assert all(0 <= record.offset and record.offset + record.total_size <= len(data) for record in scan.records)
+    assert all(record.offset >= 0 and record.offset + record.total_size <= len(data) for record in scan.records)
     find_rabbit_record(data, data[:16].ljust(16, b"\0"), 0)
 
 

@@ -6,7 +6,6 @@ from storageio import Disk, Kind, Mode, StoreCorrupt
 
 from .names import numbered
 
-
 FILE_SIZE_MAX = 1 << 30  # of one that is read at once; RabbitMQ's longest have 16 MiB and a message
 SMALL_SIZE_MAX = 1 << 20  # of one that holds a name or a setting
 

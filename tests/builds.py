@@ -46,7 +46,9 @@ def _import_all() -> dict[str, ModuleType]:
 
     from storebytes.builds import kernel_modules
 
-    kit = [f"brokerstore.testing.{path.stem}" for path in (Path(__file__).parent.parent / "brokerstore/testing").glob("[a-z]*.py")]
+    kit = [
+        f"brokerstore.testing.{path.stem}" for path in (Path(__file__).parent.parent / "brokerstore/testing").glob("[a-z]*.py")
+    ]
     for name in [*PACKAGES, *kernel_modules(Path(__file__).parent.parent), "brokerstore.migrate", *kit]:
         module = importlib.import_module(name)
         for public in getattr(module, "__all__", ()):

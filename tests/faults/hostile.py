@@ -41,9 +41,7 @@ def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
 def _run(folder: str, command: str) -> Any:
     name, *options = command.split()
     before = [option for option in options if option.startswith("--")]
-    if name in ("query", "put"):
-        ran = run(name, folder, *options)
-    elif name == "rebuild":
+    if name in ("query", "put") or name == "rebuild":
         ran = run(name, folder, *options)
     else:
         ran = run(name, *options, folder) if before else run(name, folder)

@@ -1,4 +1,4 @@
-"""The fuzzers' share of every change: deterministic runs of every decoder and of whole folders, and a canary that must be found."""
+"""The fuzzers' share of every change: deterministic runs of decoders and of whole folders, and a canary that must be found."""
 
 from __future__ import annotations
 

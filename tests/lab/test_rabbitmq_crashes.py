@@ -34,9 +34,7 @@ def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(worl
     floor = run.ledger.floor()
     report = counted.report(world.build, "crashes inside recovery")
     for image in images[: 4 if world.build == "compiled" else 1]:
-        tried = deep.crash_inside(
-            image, run.disk.time_ms, lambda disk: run.recover(disk, floor), random, depth=2, chances=0
-        )
+        tried = deep.crash_inside(image, run.disk.time_ms, lambda disk: run.recover(disk, floor), random, depth=2, chances=0)
         report.images += tried
         report.again += tried
         assert tried > 10

@@ -23,11 +23,13 @@ def test_what_was_flushed_survives_every_crash_of_a_random_program(world: Any, b
 
 
 def test_every_program_of_two_operations_survives_every_combination_of_lost_pages(world: Any, counted: Counted) -> None:
-    """All subsets of pages, sizes and names, up to 2^10 of them, at every call and between; more than that by rule and chance."""
+    """All subsets of pages, sizes and names, up to 2^10 of them, at every call and between; beyond that by rule and chance."""
     lab = world.module("brokerstore.testing.rocketmq_lab")
     programs = list(lab.programs(lab.OPERATIONS, 2))
     assert len(programs) == 169
-    lab.small_scope(programs if world.build == "compiled" else programs[::7], report=counted.report(world.build, "two operations"))
+    lab.small_scope(
+        programs if world.build == "compiled" else programs[::7], report=counted.report(world.build, "two operations")
+    )
 
 
 @pytest.mark.parametrize("mode", ["ASYNC", "SYNC"])

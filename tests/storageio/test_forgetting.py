@@ -154,7 +154,7 @@ def test_every_combination_is_given_where_they_are_few() -> None:
     disk = ForgettingDisk()
     make(disk, "/a", bytes(10 * PAGE))
     disk.open("/a", Mode.WRITE).write(0, b"n" * 10 * PAGE)
-    images = {image.files["/a"][:: PAGE] for image in disk.images(Random(1), 0, limit=1 << 10)}
+    images = {image.files["/a"][::PAGE] for image in disk.images(Random(1), 0, limit=1 << 10)}
     assert len(images) == 1 << 10
 
 
