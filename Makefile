@@ -14,7 +14,7 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark bench-peers
+.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark bench-peers fuzz damage-night
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -27,6 +27,7 @@ help:
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make docs         the pages, as a site in build/site"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
+	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
 
 # The environments: made when pyproject.toml is newer.  The editable install compiles nothing; the kernels' rule does.
@@ -106,12 +107,21 @@ $(VENV)/.docs: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	@BROKERSTORE_PURE=1 $(RUN) -m mkdocs build --strict --quiet && echo "build/site/index.html"
+
 crash: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) scripts/lab.py --seconds 60
 
 HOURS ?= 8
 lab-night: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) scripts/lab.py --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/lab-report.md
+
+# Coverage finds the way (atheris, where it is installed): a share of a minute for each decoder.
+fuzz: $(VENV)/.kernels $(VENV)/.dev
+	@BROKERSTORE_PURE=1 $(RUN) -m fuzz.run guided --seconds 60
+
+# Kills, every bit of golden logs, planted bugs, fuzzers: hours; interrupted, it goes on where it stopped.
+damage-night: $(VENV)/.kernels $(VENV)/.dev
+	@nice -n 19 $(RUN) -m tests.faults.night
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py

@@ -285,8 +285,8 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
                 return BAD_RECORD_CRC
         elif _lost_trailer(source, at + size, properties_size) or _lost_sector(source, at, place + 1 + extra, at + size, base):
             return BAD_RECORD_CRC
-    elif checks & CHECK_RECORD and properties_size > 0 and source[at + size - 1] == 0:
-        return TORN_PROPERTIES  # as a page that never reached the disk leaves it: without this it would pass as unprotected
+        elif properties_size > 0 and source[at + size - 1] == 0:
+            return TORN_PROPERTIES  # the same of less than a sector
     return size
 
 

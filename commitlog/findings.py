@@ -130,6 +130,8 @@ def _body_crcs(place: Place) -> tuple[Value, Value]:
 def _record_crcs(place: Place) -> tuple[Value, Value]:
     end = place.at + place.integer(SIZE_AT)
     digits = bytes(place.view[end - 1 - CRC_DIGITS : end - 1])
+    if not digits.isdigit():
+        return "a checksum over the record", "one that never reached the disk"
     return int(digits[::-1]), checksum(bytes(place.view[place.at : end - CRC_SIZE])) & CRC_MASK
 
 

@@ -1,7 +1,7 @@
 """A process with several writers killed at any moment, again and again: what it was told is safe is there.
 
-What a put has acknowledged is counted in memory shared with the parent, so it outlives the child.  A kill takes nothing from the
-page cache: this finds errors of order between threads and in recovery, never a missing sync (crash images do that).
+What a put has acknowledged is counted in memory shared with the parent, so it outlives the child.  A kill takes nothing from
+the page cache: this finds errors of order between threads and in recovery, never a missing sync (crash images do that).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Folders from strangers: nothing in one may crash the process, hang it, take memory without bound, or make it write outside."""
+"""Folders from strangers: nothing in one may crash the process, hang it, take memory without bound, or write outside."""
 
 from __future__ import annotations
 
@@ -321,7 +321,8 @@ def test_absurd_json_of_our_own_in_a_rabbitmq_folder(vhost: Path) -> None:
     """What we keep beside RabbitMQ's files is a stranger's too: unusable, it says nothing."""
     own = vhost / "brokerstore"
     own.mkdir(exist_ok=True)
-    kinds = ["[" * 100_000, '{"files": {}, "queues": {"x": ["a", "b"]}}', '{"q.mixed": {"durable": 7, "mode": [], "max_priority": -1}}',
+    kinds = ["[" * 100_000, '{"files": {}, "queues": {"x": ["a", "b"]}}',
+             '{"q.mixed": {"durable": 7, "mode": [], "max_priority": -1}}',
              '{"q.mixed": {"max_priority": 1e400}}', '{"q.mixed": 5}', '{"../x": {"mode": "lazy"}}']  # fmt: skip
     for text in kinds:
         for name in ("clean.json", "queues.json"):

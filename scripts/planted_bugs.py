@@ -1,0 +1,141 @@
+"""Planted bugs: each is put into a copy of the source, and the tests named beside it must fail on the plain build.
+
+    python scripts/planted_bugs.py              all of them
+    python scripts/planted_bugs.py --quick      the four that run in every change
+    python scripts/planted_bugs.py --only NAME  one
+
+Ends with 1 when a bug was not caught, or when its text is not found (once) in the source any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT_OUT = shutil.ignore_patterns(
+    ".git",
+    ".venv*",
+    "build",
+    "*.so",
+    "*.c",
+    "__pycache__",
+    ".hypothesis",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    "interop",
+)
+TIMEOUT_S = 900
+
+
+class Bug(NamedTuple):
+    """`before`, once in `file`, becomes `after`; `tests` are pytest's arguments."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: str
+    is_quick: bool = False
+
+
+CHECK = "commitlog/_record_cy.py"
+FLIPS = "tests/faults/test_log_flips.py"
+CUTS = "tests/faults/test_store_damage.py -k border"
+STORE = "messagestore/recovery.py"
+RECOVER = "tests/messagestore/test_lifecycle.py tests/messagestore/test_recover.py tests/lab/test_rocketmq_crashes.py"
+LAB = "tests/lab/test_rocketmq_crashes.py"
+RABBIT_LAB = "tests/lab/test_rabbitmq_crashes.py -k survives"
+REPLACE = "tests/storageio/test_replace_and_test_disks.py"
+
+BUGS = [
+    Bug("body checksum skipped", CHECK, "if checks & CHECK_BODY and body_size > 0 and", "if False and body_size > 0 and", FLIPS, True),
+    Bug("record checksum skipped", CHECK, "if crc32(source, at, size - CRC_SIZE) != _trailer_value", "if 0 > _trailer_value", FLIPS),
+    Bug("place not checked", CHECK, "if checks & CHECK_PLACE and get_i64", "if False and get_i64", FLIPS),
+    Bug("torn properties believed", CHECK, "elif properties_size > 0 and source[at + size - 1] == 0:", "elif False:", CUTS, True),
+    Bug("body size not bounded", CHECK, "if body_size < 0 or body_size > room:", "if body_size < 0:", "tests/fuzz tests/commitlog/test_damage.py"),
+    Bug("magic not checked", CHECK, "if magic != MAGIC_V1 and magic != MAGIC_V2:", "if magic == 0:", FLIPS),
+    Bug("replaced file not synced", "storageio/replace.py", "        file.sync()\n", "        pass\n", REPLACE, True),
+    Bug("rename not synced", "storageio/replace.py", "    disk.sync_folder(folder)\n", "    pass\n", REPLACE),
+    Bug("backup taken by copy order", "storageio/replace.py", "        file.truncate(0)\n", "        pass\n", REPLACE),
+    Bug("abort file not durable", "messagestore/abort_file.py", "            file.sync()\n        finally:\n            file.close()\n        self._disk.sync_folder(self._folder)\n",
+        "            pass\n        finally:\n            file.close()\n", "tests/messagestore/test_abort_file.py", True),
+    Bug("abort file removed before the flush", "messagestore/engine.py", "            self.flusher.flush_now()\n            self.dispatcher.wait_for(self.log.written",
+        "            self.abort_file.remove()\n            self.flusher.flush_now()\n            self.dispatcher.wait_for(self.log.written", "tests/messagestore/test_lifecycle.py " + LAB),
+    Bug("crash tail not zeroed", STORE, "file.write(at, bytes(min(CUT_PIECE, end - at)))", "pass", RECOVER),
+    Bug("crash tail not kept", STORE, "                keep(disk, root, file.start_offset + start, file.view[start:end])\n", "                pass\n", RECOVER),
+    Bug("damage taken for a torn tail", STORE, "    _refuse_damage(log, stop, last_ms,", "    (lambda *_: None)(log, stop, last_ms,", RECOVER),
+    Bug("note of a clean stop believed unseen", STORE, "    if size <= 0:\n        return False\n", "", RECOVER),
+    Bug("older records come back", "commitlog/walk.py", "if message.store_timestamp_ms >= self._last_ms:", "if True:", "tests/faults/test_store_damage.py -k stale"),
+    Bug("units not compared", "messagestore/mending/agreement.py", "    if found == wanted:\n        return True\n", "    return True\n", "tests/faults/test_store_damage.py -k beside"),
+    Bug("checkpoint not synced", "messagestore/checkpoint.py", "                self._file.write(0, VALUES.pack(*values) + self._rest)\n                self._file.sync()\n",
+        "                self._file.write(0, VALUES.pack(*values) + self._rest)\n", "tests/messagestore/test_checkpoint.py"),
+    Bug("checkpoint claims too much", "messagestore/checkpoint.py", "if (time_ms := getattr(values, name)) > last_ms > 0", "if False and (time_ms := 0)", "tests/messagestore/test_checkpoint.py tests/messagestore/test_recover.py"),
+    Bug("no lock", "messagestore/engine.py", "            self._lock = disk.lock(self.places.lock)\n", "", "tests/messagestore/test_processes.py tests/messagestore/test_lifecycle.py"),
+    Bug("readable before it is durable", "messagestore/engine.py", "return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset",
+        "return self.log.committed_offset", "tests/messagestore/test_threads.py tests/messagestore/test_follower.py " + LAB),
+    Bug("new log file's name not synced", "commitlog/mapped_file_queue.py", "            self._disk.sync_folder(folder)\n", "", "tests/commitlog/test_mapped_files.py " + LAB),
+    Bug("RabbitMQ record without end mark believed", "rabbitstore/records.py", "        if data[at + total - 1] == RECORD_END_MARK:\n", "        if True:\n", "tests/rabbitstore/test_damage.py"),
+    Bug("RabbitMQ journal not synced", "rabbitstore/queue_index_cy.py", "                self._open_journal().sync()\n", "                pass\n", RABBIT_LAB),
+    Bug("RabbitMQ segment not synced", "rabbitstore/queue_index_cy.py", "            file.sync()\n", "            pass\n", RABBIT_LAB),
+    Bug("RabbitMQ messages not synced", "rabbitstore/shared_store_cy.py", "                        file.sync()\n", "                        pass\n", RABBIT_LAB),
+    Bug("index items behind the log's end kept", "indexfile/_index_cy.py", "        end: I64 = log_end\n", "        end: I64 = 1 << 62\n", "tests/indexfile"),
+    Bug("light queues not compared", "messagestore/mending/agreement.py", "                self._light(step)\n", "", "tests/faults/test_store_damage.py -k lmq"),
+    Bug("digits of any length read", "messagestore/light_queues.py", "0 < len(text) <= _DIGITS_MAX and ", "", "tests/faults/test_hostile_folders.py -k light"),
+    Bug("deep JSON in our own note", STORE, ", OverflowError, RecursionError)", ")", "tests/faults/test_hostile_folders.py -k json"),
+]  # fmt: skip
+
+
+def problem_of(bug: Bug) -> str | None:
+    """Why the bug cannot be planted."""
+    count = (ROOT / bug.file).read_text().count(bug.before)
+    return None if count == 1 else f"its text is {count} times in {bug.file}"
+
+
+def is_caught(bug: Bug) -> bool:
+    """Plant it in a copy and run its tests there."""
+    with tempfile.TemporaryDirectory() as above:
+        copy = Path(above) / "source"
+        shutil.copytree(ROOT, copy, ignore=KEPT_OUT)
+        path = copy / bug.file
+        path.write_text(path.read_text().replace(bug.before, bug.after))
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--benchmark-disable", *bug.tests.split()]
+        environment = os.environ | {"BROKERSTORE_PURE": "1", "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            made = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return True  # a bug that makes a loop endless is noticed
+        if made.returncode not in (0, 1):
+            print(made.stdout[-2000:].decode(errors="replace"))
+        return made.returncode == 1
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only")
+    parser.add_argument("--part", default="0/1", help="i/n: every n-th, from the i-th on")
+    asked = parser.parse_args()
+    start, step = (int(number) for number in asked.part.split("/"))
+    bugs = [bug for bug in BUGS if (not asked.quick or bug.is_quick) and asked.only in (None, bug.name)][start::step]
+    missed = 0
+    for bug in bugs:
+        began = time.monotonic()
+        reason = problem_of(bug) or (None if is_caught(bug) else "NOT CAUGHT")
+        missed += reason is not None
+        print(f"{'caught' if reason is None else reason:12} {bug.name} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{len(bugs) - missed} of {len(bugs)} planted bugs caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The long runs: kills, every bit of golden logs, fuzzers, planted bugs.  Resumable: what is done is in a file.
+
+    python -m tests.faults.night [--state FILE] [--kills 20000] [--decoders 100000000] [--folders 1000000] [--only PART]
+
+Interrupted, it goes on where it stopped.  Ends with the counts, as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fuzz.decoders import TARGETS
+from fuzz.run import decoder_runs, folder_runs
+from tests.faults.golden import fast_folder, unpacked
+from tests.faults.kill_loop import KillLoop
+from tests.faults.log_flips import golden_log, sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
+KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP = 10, 20_000, 160_000, 100
+
+
+class Night:
+    """What was done so far, written down after every step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, name: str, count: int) -> None:
+        """One step is done."""
+        self.done[name] = self.done.get(name, 0) + count
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps(self.done, indent=1))
+        fresh.replace(self.path)
+
+    def until(self, name: str, limit: int, step: Callable[[int], int]) -> None:
+        """Steps, each from where the last one stopped."""
+        while self.done.get(name, 0) < limit:
+            self.add(name, step(self.done.get(name, 0)))
+
+    def report(self) -> str:
+        """A table."""
+        return "\n".join(["| run | count |", "|---|---|", *(f"| {name} | {count:,} |" for name, count in self.done.items())])
+
+
+def kills(done: int) -> int:
+    """One store's share."""
+    with fast_folder() as folder:
+        loop = KillLoop(folder / "store", seed=done)
+        for _ in range(KILLS_A_STORE):
+            loop.cycle()
+        loop.check()
+        return loop.cycles
+
+
+def bits(name: str) -> Callable[[int], int]:
+    """Steps over every bit of a golden log, file after file."""
+
+    def step(done: int) -> int:
+        with fast_folder() as folder:
+            for file in golden_log(name, folder):
+                size = 8 * len(file.data)
+                if done < size:
+                    found: Counter[str] = sweep(file, range(done, min(done + BITS_A_STEP, size)))
+                    return found.total()
+                done -= size
+        raise AssertionError("more bits asked for than there are")
+
+    return step
+
+
+def bits_in(name: str) -> int:
+    """Of a golden log."""
+    with fast_folder() as folder:
+        return sum(8 * len(file.data) for file in golden_log(name, folder))
+
+
+def decoders(done: int) -> int:
+    """A new seed each time."""
+    return sum(decoder_runs(name, DECODER_STEP // len(TARGETS), 1000 + done) for name in TARGETS)
+
+
+def folders(done: int) -> int:
+    """Both engines in turn."""
+    name = ("batchcq", "lmq", "rabbitmq-clean")[done // FOLDER_STEP % 3]
+    with fast_folder() as folder:
+        return folder_runs(unpacked(name, folder), FOLDER_STEP, 1000 + done, is_rabbit=name.startswith("rabbitmq"))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--state", type=Path, default=ROOT / "build" / "damage-night.json")
+    parser.add_argument("--kills", type=int, default=20_000)
+    parser.add_argument("--decoders", type=int, default=100_000_000)
+    parser.add_argument("--folders", type=int, default=1_000_000)
+    parser.add_argument("--only", choices=("kills", "bits", "decoders", "folders", "planted"))
+    asked = parser.parse_args()
+    asked.state.parent.mkdir(exist_ok=True)
+    night = Night(asked.state)
+    if asked.only in (None, "kills"):
+        night.until("SIGKILL cycles", asked.kills, kills)
+    for name in GOLDEN_LOGS if asked.only in (None, "bits") else ():
+        night.until(f"bits of the log of {name}", bits_in(name), bits(name))
+    if asked.only in (None, "planted") and not night.done.get("planted bugs, all caught"):
+        subprocess.run([sys.executable, str(ROOT / "scripts" / "planted_bugs.py")], check=True)
+        night.add("planted bugs, all caught", 1)
+    if asked.only in (None, "decoders"):
+        night.until("decoder fuzz runs", asked.decoders, decoders)
+    if asked.only in (None, "folders"):
+        night.until("folder fuzz runs", asked.folders, folders)
+    print(night.report())
+
+
+if __name__ == "__main__":
+    main()

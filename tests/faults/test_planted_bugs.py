@@ -1,0 +1,37 @@
+"""Four planted bugs that these tests must catch; `scripts/planted_bugs.py` runs all of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def planted() -> Any:
+    spec = importlib.util.spec_from_file_location("planted_bugs", ROOT / "scripts" / "planted_bugs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["planted_bugs"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_bug_can_be_planted() -> None:
+    """At least 25, each with its text once in the source."""
+    module = planted()
+    assert len({bug.name for bug in module.BUGS}) >= 25
+    assert [module.problem_of(bug) for bug in module.BUGS] == [None] * len(module.BUGS)
+    assert sum(bug.is_quick for bug in module.BUGS) == 4
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_planted_bug_is_caught(number: int) -> None:
+    """The named tests fail on a copy of the source that has it."""
+    module = planted()
+    bug = [bug for bug in module.BUGS if bug.is_quick][number]
+    assert module.is_caught(bug), bug.name

@@ -1,0 +1,82 @@
+"""What these tests found, each with the story of what was lost or went wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitlog import CHECK_ALL
+from commitlog._record_cy import check
+from commitlog.offset_files import FILE_SIZE_MAX, OffsetFile, common_file_size
+from consumequeue.consume_queues import find_file_size
+from messagestore import MessageStore
+from messagestore.light_queues import light_places
+from messagestore.mending.recover import Recovery
+from messagestore.mending.verification import verify_store
+from storageio import REAL_DISK
+from tests.faults.golden import fast_folder, unpacked
+from tests.faults.store_damage import messages_of
+from tests.faults.test_hostile_folders import crafted
+
+
+def files(*sizes: int, step: int = 65536) -> list[OffsetFile]:
+    return [OffsetFile(number * step, f"{number * step:020d}", size, 0) for number, size in enumerate(sizes)]
+
+
+def test_of_two_sizes_the_one_that_the_names_say_is_the_files() -> None:
+    """Of two files with two sizes any was taken for the common one, so a cut last file made the whole one damage."""
+    assert common_file_size(files(65536, 1000)) == common_file_size(files(1000, 65536)) == 65536
+    assert common_file_size(files(1000, 1000, 65536)) == 65536
+    assert common_file_size(files(1 << 42)) is None and common_file_size(files(FILE_SIZE_MAX)) == FILE_SIZE_MAX
+
+
+def test_one_cut_queue_does_not_speak_for_all(tmp_path: Path) -> None:
+    """The first queue's file gave the size of all; cut to 7 bytes it made every queue unreadable."""
+    for topic, size in (("A", 7), ("B", 2000), ("C", 2000)):
+        folder = tmp_path / topic / "0"
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").write_bytes(bytes(size))
+    assert find_file_size(REAL_DISK, str(tmp_path)) == 2000
+
+
+def test_a_record_whose_last_page_is_lost_is_none() -> None:
+    """The checksum property went with the page, so the record passed as one that never had any, with zeros as properties."""
+    record = crafted(b"T", properties=b"KEYS\1" + b"k" * 200 + b"\2__CRC32#\x010000000000\2")
+    for lost in (1, 8, 100, 210):
+        torn = record[: len(record) - lost] + bytes(lost)
+        assert check(torn, 0, len(torn), 0, CHECK_ALL) < 0
+
+
+def test_numbers_of_a_light_queue_may_be_absurd() -> None:
+    """A number of 5,000 digits in a property ended a rebuild with Python's own ValueError."""
+    with fast_folder() as folder:
+        message = next(one for one in messages_of(unpacked("lmq", folder)) if light_places(one))
+    message = type("Fake", (), {"all_properties": dict(message.all_properties)})()
+    message.all_properties["INNER_MULTI_DISPATCH"] = "%LMQ%a,%LMQ%b,%LMQ%c"
+    message.all_properties["INNER_MULTI_QUEUE_OFFSET"] = "9" * 5000 + ",7,-1"
+    assert light_places(message) == [("%LMQ%b", 7)]
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, b"\xff" * 4096, b""], ids=["first time", "all", "empty"])
+def test_a_damaged_checkpoint_is_mended(data: bytes) -> None:
+    """`verify` named it, and `recover` found nothing to do, for ever."""
+    with fast_folder() as folder:
+        store = unpacked("lmq", folder)
+        path = store / "checkpoint"
+        path.write_bytes(data + path.read_bytes()[len(data) :] if data else b"")
+        assert "damaged_checkpoint" in {problem.kind for problem in verify_store(str(store)).problems}
+        Recovery(str(store)).apply()
+        assert verify_store(str(store)).problems == []
+
+
+def test_a_config_file_is_mended_from_its_backup() -> None:
+    """The backup was read, and the damaged file stayed."""
+    with fast_folder() as folder:
+        store = unpacked("broker-ext", folder)
+        path = store / "config" / "topics.json"
+        topics = MessageStore.open(store, "r").topics()
+        path.write_bytes(path.read_bytes().replace(b":", b";", 3))
+        Recovery(str(store)).apply()
+        assert "damaged_config" not in {problem.kind for problem in verify_store(str(store)).problems}
+        assert set(MessageStore.open(store, "r").topics()) <= set(topics)

@@ -1,0 +1,58 @@
+"""The fuzzers' share of every change: deterministic runs of decoders and of whole folders, and a canary that must be found."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fuzz import corpus
+from fuzz.decoders import TARGETS, run_one
+from fuzz.run import decoder_runs, folder_runs
+from storebytes.builds import build_name
+from tests.faults.golden import fast_folder, unpacked
+
+SCARCE = 1 if build_name() == "compiled" else 20  # the plain text takes part with fewer
+DECODER_RUNS = 200_000 // SCARCE
+FOLDER_RUNS = {"batchcq": 700, "lmq": 60, "rabbitmq-clean": 60}
+LARGE_QUEUES = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "434QJ29PS1F7KJO6A26YZF1Z8")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_decoder_answers_or_names_what_is_wrong(name: str) -> None:
+    """Seeds and mutations of them: an answer that holds together, or a named error."""
+    assert len(corpus.seeds(name)) > 1, "a corpus is kept"
+    assert decoder_runs(name, DECODER_RUNS // len(TARGETS), seed=1) > DECODER_RUNS // len(TARGETS)
+
+
+def test_the_canary_is_found() -> None:
+    """A planted error: a driver that cannot find it finds nothing."""
+    with pytest.raises(RuntimeError, match="the canary sings"):
+        decoder_runs("canary", 400_000, seed=1)
+
+
+@pytest.mark.parametrize("name", FOLDER_RUNS)
+def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
+    """One to three files changed in each run; every tenth run recovers, which a second recovery has nothing to add to."""
+    with fast_folder() as above:
+        golden = unpacked(name, above)
+        for queue in LARGE_QUEUES if name.startswith("rabbitmq") else ():
+            shutil.rmtree(golden / "queues" / queue)
+        folder_runs(golden, max(FOLDER_RUNS[name] // SCARCE, 10), 1, is_rabbit=name.startswith("rabbitmq"))
+
+
+def test_expiries_of_any_64_bits_are_read() -> None:
+    """Found by fuzzing: a flipped first bit of a message's expiry ended `verify` of a RabbitMQ folder with an OverflowError."""
+    publish = bytes(8) + b"i" * 16 + b"\xff" * 8 + bytes(4) + b"\0\0\0\2" + b"\x83j"
+    run_one(TARGETS["rabbit_journal"], publish)
+    from rabbitstore.journal import read_journal
+
+    found, end = read_journal(publish, "journal.jif", [])
+    assert end == len(publish) and found[0].publish is not None and found[0].publish.expiry_us == -1
+
+
+def test_finds_are_kept_beside_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What broke a decoder once is run again by everybody."""
+    monkeypatch.setattr(corpus, "FOLDER", tmp_path)
+    assert corpus.keep("x", b"find").read_bytes() == b"find" and corpus.seeds("x") == [b"find", b""]
