@@ -63,7 +63,7 @@ in_forked_child(_abandon_all)
 
 
 class MessageStore(PutPath):
-    """A folder of messages, as RocketMQ keeps it.  `put` is in `_put_cy`.
+    """A folder of messages, as RocketMQ keeps it.  `put` and `put_many` are in `_put_cy`.
 
     One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
@@ -152,20 +152,6 @@ class MessageStore(PutPath):
         self._engine.check_open()
         self._must_write()
         self._admit(topic, queues)
-
-    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages under one lock; `message_count` of the result says how many are in.
-
-        What is wrong with one of them is found before the first is written.
-        """
-        with _named_errors():
-            for topic in {message.topic for message in messages}:
-                refusal = self._refusal(topic)
-                if refusal is not None:
-                    return self._answer(refusal, check)
-            queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
-            result = self._appender.append_many(messages, queue_ids)
-        return self._finish(result, check)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages of one queue, all or none, in one file (RocketMQ's batch)."""
@@ -364,7 +350,7 @@ class MessageStore(PutPath):
         return self._reader.messages(queue, max(start, queue.min_offset), end)
 
     def read_raw(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[list[memoryview]]:
-        """As `read`, but each record's bytes as they lie in the log (format page, section 1), as read-only views, many at a time.
+        """As `read`, but each record's bytes as they lie in the log (format page, section 1), as views, many at a time.
 
         Places and lengths are checked, checksums are not.  A view keeps its file's map alive.
         """
