@@ -27,6 +27,8 @@ class PutPath:
     both.
     """
 
+    __slots__ = ("_admitted", "_appender", "_dispatcher", "_flags", "_is_locked", "_is_sync")
+
     def __init__(self, appender: Appender, flags: Any, is_sync: bool) -> None:
         """`_dispatcher` is set by whoever has one, before `flags` let anything through."""
         self._appender = appender

@@ -62,9 +62,10 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         wanted = "" if row["target"] is None else f">= {row['target']:.2g}"
+        name = row["name"] + (f" ({row['note']})" if row["note"] else "")
         verdict = {True: "yes", False: "**missed**", None: ""}[row["holds"]]
         lines.append(
-            f"| {row['name']} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
+            f"| {name} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
             f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} | {wanted} | {verdict} |"
         )
     return lines
