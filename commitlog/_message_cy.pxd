@@ -35,3 +35,4 @@ cdef class StoredMessage:
     cdef readonly I64 queue_offset, physical_offset, born_timestamp_ms, store_timestamp_ms, prepared_transaction_offset
     cdef I64 _born_high, _born_low, _store_high, _store_low
     cdef dict _properties
+    cdef dict _pairs(self)

@@ -302,6 +302,9 @@ class StoredMessage:
     @property
     def properties(self) -> dict[str, str]:
         """Every pair but the checksum's; the same dictionary every time, made on first use."""
+        return self._pairs()
+
+    def _pairs(self) -> dict[str, str]:
         if self._properties is None:
             self._properties = decode_properties(self.properties_raw, False)
         return self._properties
@@ -309,12 +312,12 @@ class StoredMessage:
     @property
     def tags(self) -> str | None:
         """The TAGS property."""
-        return self.properties.get("TAGS")
+        return self._pairs().get("TAGS")
 
     @property
     def keys(self) -> list[str]:
         """The words of the KEYS property."""
-        text: str | None = self.properties.get("KEYS")
+        text: str | None = self._pairs().get("KEYS")
         if text is None:
             return []
         if " " not in text:

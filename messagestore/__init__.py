@@ -1,8 +1,8 @@
 """The RocketMQ-style engine: the log, its queues and its index as one store.
 
 Files below the store's folder: `commitlog/`, `consumequeue/`, `index/`, `config/*.json`, `checkpoint`, `lock`, `abort` while a
-writer runs (and after it crashed), and `brokerstore/` for what RocketMQ does not know (cut bytes, notes of a clean stop);
-losing that folder loses no message.
+writer runs (and after it crashed), and `brokerstore/` for what RocketMQ does not know (cut bytes, notes of a clean stop, a
+pool's ring); losing that folder loses no message, but for the last milliseconds of a pooled store that was killed.
 
     with MessageStore.open("orders-store") as store:
         store.put(Message("orders", b"...", tags="paid", keys=["order-17"]))
@@ -16,8 +16,9 @@ What the words promise
 - *checkpoint*: claims only what is on the disk.  Order: record bytes, log sync, acknowledgement, queue sync, index sync,
   checkpoint, removal of `abort`.
 
-- *committed*: with a transient store pool, written to the files.  Only then is a record seen by anybody; what is not yet
-  committed dies with the process.  Without a pool what is written is committed.
+- *committed*: with a transient store pool, written to the files.  Only then is a record seen by anybody.  What a killed
+  process had not committed lies in `brokerstore/ring`, and the next opening for writing by this library brings it to the log;
+  a broker that opens the folder before does not know of it.  Without a pool what is written is committed.
 
 A store opened with "r" beside a writer, ours or a broker, sees what came since (`reader_view.py`); `follow` iterates over the
 log as it grows (`follower.py`), `consumer` over a topic for a group (`consumer.py`).  `retention.py` takes old files away.
@@ -26,7 +27,7 @@ log as it grows (`follower.py`), `consumer` over a topic for a group (`consumer.
 (transactions, delays, retries, light queues, replication, copies); `mending/` checks and repairs a folder that nobody has open.
 
 One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
-flusher, housekeeper; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.
+flusher, housekeeper, and with a pool a committer; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.
 """
 
 from __future__ import annotations

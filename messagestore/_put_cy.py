@@ -25,8 +25,11 @@ class PutPath:
     """What `put` needs at every call.  A store is one of these; what is unusual it decides itself.
 
     `_refusal(topic)` gives a result that says no, or None after it made a topic known; `_choose(message)` a queue;
-    `_answer(result, check)` raises for a result that says no, or gives it back; `_wait_flushed` is group commit.
+    `_answer(result, check)` raises for a result that says no, or gives it back; `_wait_flushed` is group commit, `_finish`
+    both.
     """
+
+    __slots__ = ("_admitted", "_appender", "_dispatcher", "_flags", "_is_locked", "_is_sync", "_routing")
 
     def __init__(self, appender: Appender, flags: Any, is_sync: bool) -> None:
         """`_dispatcher` and `_routing` are set by whoever has them, before `flags` let anything through."""
@@ -71,6 +74,39 @@ class PutPath:
         if self._is_sync:
             self._wait_flushed(result, message, check)  # type: ignore[attr-defined]
         return result
+
+    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
+        """Put messages under one lock; `message_count` of the result says how many are in.
+
+        What is wrong with one of them is found before the first is written.
+        """
+        try:
+            queue_ids: list[int] = []
+            topic: str | None = None
+            seen: set[str] = set()
+            is_special: Bool = False
+            for item in messages:
+                if type(item) is not Message:
+                    raise TypeError(f"a Message is wanted, not {type(item).__name__}")
+                message: Message = item
+                if message.topic is not topic:
+                    topic = message.topic
+                    if topic not in seen:
+                        seen.add(topic)
+                        refusal = self._refusal(topic)  # type: ignore[attr-defined]
+                        if refusal is not None:
+                            return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                if message.properties is not None and not SPECIAL.isdisjoint(message.properties):
+                    is_special = True
+                queue_ids.append(message.queue_id if message.queue_id >= 0 else self._choose(message))  # type: ignore[attr-defined]
+            result: PutResult
+            if is_special:
+                result = self._routing.append_each(messages, queue_ids)
+            else:
+                result = self._appender.append_many(messages, queue_ids)
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(str(error)) from error
+        return self._finish(result, check)  # type: ignore[attr-defined, no-any-return]
 
 
 def is_compiled() -> bool:

@@ -63,6 +63,7 @@ class StoreConfig:
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5  # RocketMQ's number of buffers; here the ring's size bounds the memory
     transient_store_ring_size: int = 64 * MIB  # RocketMQ has none
+    sync_flush_through_ring: bool = False  # RocketMQ has none: with synchronous flush too, past the page cache
     commit_interval_commit_log_ms: int = 5  # RocketMQ: 200
     commit_commit_log_least_pages: int = 4
     commit_commit_log_thorough_interval_ms: int = 200
@@ -122,6 +123,11 @@ class StoreConfig:
     def is_sync_flush(self) -> bool:
         """Whether a put waits for the disk."""
         return self.flush_disk_type is FlushMode.SYNC
+
+    @property
+    def uses_ring(self) -> bool:
+        """Whether appends go to a ring before the files."""
+        return self.uses_pool or (self.is_sync_flush and self.sync_flush_through_ring and self.broker_role is not Role.SLAVE)
 
     @property
     def uses_pool(self) -> bool:

@@ -213,7 +213,7 @@ class Engine:
             end = end_after_clean_stop(self.log, note)
         else:
             end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
-        if self.config.uses_pool:
+        if self.config.uses_ring:
             self.log.buffers = PooledFiles(self.log, self.disk, self.places.own, self.config.transient_store_ring_size)
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:

@@ -75,7 +75,7 @@ class FlushService:
         """Begin the timed flushes, and with a pool the timed commits: a commit must not wait for a sync."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
         self._thread.start()
-        if self._has_pool:
+        if self._has_pool and not self._config.is_sync_flush:  # else whoever waits for a sync commits
             self._committer = threading.Thread(target=self._run_commits, name="brokerstore-committer", daemon=True)
             self._committer.start()
 

@@ -36,7 +36,6 @@ from .broker_services.copying import Copied, CopyClock, check_topics, copy_topic
 from .broker_services.half_messages import HalfMessage
 from .broker_services.putting import refused
 from .broker_services.replication import append_data, read_log_bytes
-from .broker_services.routing import SPECIAL
 from .broker_services.transactions import Decide, Transaction
 from .broker_services.wire_batch import decode_wire_batch
 from .compression import decompress
@@ -70,7 +69,7 @@ in_forked_child(_abandon_all)
 
 
 class MessageStore(PutPath):
-    """A folder of messages, as RocketMQ keeps it.  `put` is in `_put_cy`.
+    """A folder of messages, as RocketMQ keeps it.  `put` and `put_many` are in `_put_cy`.
 
     One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
@@ -166,24 +165,6 @@ class MessageStore(PutPath):
         self._engine.admission.admit(topic, queues)
         if attributes:
             self._engine.admission.set_attributes(topic, attributes)
-
-    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages under one lock; `message_count` of the result says how many are in.
-
-        What is wrong with one of them is found before the first is written.
-        """
-        with _named_errors():
-            for topic in {message.topic for message in messages}:
-                refusal = self._refusal(topic)
-                if refusal is not None:
-                    return self._answer(refusal, check)
-            queue_ids = [message.queue_id if message.queue_id >= 0 else self._choose(message) for message in messages]
-            with_properties = [message.properties for message in messages if message.properties is not None]
-            if with_properties and not all(SPECIAL.isdisjoint(properties) for properties in with_properties):
-                result = self._routing.append_each(messages, queue_ids)
-            else:
-                result = self._appender.append_many(messages, queue_ids)
-        return self._finish(result, check)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages of one queue, all or none, in one file (RocketMQ's batch)."""
@@ -457,7 +438,7 @@ class MessageStore(PutPath):
         return self._reader.messages(queue, max(start, queue.min_offset), end)
 
     def read_raw(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[list[memoryview]]:
-        """As `read`, but each record's bytes as they lie in the log (format page, section 1), as read-only views, many at a time.
+        """As `read`, but each record's bytes as they lie in the log (format page, section 1), as views, many at a time.
 
         Places and lengths are checked, checksums are not.  A view keeps its file's map alive.
         """

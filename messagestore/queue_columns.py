@@ -80,6 +80,9 @@ def _batch(log: CommitLog, queue: ConsumeQueue, at: int, units: np.ndarray[Any, 
 
     physicals, sizes = units["physical"].astype(np.int64), units["size"].astype(np.int32)
     opened = _open(log, int(physicals[0]))
+    packed = np.ascontiguousarray(units).view(np.uint8)
+    if opened is not None and opened.reader.count_records(packed, UNIT_SIZE) == len(units):
+        return Batch(opened.view, opened.base, physicals - opened.base, sizes)
     rows = []
     for row, (physical, size) in enumerate(zip(physicals.tolist(), sizes.tolist(), strict=True)):
         is_here = opened is not None and _is_record(opened, physical, size)

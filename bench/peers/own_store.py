@@ -15,6 +15,7 @@ TAGS = ["TagA", "TagB", "TagC", "TagD"]
 QUEUES = 4
 MODES: dict[str, dict[str, Any]] = {
     "async": {}, "pool": {"transient_store_pool_enable": True}, "sync": {"flush_disk_type": FlushMode.SYNC},
+    "sync-ring": {"flush_disk_type": FlushMode.SYNC, "sync_flush_through_ring": True},
 }  # fmt: skip
 
 

@@ -16,16 +16,17 @@ SETUP = """## How each was set up
 
 - **RocketMQ's store 5.3.3** (`org.apache.rocketmq:rocketmq-store`, Java 17, heap of 3 GiB, G1), without a broker around it:
   plain defaults, 1 GiB files, asynchronous flush, dispatch and index on, four queues of one topic, keys and tags; `pool` is
-  `transientStorePoolEnable`, `sync` is `SYNC_FLUSH`. The JVM has put 600,000 messages before anything counts.
-- **ours**: the same sizes, and the checksum over the whole record on, which RocketMQ leaves off. The message is built inside the
-  loop on both sides, bodies, keys and tags are equal, every put's status is looked at.
+  `transientStorePoolEnable`, `sync` is
+  `SYNC_FLUSH`, where ours has `sync_flush_through_ring` on. The JVM has put 600,000 messages before anything counts.
+- **ours**: the same sizes, and the checksum over the whole record on, which RocketMQ leaves off. The message is built inside
+  the loop on both sides, bodies, keys and tags are equal, every put's status is looked at.
 - "until dispatched": the time ends when queues and index have caught up. "decoded": body, topic, tags, keys and the dictionary
   of properties of each message are read; ours checks both checksums on the way, the Java decoder none. "columns": body, topic,
   tags, keys, queue offset, physical offset and store time as Arrow batches, against the Java decoder's objects. "raw": a view a
   message, nothing in it touched.
 - **LMDB** (`sync=False`, writable map, `append=True`), **RocksDB** (`rocksdict`, raw mode, no compression, its log on),
-  **SQLite** (write-ahead log, `synchronous=OFF`), **persist-queue** (file queue) and a **plain file** (`struct`, `zlib.crc32`, one
-  `write` a call): one record is key and body. In the durable row each syncs every put.
+  **SQLite** (write-ahead log, `synchronous=OFF`), **persist-queue** (file queue) and a **plain file** (`struct`, `zlib.crc32`,
+  one `write` a call): one record is key and body. In the durable row each syncs every put.
 - growth: log files of 4 MiB, ours against ours; the target is a cost within 1.2 times that of a single file.
 - Before every timed stretch `sync` brings to the disk what the other side left dirty; who begins changes every round.
 """
@@ -47,9 +48,9 @@ What bounds a row, as far as it was measured:
   record itself is found and decoded in 0.8 us.
 """
 
-NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the rounds, the
-least and the greatest. Absolute figures say little: this machine was shared with other work while they were made, and its fresh
-pages have a fast and a slow state.
+NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the
+rounds, the least and the greatest. Absolute figures say little: this machine was shared with other work while they were made,
+and its fresh pages have a fast and a slow state.
 """
 
 
@@ -61,9 +62,10 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         wanted = "" if row["target"] is None else f">= {row['target']:.2g}"
+        name = row["name"] + (f" ({row['note']})" if row["note"] else "")
         verdict = {True: "yes", False: "**missed**", None: ""}[row["holds"]]
         lines.append(
-            f"| {row['name']} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
+            f"| {name} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
             f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} | {wanted} | {verdict} |"
         )
     return lines
@@ -114,9 +116,10 @@ def page(found: dict[str, Any]) -> str:
     )
     lines = [
         "# Performance", "",
-        f"Measured {machine['date']}: {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}.",
-        "Made by `make bench-peers` and `python -m bench.peers.page`: change those, not this page. What was found while tuning is in",
-        "[performance-notes.md](performance-notes.md).", "", NOISE,
+        f"Measured {machine['date']}: {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']},",
+        f"Python {machine['python']}.",
+        "Made by `make bench-peers` and `python -m bench.peers.page`: change those, not this page. What was found while",
+        "tuning is in [performance-notes.md](performance-notes.md).", "", NOISE,
         "## Against RocketMQ's store", "", "![ratios to RocketMQ's store](performance-rocketmq.svg)", "", *table(java), "",
         "## Against embedded stores, and against growth", "", "![ratios to embedded stores](performance-embedded.svg)", "",
         *table(others), "", WHY.format(missed=named or "No row is missed."), SETUP,
@@ -132,10 +135,8 @@ def main() -> None:
     arguments = parser.parse_args()
     found = json.loads(arguments.json.read_text())
     (arguments.docs / "performance.md").write_text(page(found))
-    for name, title, is_java in (
-        ("rocketmq", "ours against RocketMQ's store", True),
-        ("embedded", "ours against embedded stores", False),
-    ):
+    plots = (("rocketmq", "ours against RocketMQ's store", True), ("embedded", "ours against embedded stores", False))
+    for name, title, is_java in plots:
         rows = [row for row in found["rows"] if (row["peer"] == "rocketmq") is is_java]
         if rows:
             plot(rows, arguments.docs / f"performance-{name}.svg", title)

@@ -41,7 +41,7 @@ class Bench:
     def pair(self, mode: str) -> tuple[OwnStore, Any]:
         """Both open and warm: the JVM has compiled what will run."""
         paths = self.folder / f"ours-{mode}", self.folder / f"java-{mode}"
-        ours, java = OwnStore(paths[0], mode), self.jvm.open(paths[1], mode)
+        ours, java = OwnStore(paths[0], "sync-ring" if mode == "sync" else mode), self.jvm.open(paths[1], mode)
         warm = self.count(2000 if mode == "sync" else WARM)
         for _ in range(2):
             java.put("Warm", warm, 128)
@@ -91,7 +91,8 @@ def batch_rows(bench: Bench) -> Iterator[Row]:
             lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["seconds"],  # type: ignore[misc]
             lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["seconds"])  # type: ignore[misc]  # fmt: skip
     yield from bench.row("append_columns against one put a call, 100 B, until dispatched", 8,
-        lambda: n / ours.append_columns("C", n, 100, 10_000)["seconds"], lambda: n / java.put("C", n, 100)["seconds"])  # fmt: skip
+        lambda: n / ours.append_columns("C", n, 100, 10_000)["seconds"],
+        lambda: n / java.put("C", n, 100)["seconds"])  # fmt: skip
     bench.done(ours, java)
 
 
@@ -111,7 +112,8 @@ def sync_rows(bench: Bench) -> Iterator[Row]:
     ours, java = bench.pair("sync")
     one, many = max(400, round(4000 * bench.scale)), bench.count(32_000)
     yield from bench.row("synchronous flush, 1 thread, 1 KiB", 1,
-        lambda: one / ours.put("S", one, 1024)["put_seconds"], lambda: one / java.put("S", one, 1024)["put_seconds"])  # fmt: skip
+        lambda: one / ours.put("S", one, 1024)["put_seconds"],
+        lambda: one / java.put("S", one, 1024)["put_seconds"])  # fmt: skip
     yield from bench.row("synchronous flush, 32 threads, 1 KiB", 1,
         lambda: many / ours.put("S", many, 1024, 32)["put_seconds"],
         lambda: many / java.put("S", many, 1024, 32)["put_seconds"])  # fmt: skip
@@ -138,15 +140,15 @@ def read_rows(bench: Bench) -> Iterator[Row]:
         asked = bench.count(20_000)
         for what in ("message_at", "query_hit", "query_miss", "offset_by_time"):
             java.probe(topic, what, asked, count)
+            probe = {"topic": topic, "what": what, "count": asked, "messages": count}
             yield from bench.row(what, 1,
-                lambda what=what, topic=topic, count=count: asked / ours.probe(topic, what, asked, count)["seconds"],  # type: ignore[misc]
-                lambda what=what, topic=topic, count=count: asked / java.probe(topic, what, asked, count)["seconds"],  # type: ignore[misc]
-                unit="calls/s")  # fmt: skip
+                lambda probe=probe: probe["count"] / ours.probe(**probe)["seconds"],  # type: ignore[misc]
+                lambda probe=probe: probe["count"] / java.probe(**probe)["seconds"], unit="calls/s")  # type: ignore[misc]  # fmt: skip
     bench.done(ours, java)
 
 
 def open_rows(bench: Bench) -> Iterator[Row]:
-    """A store that RocketMQ filled, opened by both in turn: after a clean stop, after an abort, and without queues and index."""
+    """A store that RocketMQ filled, opened by both in turn: after a clean stop, an abort, and without queues and index."""
     folder = bench.folder / "open"
     count = bench.count(1_000_000)
     java = bench.jvm.open(folder)

@@ -473,6 +473,61 @@ def test_a_pool_of_one_buffer_is_refused() -> None:
         pooled(Path("nowhere"), transient_store_pool_size=1)
 
 
+# Synchronous flush through the ring
+
+
+def synced(root: Path, **changes: Any) -> MessageStore:
+    through: dict[str, Any] = {
+        "flush_disk_type": FlushMode.SYNC,
+        "sync_flush_through_ring": True,
+        "transient_store_ring_size": 1,
+    }
+    return open_store(root, **(through | changes))
+
+
+def test_what_is_acknowledged_synchronously_is_in_the_file_and_not_only_in_the_ring(tmp_path: Path) -> None:
+    """Singly, many at once, and from threads; a folder without its ring has all of it."""
+    with synced(tmp_path / "store") as store:
+        put_all(store, 0, 300)
+        store.put_many([message(number) for number in range(300, 900)])
+        threads = [threading.Thread(target=put_all, args=(store, start, start + 50)) for start in range(900, 1300, 50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        log = store.engine.log
+        assert log.flushed_offset == log.committed_offset == log.written_offset > ring_of(store).size_bytes
+        assert sum(len(list(store.read("t", queue))) for queue in range(3)) == 1300
+        shutil.copytree(tmp_path / "store", tmp_path / "left", ignore=shutil.ignore_patterns("ring"))
+    with open_store(tmp_path / "left") as left:
+        assert sorted(all_numbers(left)) == list(range(1300))
+
+
+class FailingSync(WrappedDisk):
+    """Syncs of log files fail once told so."""
+
+    broken = False
+
+    def before(self, operation: str, path: str) -> None:
+        if self.broken and operation == "sync" and "commitlog" in path:
+            raise DiskError(operation, path, errno.EIO, "broken")
+
+
+def test_a_sync_that_fails_is_the_error_of_the_put(tmp_path: Path) -> None:
+    """Through the ring as without it; the store is read-only then."""
+    disk = FailingSync()
+    store = synced(tmp_path, disk=disk)
+    put_all(store, 0, 3)
+    disk.broken = True
+    with pytest.raises(PutRejected) as caught:
+        store.put(message(3))
+    assert caught.value.status is PutStatus.FLUSH_DISK_TIMEOUT
+    with pytest.raises(PutRejected):
+        store.put(message(4))
+    store.close()
+    assert (tmp_path / "abort").exists()
+
+
 class BrokenLog(WrappedDisk):
     """Writes to log files fail once told so."""
 
