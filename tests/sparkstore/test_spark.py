@@ -239,3 +239,13 @@ def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.Captur
     with pytest.raises(JobError) as caught:
         reindex(spark, str(made))
     assert caught.value.kind is StoreCorrupt
+
+
+def test_export_and_audit_of_rabbitmq_folders(spark: SparkSession, fixture_store: Any, tmp_path: Path) -> None:
+    """Partitioned by queue; what is read back is what the folder holds."""
+    folder = str(fixture_store("rabbitmq-clean").folder.parent / "vhost")
+    export(spark, folder, str(tmp_path / "out"), is_rabbit=True)
+    found = spark.read.parquet(str(tmp_path / "out"))
+    truth = spark.read.format("brokerstore").load(folder)
+    assert sorted(row["msg_id"] for row in found.select("msg_id").collect()) == sorted(row["msg_id"] for row in truth.collect())
+    assert audit(spark, folder).is_ok
