@@ -31,6 +31,9 @@ from .tables import RecoveryRow
 _LOG = logging.getLogger("brokerstore")
 
 
+LOST = bytes(64)  # a sector that never reached the disk leaves more
+
+
 @dataclass
 class LoadedPart:
     """One queue folder with its replayed index."""
@@ -160,8 +163,11 @@ def _apply_terms(part: LoadedPart, row: RecoveryRow | None) -> None:
 
 
 def is_whole(entry: IndexEntry) -> bool:
-    """Whether an embedded message was written to its end; nothing in the index says so of one that lies elsewhere."""
-    return entry.term is None or is_message(entry.term, entry.msg_id)
+    """Whether an embedded message was written to its end, as far as that can be told: one with zeros in it must be a message.
+
+    A message that was damaged otherwise is no torn write: whoever fetches it is told.
+    """
+    return entry.term is None or LOST not in entry.term or is_message(entry.term, entry.msg_id)
 
 
 def _open_persistent(

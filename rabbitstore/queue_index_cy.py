@@ -333,13 +333,12 @@ class QueueIndex:
             by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
         self._entries = len(journal)
         for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *by_segment}):
-            yield from self._load_segment(number, by_segment.get(number, {}), keep, is_whole)
+            yield from self._load_segment(number, by_segment.get(number, {}), keep)
         self._finish_load(path)
 
     def _load_segment(
-        self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool],
-        is_whole: Callable[[IndexEntry], bool],
-    ) -> Iterator[IndexEntry]:  # fmt: skip
+        self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool]
+    ) -> Iterator[IndexEntry]:
         entries = self.settings.segment_entries
         first = number * entries
         path = f"{self.folder}/{number}.idx"
@@ -350,7 +349,7 @@ class QueueIndex:
         segment.has_file = data is not None
         segment.size_bytes = len(data or b"")
         is_cut = end < segment.size_bytes  # zeros of a write that only the size survived: nothing behind them is ever read
-        is_torn = _drop_torn(in_file, journal, first, is_whole)
+        is_torn = _drop_torn(in_file, journal, first)
         segment.must_replace = bool(problems) or is_cut or is_torn or not all(entry.delivered for entry in in_file.values())
         known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
         joined = join_journal(in_file, journal, first)
@@ -408,14 +407,12 @@ class QueueIndex:
         self.disk.sync_folder(self.folder.rpartition("/")[0] or ".")
 
 
-def _drop_torn(
-    in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, is_whole: Callable[[IndexEntry], bool]
-) -> bool:
+def _drop_torn(in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int) -> bool:
     """Forget entries of a segment that a crash tore; whether there was one.
 
     A segment is synced before the journal is emptied, so that what was torn stands in the journal, and its copy counts.
     """
-    torn = [relative for relative, entry in in_file.items() if not is_whole(entry)]
+    torn = []
     for relative, entry in in_file.items():
         late = journal.get(first + relative)
         if late is not None and late.publish is not None and not _is_same(late.publish, entry):
