@@ -26,7 +26,8 @@ log as it grows (`follower.py`), `consumer` over a topic for a group (`consumer.
 `broker_config/` reads and writes what a broker keeps as JSON; `mending/` checks and repairs a folder that nobody has open.
 
 One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
-flusher, housekeeper, and with a pool a committer; all of them daemons, all started and joined by `Engine`.  A forked child's store is closed.
+flusher, housekeeper, and with a pool a committer; all of them daemons, all started and joined by `Engine`.  A forked
+child's store is closed.
 """
 
 from __future__ import annotations
