@@ -109,7 +109,7 @@ def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict
 
 def take_all(store: RabbitStore, queue: str) -> list[bytes]:
     """Every body that waits in a queue, in order.  What a crash tore is named by its fetch, and is none."""
-    bodies = []
+    bodies: list[bytes] = []
     while True:
         try:
             delivery = store.get(queue)

@@ -28,6 +28,7 @@ from ..config import StoreConfig, delay_times_ms
 from ..engine import Engine, Places, found_sizes
 from ..foreign import refuse_foreign
 from ..recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
+from ..ring import RING_NAME, restore
 from ..set_back import set_back_numbers
 from .agreement import Agreement
 from .damage import Hole, Survey, survey
@@ -136,11 +137,27 @@ class Recovery:
         if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
             plan.actions.append("write the checkpoint anew")
         plan_config(self.disk, self.places.config, plan.actions)
+        if self._has_ring():
+            plan.actions.append("bring the records that are only in the ring to the log")
         if not self.was_clean:
             if has_sound_log and not wrong[QUEUES]:
                 plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log)
+
+    def _has_ring(self) -> bool:
+        """Whether a process that was killed left records that it had not committed to the files."""
+        return not self.was_clean and self.disk.stat(os.path.join(self.places.own, RING_NAME)) is not None
+
+    def _restore_ring(self) -> int:
+        """How many records came from it."""
+        if not self._has_ring():
+            return 0
+        log = self._log(writable=True)
+        try:
+            return restore(self.disk, self.places.own, log, is_torn=True)
+        finally:
+            log.close()
 
     def _numbers_beyond(self) -> list[str]:
         """Of consumers and delays, where the queues are as they will be."""
@@ -267,6 +284,8 @@ class Recovery:
             if plan.needs_choice or not plan.actions:
                 return plan
             AbortFile(self.disk, self.root).create(process_id())
+            if self._restore_ring():
+                seen = self._look()  # the log has more now than it was looked at with
             mend_config(self.disk, self.places.config)
             if not seen.has_sound_files:
                 mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)

@@ -16,6 +16,7 @@ import pytest
 
 from commitlog import Message, PutStatus
 from messagestore import FlushMode, MessageStore, Role, pool
+from messagestore.mending.recover import Recovery
 from messagestore.ring import NOTES_AT
 from storageio import DiskError, InvalidMessage, Mode, PutRejected
 from storageio.testing import WrappedDisk
@@ -219,6 +220,20 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
         left.get("t", 0, 0)  # waits for the dispatcher
         assert left.max_offset("t", 0) == len(range(0, 730, 3))
     assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
+
+
+def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path) -> None:
+    """It looked at the files alone, and would have taken what the ring still holds for lost."""
+    with pooled(tmp_path / "store") as store:
+        put_all(store, 0, 700)
+        commit(store)
+        put_all(store, 700, 720)
+        shutil.copytree(tmp_path / "store", tmp_path / "left")
+    assert any("ring" in action for action in Recovery(str(tmp_path / "left")).plan().actions)
+    Recovery(str(tmp_path / "left")).apply()
+    assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
+    with open_store(tmp_path / "left", "r") as left:
+        assert all_numbers(left) == list(range(720))
 
 
 @pytest.mark.parametrize("number", range(0, 1300, 90))
