@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from commitlog.offset_files import common_file_size, list_offset_files
+from commitlog.offset_files import OffsetFile, common_file_size, list_offset_files
 from storageio import Disk, InvalidMessage, Kind, StoreCorrupt
 
 from .consume_queue import NO_RECORD, ConsumeQueue
@@ -50,6 +50,14 @@ def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
                 yield topic.name, int(entry.name)
 
 
+def _files_of(disk: Disk, folder: str, topic: str, queue_id: int) -> list[OffsetFile]:
+    """None of a queue with a stray file, which is named when the queue is used: it does not keep the others from being read."""
+    try:
+        return list_offset_files(disk, os.path.join(folder, topic, str(queue_id)))
+    except StoreCorrupt:
+        return []
+
+
 def find_file_size(disk: Disk, folder: str) -> int | None:
     """The file size that most queues below `folder` have; None when there is no file.
 
@@ -57,7 +65,7 @@ def find_file_size(disk: Disk, folder: str) -> int | None:
     """
     sizes: Counter[int] = Counter()
     for topic, queue_id in queue_folders(disk, folder):
-        found = common_file_size(list_offset_files(disk, os.path.join(folder, topic, str(queue_id))))
+        found = common_file_size(_files_of(disk, folder, topic, queue_id))
         if found is not None:
             sizes[found] += 1
         if sizes.total() == QUEUES_ASKED_MAX:
@@ -70,7 +78,7 @@ def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
     wanted_bytes = round_up(wanted_bytes)
     found = None
     for topic, queue_id in islice(queue_folders(disk, folder), QUEUES_ASKED_MAX):
-        for file in list_offset_files(disk, os.path.join(folder, topic, str(queue_id))):
+        for file in _files_of(disk, folder, topic, queue_id):
             if file.size_bytes == wanted_bytes:
                 return
             found = file if found is None and file.size_bytes else found

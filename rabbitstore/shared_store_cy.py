@@ -42,6 +42,8 @@ class StoreClient:
     `on_disk` is told the ids whose writes are safe, also of those that a remove met.
     """
 
+    __slots__ = ("credit", "flying", "is_dying", "on_disk", "store", "waiting")
+
     def __init__(self, store: SharedStore, on_disk: OnDisk | None) -> None:
         """Made by `SharedStore.client`."""
         self.store = store

@@ -229,8 +229,9 @@ def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path) -> No
         commit(store)
         put_all(store, 700, 720)
         shutil.copytree(tmp_path / "store", tmp_path / "left")
-    assert any("ring" in action for action in Recovery(str(tmp_path / "left")).plan().actions)
-    Recovery(str(tmp_path / "left")).apply()
+        config = store.config
+    assert any("ring" in action for action in Recovery(str(tmp_path / "left"), config=config).plan().actions)
+    Recovery(str(tmp_path / "left"), config=config).apply()
     assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
     with open_store(tmp_path / "left", "r") as left:
         assert all_numbers(left) == list(range(720))
