@@ -116,9 +116,19 @@ def test_an_index_note_of_before_a_crash_does_not_vouch_for_what_was_put_after_i
     put_all(run, ("put", "T", 0, 10, 1), ("dispatch",), ("flush",), ("derive", True))
     disk = ForgettingDisk.of(run.disk.after_kill(), run.disk.time_ms)
     store = lab.open_still(disk, run.config)
-    assert f"{lab.ROOT}/brokerstore/index.json" not in disk.least().files
     lab.abandon(store)
     run.recover(ForgettingDisk.of(disk.least(), disk.time_ms), run.ledger.flushed)
+
+
+def test_a_note_of_records_that_the_log_lost_is_gone_before_others_are_put(lab: Any) -> None:
+    """What is put then lies where the note vouches for other items."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put", "T", 0, 10, 1), ("put", "T", 0, 10, 1), ("dispatch",), ("derive", True))
+    disk = ForgettingDisk.of(run.disk.least(), run.disk.time_ms)
+    store = lab.open_still(disk, run.config)
+    assert store.engine.log.written_offset == 0, "nothing was flushed, so nothing came back"
+    assert f"{lab.ROOT}/brokerstore/index.json" not in disk.least().files
+    lab.abandon(store)
 
 
 def test_the_checkpoint_does_not_vouch_for_units_whose_sync_failed(lab: Any) -> None:
