@@ -89,11 +89,7 @@ class SideQueues:
 
     def _add_batch(self, message: StoredMessage) -> None:
         """A unit that says how many messages the record holds."""
-        pairs = message.all_properties
-        has_both = BASE in pairs and COUNT in pairs
-        base = int(pairs[BASE]) if has_both else message.queue_offset
-        count = int(pairs[COUNT]) if has_both else 1
-        unit = BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
+        unit = batch_unit(message)
         if unit.is_valid:
             self.batch.get_or_add(message.topic, message.queue_id).append(unit)
 
@@ -163,6 +159,15 @@ class SideQueues:
         """Let go of every file."""
         self._ext_files.close()
         self.batch.close()
+
+
+def batch_unit(message: StoredMessage) -> BatchUnit:
+    """What a batch queue says of a record."""
+    pairs = message.all_properties
+    has_both = BASE in pairs and COUNT in pairs
+    base = int(pairs[BASE]) if has_both else message.queue_offset
+    count = int(pairs[COUNT]) if has_both else 1
+    return BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
 
 
 def has_light_queues(queues: ConsumeQueues) -> bool:

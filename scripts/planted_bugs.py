@@ -71,7 +71,7 @@ BUGS = [
     Bug("abort file removed before the flush", "messagestore/engine.py", "            self.flusher.flush_now()\n            self.dispatcher.wait_for(self.log.written",
         "            self.abort_file.remove()\n            self.flusher.flush_now()\n            self.dispatcher.wait_for(self.log.written", "tests/messagestore/test_lifecycle.py " + LAB),
     Bug("crash tail not zeroed", STORE, "file.write(at, bytes(min(CUT_PIECE, end - at)))", "pass", RECOVER),
-    Bug("crash tail not kept", STORE, "                keep(disk, root, file.start_offset + start, file.view[start:end])\n", "                pass\n", RECOVER),
+    Bug("crash tail not kept", STORE, "            keep(disk, root, file.start_offset + start, file.view[start:end])\n", "            pass\n", RECOVER),
     Bug("damage taken for a torn tail", STORE, "    _refuse_damage(log, stop, last_ms,", "    (lambda *_: None)(log, stop, last_ms,", RECOVER),
     Bug("note of a clean stop believed unseen", STORE, "    if size <= 0:\n        return False\n", "", RECOVER),
     Bug("older records come back", "commitlog/walk.py", "if message.store_timestamp_ms >= self._last_ms:", "if True:", "tests/faults/test_store_damage.py -k stale"),

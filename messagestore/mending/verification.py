@@ -27,6 +27,7 @@ from ..checkpoint import TIMES, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Places, found_sizes
 from .agreement import Agreement
+from .batch_agreement import batch_problems
 from .left_alone import left_alone
 
 Progress = Callable[[int], None]
@@ -75,6 +76,7 @@ def verify_store(
     check = _Check(root, config or StoreConfig(), disk)
     report = check.report = StoreReport(verify_log(check.folders, disk, check.config.mapped_file_size_commit_log, progress))
     check.derived(progress)
+    check.batch_queues()
     check.checkpoint()
     check.config_files()
     return report
@@ -130,6 +132,26 @@ class _Check:
             queues.close()
             if index is not None:
                 index.close()
+
+    def batch_queues(self) -> None:
+        """Where there are any."""
+        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        try:
+            topics = Topics(self.disk, self.places.config)
+            by_name = [topics.get(name) for name in topics.names()]
+            named = {one.name for one in by_name if one is not None and one.is_batch}
+            if batch.is_used or named:
+                files = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
+                found = batch_problems(files, batch, lambda topic: topic in named or batch.knows(topic))
+                self.report.more_problems += found
+        except DiskError:
+            raise
+        except StoreCorrupt as error:
+            self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        except ValueError as error:  # numbers in properties that no broker wrote
+            self.problem(self.places.batch, 0, "unreadable", "numbers in the records' properties", str(error))
+        finally:
+            batch.close()
 
     def _agree(self, agreement: Agreement, files: LogFiles, progress: Progress | None) -> None:
         agreement.is_ignored = left_alone(self.disk, self.places.root)

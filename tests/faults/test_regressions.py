@@ -52,7 +52,7 @@ def test_numbers_of_a_light_queue_may_be_absurd() -> None:
     """A number of 5,000 digits in a property ended a rebuild with Python's own ValueError."""
     with fast_folder() as folder:
         message = next(one for one in messages_of(unpacked("lmq", folder)) if light_places(one))
-    message = type("Fake", (), {"all_properties": dict(message.all_properties)})()
+    message = type("Fake", (), {"all_properties": dict(message.all_properties), "topic": message.topic})()
     message.all_properties["INNER_MULTI_DISPATCH"] = "%LMQ%a,%LMQ%b,%LMQ%c"
     message.all_properties["INNER_MULTI_QUEUE_OFFSET"] = "9" * 5000 + ",7,-1"
     assert light_places(message) == [("%LMQ%b", 7)]
