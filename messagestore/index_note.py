@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from commitlog import CommitLog
 from indexfile import IndexFiles, item_hash
-from storageio import Disk, Mode, replace_file
+from storageio import Disk, replace_file
+
+from .own_notes import read_own_note
 
 NAME = "index.json"
 SIZE_MAX = 4096
@@ -57,19 +59,11 @@ def write_note(disk: Disk, folder: str, note: IndexNote) -> None:
 
 def read_note(disk: Disk, folder: str) -> IndexNote | None:
     """None when there is none that can be read: the index is built anew then."""
-    path = os.path.join(folder, NAME)
-    found = disk.stat(path)
-    if found is None or not 0 < found.size_bytes <= SIZE_MAX:
-        return None
-    file = disk.open(path, Mode.READ)
-    try:
-        fields = json.loads(file.read(0, SIZE_MAX))
-        numbers = [int(fields[name]) for name in IndexNote._fields[1:]]
-        return IndexNote(str(fields["name"]), *numbers)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None
-    finally:
-        file.close()
+    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+
+
+def _parsed(fields: Any) -> IndexNote:
+    return IndexNote(str(fields["name"]), *(int(fields[name]) for name in IndexNote._fields[1:]))
 
 
 def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:

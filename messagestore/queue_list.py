@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from consumequeue import ConsumeQueues
-from storageio import Disk, Mode, replace_file
+from storageio import Disk, replace_file
+
+from .own_notes import read_own_note
 
 NAME = "queues.json"
 SIZE_MAX = 64 << 20
@@ -22,17 +25,11 @@ def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
 
 def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:
     """Empty when there is none that can be read: then nothing is known to be missing."""
-    path = os.path.join(folder, NAME)
-    found = disk.stat(path)
-    if found is None or not 0 < found.size_bytes <= SIZE_MAX:
-        return {}
-    file = disk.open(path, Mode.READ)
-    try:
-        return {str(topic): [int(queue_id) for queue_id in ids] for topic, ids in json.loads(file.read(0, SIZE_MAX)).items()}
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return {}
-    finally:
-        file.close()
+    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or {}
+
+
+def _parsed(document: Any) -> dict[str, list[int]]:
+    return {str(topic): [int(queue_id) for queue_id in ids] for topic, ids in document.items()}
 
 
 def missing_queues(disk: Disk, folder: str, queues: ConsumeQueues) -> list[tuple[str, int]]:

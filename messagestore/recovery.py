@@ -17,6 +17,7 @@ from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
 from storageio import Disk, Mode, StoreCorrupt, replace_file
 
 from .checkpoint import Checkpoint
+from .own_notes import read_own_note
 
 LOG = logging.getLogger(__name__)
 OWN_FOLDER = "brokerstore"  # what RocketMQ does not know; losing it loses no message
@@ -56,18 +57,9 @@ def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
 
 def read_clean(disk: Disk, root: str) -> CleanStop | None:
     """None when there is none, or none that can be read: it is a short cut, never needed."""
-    path = clean_path(root)
-    found = disk.stat(path)
-    if found is None or found.size_bytes > CUT_PIECE:
-        return None
-    file = disk.open(path, Mode.READ)
-    try:
-        fields = json.loads(file.read(0, found.size_bytes))
-        return CleanStop(**{name: int(fields[name]) for name in CleanStop._fields})
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # a short cut from a stranger
-        return None
-    finally:
-        file.close()
+    return read_own_note(
+        disk, clean_path(root), CUT_PIECE, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
+    )
 
 
 def still_holds(log: CommitLog, note: CleanStop) -> bool:

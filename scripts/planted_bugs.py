@@ -90,7 +90,7 @@ BUGS = [
     Bug("index items behind the log's end kept", "indexfile/_index_cy.py", "and _item_offset(index, count - 1) >= log_end", "and _item_offset(index, count - 1) >= 1 << 62", "tests/indexfile"),
     Bug("light queues not compared", "messagestore/mending/agreement.py", "                self._light(step)\n", "", "tests/faults/test_store_damage.py -k lmq"),
     Bug("digits of any length read", "messagestore/light_queues.py", "0 < len(text) <= _DIGITS_MAX and ", "", "tests/faults/test_hostile_folders.py -k light"),
-    Bug("deep JSON in our own note", STORE, ", OverflowError, RecursionError)", ")", "tests/faults/test_hostile_folders.py -k json"),
+    Bug("deep JSON in our own note", "messagestore/own_notes.py", ", OverflowError, RecursionError)", ")", "tests/faults/test_hostile_folders.py -k json"),
 ]  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commitlog import StoredMessage
-from storageio import Disk, Mode, replace_file
+from storageio import Disk, replace_file
 
+from ..own_notes import read_own_note
 from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -36,18 +37,11 @@ def write_delay_note(disk: Disk, folder: str, position: int, offsets: dict[int, 
 
 def read_delay_note(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
     """None when there is none that can be read."""
-    path = os.path.join(folder, NAME)
-    found = disk.stat(path)
-    if found is None or not 0 < found.size_bytes <= SIZE_MAX:
-        return None
-    file = disk.open(path, Mode.READ)
-    try:
-        note = json.loads(file.read(0, SIZE_MAX))
-        return int(note["position"]), {int(level): int(offset) for level, offset in note["offsets"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    finally:
-        file.close()
+    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+
+
+def _parsed(note: Any) -> tuple[int, dict[int, int]]:
+    return int(note["position"]), {int(level): int(offset) for level, offset in note["offsets"].items()}
 
 
 def delivered_since(engine: Engine, offsets: DelayOffsets) -> dict[int, int]:
