@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
-from consumequeue import ConsumeQueue, ConsumeQueues
+from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Pairs = np.ndarray[Any, np.dtype[Any]]
 
 KEYS_MAX = 1 << 17  # items gathered at once
-EXT_ADDRESS_MAX = -(1 << 31) - 1  # a tags code up to it is an address in consumequeue_ext/ (format page, section 2.5)
 Lane = tuple[str, int]
 
 
@@ -127,26 +126,11 @@ class Agreement:
             return
         if known is not None and first != known:
             self._say(queue.folder, first * UNIT_SIZE, "queue_offset", f"a record of queue offset {known}", first)
-        for place, wanted, found in self._differences(queue, first, units):
-            self._say(queue.folder, place * UNIT_SIZE, "wrong_unit" if found else "missing_unit", _unit(wanted), _unit(found))
+        for place, wanted, found in unit_differences(queue, first, units):
+            self._say(
+                queue.folder, place * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
+            )
             break  # one a run: the rest follows from it
-
-    def _differences(self, queue: ConsumeQueue, first: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-        """Units that are not what the log says, from the queue's first unit on."""
-        at, stop = first, first + len(units) // UNIT_SIZE
-        while at < stop:
-            rest = queue.rest(at * UNIT_SIZE)
-            wanted = units[(at - first) * UNIT_SIZE :]
-            if rest is None:
-                yield at, wanted[:UNIT_SIZE], b""
-                return
-            count = min(len(rest), len(wanted)) // UNIT_SIZE
-            if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
-                for place in range(count):
-                    part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
-                    if not _says_the_same(bytes(rest[part]), wanted[part]):
-                        yield at + place, wanted[part], bytes(rest[part])
-            at += count
 
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
         """Units behind the last one that the log knows of."""
@@ -193,14 +177,32 @@ class Agreement:
         self.problems.append(Finding(file, offset, kind, expected, found))
 
 
+def unit_differences(queue: ConsumeQueue, first: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """(queue offset, wanted unit, found unit) where a queue's files say something else than `units`, which begin at `first`."""
+    at, stop = first, first + len(units) // UNIT_SIZE
+    while at < stop:
+        rest = queue.rest(at * UNIT_SIZE)
+        wanted = units[(at - first) * UNIT_SIZE :]
+        if rest is None:
+            yield at, wanted[:UNIT_SIZE], b""
+            return
+        count = min(len(rest), len(wanted)) // UNIT_SIZE
+        if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
+            for place in range(count):
+                part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
+                if not _says_the_same(bytes(rest[part]), wanted[part]):
+                    yield at + place, wanted[part], bytes(rest[part])
+        at += count
+
+
 def _says_the_same(found: bytes, wanted: bytes) -> bool:
     """Equal, or with an address in the place of the tags code."""
     if found == wanted:
         return True
-    return UNIT.unpack(found)[2] <= EXT_ADDRESS_MAX and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
+    return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
 
 
-def _unit(data: bytes) -> str:
+def unit_text(data: bytes) -> str:
     """A unit in words."""
     if not data:
         return "no unit"

@@ -47,7 +47,7 @@ def rebuild(
     queues = ConsumeQueues(
         disk, os.path.join(work, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
     )
-    index = _NamedIndexFiles(disk, os.path.join(work, INDEX), config, _old_names(disk, places.index)) if INDEX in what else None
+    index = _NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, places.index)) if INDEX in what else None
     sink = queues if QUEUES in what else _NoQueues(queues)
     low = max(log.min_offset, 0)
     service = DispatchService(
@@ -77,7 +77,7 @@ def rebuild(
         drop_note(disk, places.own)
     for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
         if name in what:
-            _take_place(disk, os.path.join(work, name), target, places.root)
+            take_place(disk, os.path.join(work, name), target, places.root)
     delete_tree(disk, work)
     return made
 
@@ -94,7 +94,8 @@ class _NamedIndexFiles(IndexFiles):
         return next(self._names, None) or super()._new_name()
 
 
-def _old_names(disk: Disk, folder: str) -> Iterator[str]:
+def old_names(disk: Disk, folder: str) -> Iterator[str]:
+    """Of the index files in a folder, oldest first; none where there is no folder."""
     paths = index_paths(disk, folder)[0] if disk.stat(folder) is not None else []
     return iter([os.path.basename(path) for path in paths])
 
@@ -119,7 +120,7 @@ class _NoQueue:
 _NO_QUEUE = _NoQueue()
 
 
-def _take_place(disk: Disk, fresh: str, target: str, root: str) -> None:
+def take_place(disk: Disk, fresh: str, target: str, root: str) -> None:
     """Put a folder in the place of another; both names are on the disk before the old content goes."""
     if disk.stat(fresh) is None:
         disk.make_folder(fresh)

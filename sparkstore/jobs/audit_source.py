@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.findings import Finding
-from consumequeue import ConsumeQueue, ConsumeQueues
-from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
+from consumequeue import ConsumeQueues
+from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, SLOT_SIZE
@@ -32,6 +32,7 @@ from messagestore import StoreConfig
 from messagestore.broker_config.topics import LIGHT_PREFIX
 from messagestore.config import delay_times_ms
 from messagestore.engine import Places, found_sizes
+from messagestore.mending.agreement import unit_differences, unit_text
 from messagestore.mending.left_alone import left_alone
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
@@ -60,7 +61,6 @@ ROWS_AT_ONCE = 4096
 ITEMS_AT_ONCE = 1 << 20
 HASH_BITS = 31
 HASH_MAX = (1 << HASH_BITS) - 1
-EXT_ADDRESS_MAX = -(1 << 31) - 1  # a tags code up to it is an address in consumequeue_ext/ (format page, section 2.5)
 Row = dict[str, Any]
 
 
@@ -272,9 +272,9 @@ class _SplitAudit:
             expected = "a queue of the log's"
             yield _said(self._split.store, Finding(folder, run.first * UNIT_SIZE, "missing_queue", expected, "none"))
             return
-        for place, wanted, found in _differences(queue, run):
+        for place, wanted, found in unit_differences(queue, run.first, run.units):
             what = "wrong_unit" if found else "missing_unit"
-            yield _said(self._split.store, Finding(folder, place * UNIT_SIZE, what, _unit(wanted), _unit(found)))
+            yield _said(self._split.store, Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found)))
             return
 
     # Index
@@ -341,36 +341,6 @@ def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
         if inside.any():
             yield _packed(offsets[inside], part["hash"][inside], begin)
     file.close()
-
-
-def _differences(queue: ConsumeQueue, run: Run) -> Iterator[tuple[int, bytes, bytes]]:
-    """(queue offset, wanted unit, found unit) where a queue's files say something else."""
-    at, stop = run.first, run.first + len(run.units) // UNIT_SIZE
-    while at < stop:
-        rest = queue.rest(at * UNIT_SIZE)
-        wanted = run.units[(at - run.first) * UNIT_SIZE :]
-        if rest is None:
-            yield at, wanted[:UNIT_SIZE], b""
-            return
-        count = min(len(rest), len(wanted)) // UNIT_SIZE
-        if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
-            for place in range(count):
-                part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
-                if not _says_the_same(bytes(rest[part]), wanted[part]):
-                    yield at + place, wanted[part], bytes(rest[part])
-        at += count
-
-
-def _says_the_same(found: bytes, wanted: bytes) -> bool:
-    """Equal, or with an address in the place of the tags code."""
-    return found == wanted or (UNIT.unpack(found)[2] <= EXT_ADDRESS_MAX and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT])
-
-
-def _unit(data: bytes) -> str:
-    if not data:
-        return "no unit"
-    physical_offset, size_bytes, tags_code = UNIT.unpack(data)
-    return f"physical offset {physical_offset}, {size_bytes} bytes, tags code {tags_code}"
 
 
 def _index_rows(split: IndexSplit) -> Iterator[Row]:

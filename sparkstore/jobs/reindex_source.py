@@ -25,7 +25,7 @@ from messagestore.config import delay_times_ms
 from messagestore.engine import Places, found_sizes
 from messagestore.index_note import NAME as NOTE_NAME
 from messagestore.mending.left_alone import left_alone
-from messagestore.mending.rebuild import INDEX, QUEUES, _old_names, _take_place, delete_tree
+from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names, take_place
 from storageio import REAL_DISK, Kind, StoreCorrupt, StoreError, UnknownStore, random_bytes
 
 from ..errors import BadOption
@@ -170,7 +170,7 @@ class _Writer(DataSourceArrowWriter):
         )
         index = IndexBuild(
             REAL_DISK, os.path.join(part.folder, INDEX), config.max_hash_slot_num, config.max_index_num,
-            _old_names(REAL_DISK, self._job.places.index),
+            old_names(REAL_DISK, self._job.places.index),
         )  # fmt: skip
         for batch in iterator:
             _take(batch, queues, index, part)
@@ -201,7 +201,7 @@ class _Writer(DataSourceArrowWriter):
                 disk.delete(note)  # it tells of the files that go
             for what, target in ((QUEUES, job.places.queues), (INDEX, job.places.index)):
                 if what in job.what:
-                    _take_place(disk, os.path.join(fresh, what), target, job.places.root)
+                    take_place(disk, os.path.join(fresh, what), target, job.places.root)
             _clear(job.places.own)
         finally:
             lock.release()
