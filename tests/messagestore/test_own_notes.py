@@ -1,0 +1,38 @@
+"""The small files in `<store>/brokerstore/`: what cannot be read counts as not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore.broker_services.delay_resume import NAME as DELAYS
+from messagestore.broker_services.delay_resume import read_delay_note
+from messagestore.index_note import NAME as INDEX
+from messagestore.index_note import read_note
+from messagestore.queue_list import NAME as QUEUES
+from messagestore.queue_list import read_queue_list
+from messagestore.recovery import CLEAN_NAME, OWN_FOLDER, read_clean
+from storageio import REAL_DISK
+
+DAMAGE = {
+    "empty": b"",
+    "no JSON": b"\0\0[",
+    "deep": b"[" * 100_000,
+    "a list": b"[1]",
+    "a number": b"7",
+    "endless": b'{"position": 1e999}',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("name", "read"), [(DELAYS, read_delay_note), (INDEX, read_note), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
+)
+def test_a_note_of_nonsense_is_none(tmp_path: Path, name: str, read: Any, damage: str) -> None:
+    """JSON nested a hundred thousand deep in the delays' note ended the opening after a crash with RecursionError."""
+    folder = tmp_path / OWN_FOLDER
+    folder.mkdir()
+    (folder / name).write_bytes(DAMAGE[damage])
+    assert not read(REAL_DISK, str(tmp_path if read is read_clean else folder))
