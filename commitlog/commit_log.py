@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
@@ -78,18 +79,20 @@ class CommitLog:
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
     ) -> None:
         """The file size is found from the files where it is not given; an empty folder gets 1 GiB files."""
-        size = file_size_bytes or common_file_size(paths.all_files()) or FILE_SIZE_DEFAULT
+        listed = paths.listed()
+        size = file_size_bytes or common_file_size(sorted(chain.from_iterable(listed))) or FILE_SIZE_DEFAULT
         self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable)
-        self.queue.load()
+        self.queue.load(listed)
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
         self.buffers: WriteBuffers | None = None  # set before `attach`
         if writable:
             paths.make()
-            for empty in paths.empty_files():
-                disk.delete(empty.path)
+            for files in listed:
+                if files and files[-1].size_bytes == 0:  # a crash left it
+                    disk.delete(files[-1].path)
 
     @property
     def file_size_bytes(self) -> int:

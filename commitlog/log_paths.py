@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storageio import Disk
 
-from .offset_files import OffsetFile, list_offset_files, load_offset_files
+from .offset_files import OffsetFile, list_offset_files, of_one_size
 
 
 class LogPaths:
@@ -28,18 +28,18 @@ class LogPaths:
         available = [folder for folder in self.folders if folder not in self.full_folders] or self.folders
         return available[start_offset // file_size_bytes % len(available)]
 
+    def listed(self) -> list[list[OffsetFile]]:
+        """Of each folder its files; a folder of thousands is listed once and the list handed on."""
+        return [list_offset_files(self._disk, folder) for folder in self.folders]
+
     def all_files(self) -> list[OffsetFile]:
         """The files of all folders by start offset, whatever their sizes."""
-        return sorted(file for folder in self.folders for file in list_offset_files(self._disk, folder))
+        return sorted(file for files in self.listed() for file in files)
 
-    def load(self, file_size_bytes: int) -> list[OffsetFile]:
-        """The same, each of the given size."""
-        return sorted(file for folder in self.folders for file in load_offset_files(self._disk, folder, file_size_bytes))
-
-    def empty_files(self) -> list[OffsetFile]:
-        """Files of no bytes that a crash left at the end of a folder."""
-        files = [file for folder in self.folders for file in list_offset_files(self._disk, folder)[-1:]]
-        return [file for file in files if file.size_bytes == 0]
+    def load(self, file_size_bytes: int, listed: list[list[OffsetFile]] | None = None) -> list[OffsetFile]:
+        """The same, each of the given size but for empty last ones, which are left out."""
+        folders = self.listed() if listed is None else listed
+        return sorted(file for files in folders for file in of_one_size(files, file_size_bytes))
 
     def make(self) -> None:
         """Every folder, for good."""

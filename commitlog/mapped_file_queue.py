@@ -36,9 +36,10 @@ class MappedFileQueue:
         self._lock = threading.RLock()
         self._used: OrderedDict[int, MappedFile] = OrderedDict()
 
-    def load(self) -> None:
+    def load(self, listed: list[list[OffsetFile]] | None = None) -> None:
         """Take in what the folders hold.  Raises `StoreCorrupt` for a stray file, a wrong size or a missing file."""
-        files = [MappedFile.of(self._disk, file, writable=self.writable) for file in self.paths.load(self.file_size_bytes)]
+        found = self.paths.load(self.file_size_bytes, listed)
+        files = [MappedFile.of(self._disk, file, writable=self.writable) for file in found]
         for before, after in pairwise(files):
             if after.start_offset != before.end_offset:
                 raise StoreCorrupt(

@@ -63,9 +63,12 @@ def load_offset_files(disk: Disk, folder: str, file_size_bytes: int) -> list[Off
 
     The empty file is not deleted here: whoever opens for writing does that.
     """
-    files = list_offset_files(disk, folder)
-    if files and files[-1].size_bytes == 0:
-        files.pop()
+    return of_one_size(list_offset_files(disk, folder), file_size_bytes)
+
+
+def of_one_size(found: list[OffsetFile], file_size_bytes: int) -> list[OffsetFile]:
+    """`load_offset_files` of a folder that was listed already."""
+    files = found[:-1] if found and found[-1].size_bytes == 0 else found
     for file in files:
         if file.size_bytes != file_size_bytes:
             raise StoreCorrupt(

@@ -44,6 +44,9 @@ class ConsumeQueue(UnitFolder):
     def _count_valid(self, units: bytes) -> int:
         return count_valid(units)
 
+    def _count_sound(self, units: bytes, log_end: int) -> int:
+        return count_below(units, log_end)
+
     def _has_left_log(self, start: int) -> bool:
         last = self._read(start, start + self.file_size_bytes - UNIT_SIZE, UNIT_SIZE)
         return bool(count_valid(last)) and UNIT.unpack(last)[0] < self._files.log_min_offset

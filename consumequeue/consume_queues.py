@@ -152,15 +152,19 @@ class ConsumeQueues:
         for queue in self:
             _ = queue.starts
 
-    def recover(self, safe_offset: int = EVERYTHING) -> None:
-        """What a writer does with every queue after an unclean stop.
+    def recover(self, safe_offset: int = EVERYTHING, log_end: int = EVERYTHING) -> int:
+        """What a writer does with every queue after an unclean stop: find its end, and cut there, `log_end` at the latest.
 
-        Units of records before the physical offset `safe_offset` were on the disk for sure.
+        Units of records before the physical offset `safe_offset` were on the disk for sure.  Returns from where the log's
+        records have to be dispatched again because a queue lost units that may have been good; `EVERYTHING` when none did.
         """
+        lost_from = EVERYTHING
         for queue in self:
             queue.drop_behind_hole()
-            queue.recover(safe_offset)
-            queue.drop_tail()
+            queue.recover(safe_offset, log_end)
+            if queue.drop_tail():
+                lost_from = min(lost_from, max(0, queue.max_physical_offset))
+        return lost_from
 
     def max_physical_offset(self) -> int:
         """The greatest end of a record that a queue knows, -1 without any (section 5.2 b)."""

@@ -121,12 +121,16 @@ class UnitFolder:
         block = low * BLOCK_UNITS
         return block + self._count_valid(self._read(start, start + block * self.unit_size, BLOCK_UNITS * self.unit_size))
 
-    def _end_by_reading(self, start: int, at: int) -> int:
-        """Where the valid units from `at` on end, in the file that begins at `start`; every one is looked at."""
+    def _count_sound(self, units: bytes, log_end: int) -> int:
+        """How many units stand before the first that is none, or that points at `log_end` or behind it."""
+        return self._count_valid(units)
+
+    def _end_by_reading(self, start: int, at: int, log_end: int = EVERYTHING) -> int:
+        """Where the sound units from `at` on end, in the file that begins at `start`; every one is looked at."""
         size = READ_SIZE // self.unit_size * self.unit_size
         stop = start + self.file_size_bytes
         while at < stop:
-            found = self._count_valid(self._read(start, at, size)) * self.unit_size
+            found = self._count_sound(self._read(start, at, size), log_end) * self.unit_size
             at += found
             if found < size:
                 break
@@ -164,10 +168,11 @@ class UnitFolder:
         """Whether a file begins with a unit that was on the disk before the crash, and so everything before it was."""
         return True
 
-    def recover(self, safe_offset: int = EVERYTHING) -> int:
+    def recover(self, safe_offset: int = EVERYTHING, log_end: int = EVERYTHING) -> int:
         """Find the end as after an unclean stop: read every unit from the third file before the end (section 5.2 a).
 
         And from further back, where that file begins with units of records behind `safe_offset`: those are not vouched for.
+        A unit of a record at `log_end` or behind it is the end too.
         Returns where the next unit goes.  Changes no file: see `drop_tail`.
         """
         starts = self.starts
@@ -177,7 +182,7 @@ class UnitFolder:
         recovered = starts[first:]
         end = recovered[0] if recovered else 0
         for start, following in pairwise([*recovered, -1]):
-            end = self._end_by_reading(start, start)
+            end = self._end_by_reading(start, start, log_end)
             if end < start + self.file_size_bytes or following < 0:
                 break
         self._written = end
@@ -214,20 +219,24 @@ class UnitFolder:
         self._written = 0
         self._moved()
 
-    def drop_tail(self) -> None:
+    def drop_tail(self) -> bool:
         """Make the files agree with the end: delete those behind it, and those of no bytes, and zero the rest of the last.
 
-        RocketMQ leaves the rest as it is, and may take it for units after the next crash (section 5.3).
+        RocketMQ leaves the rest as it is, and may take it for units after the next crash (section 5.3).  Returns whether
+        anything but zeros went.
         """
         self._must_write()
-        self._cut([start for start in self.starts if start <= self._written])
+        gone = [start for start in self.starts if start > self._written]
+        has_units = any(self._valid_at(start, start) for start in gone)
+        return self._cut([start for start in self.starts if start <= self._written]) or has_units
 
-    def _cut(self, kept: list[int]) -> None:
-        """Delete all files but these and zero what is behind the end in the last."""
+    def _cut(self, kept: list[int]) -> bool:
+        """Delete all files but these and zero what is behind the end in the last; whether there was anything but zeros."""
         with self._files.structure:
             self._delete_all_but(kept)
             if kept and self._written < kept[-1] + self.file_size_bytes:
-                self._zero_rest(kept[-1], self._written)
+                return self._zero_rest(kept[-1], self._written)
+            return False
 
     def _delete_all_but(self, kept: list[int]) -> None:
         """Of this folder's files.  `kept` becomes the list."""
@@ -239,8 +248,8 @@ class UnitFolder:
         if gone:
             self._files.disk.sync_folder(self.folder)
 
-    def _zero_rest(self, start: int, at: int) -> None:
-        """Zero what is not zero from `at` to the file's end, and sync it."""
+    def _zero_rest(self, start: int, at: int) -> bool:
+        """Zero what is not zero from `at` to the file's end, and sync it; whether there was any."""
         is_changed = False
         with self._files.borrow(self.path(start)) as file:
             at = start + min(file.next_data(at - start), self.file_size_bytes)
@@ -252,6 +261,7 @@ class UnitFolder:
                 at = start + min(file.next_data(at + size - start), self.file_size_bytes)
             if is_changed:
                 file.sync()
+        return is_changed
 
     # Reading
 

@@ -61,6 +61,7 @@ if not cython.compiled:
     )
 
 MS_PER_SECOND = 1000
+BLOCK_SLOTS = 1024  # looked at together
 TIME_MAX_MS = 1 << 61  # a damaged begin must not overflow when seconds are added
 
 
@@ -208,14 +209,22 @@ def _mend_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
     slots: Size = index.slots
     cut: Size = 0
     used: I32 = 0
-    for slot in range(slots):
-        head: I32 = get_i32(out, HEADER_SIZE + SLOT_SIZE * slot)
-        if head < NO_ITEM or head >= count:
-            put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, NO_ITEM)
-            is_cut[slot] = 1
-            cut += 1
-        elif head != NO_ITEM:
-            used += 1
+    start: Size = 0
+    while start < slots:
+        stop: Size = start + BLOCK_SLOTS if start + BLOCK_SLOTS < slots else slots
+        found: I32 = _count_used(out, start, stop, count)
+        if found < 0:
+            found = 0
+            for slot in range(start, stop):
+                head: I32 = get_i32(out, HEADER_SIZE + SLOT_SIZE * slot)
+                if head < NO_ITEM or head >= count:
+                    put_i32(out, HEADER_SIZE + SLOT_SIZE * slot, NO_ITEM)
+                    is_cut[slot] = 1
+                    cut += 1
+                elif head != NO_ITEM:
+                    found += 1
+        used += found
+        start = stop
     at: I32 = count - 1
     while at >= FIRST_ITEM and cut > 0:
         slot = key_hash(get_i32(out, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)) % slots
@@ -226,6 +235,24 @@ def _mend_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
             used += 1
         at -= 1
     return used
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_used(out: Target, start: Size, stop: Size, count: I32) -> I32:
+    """How many slots from start to stop lead to an item; -1 when one leads to none before `count`.
+
+    Nearly every slot after a crash is good: no branch in the loop, so that a compiler takes many slots at once.
+    """
+    slot: Size
+    used: I32 = 0
+    bad: I32 = 0
+    for slot in range(start, stop):
+        head: I32 = get_i32(out, HEADER_SIZE + SLOT_SIZE * slot)
+        used += head != NO_ITEM
+        bad |= (head < NO_ITEM) | (head >= count)
+    return -1 if bad else used
 
 
 @cython.cfunc

@@ -29,7 +29,8 @@ if not cython.compiled:
     from indexfile._index_cy import next_item, put_item
     from storebytes._bytes_cy import (
         I32, I64, SOURCE_HASH, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
-        i64s_of, is_same, is_same_at, java_hash, put_bytes, put_i32, put_i64, source_of, source_of_bytes, target_of, window,
+        i64s_of, is_same, is_same_at, java_hash, prefetch, put_bytes, put_i32, put_i64, source_of, source_of_bytes, target_of,
+        window,
     )  # fmt: skip
 
 # Why a stretch ended beside `checks.STOPS`: Python makes room and calls again.
@@ -38,6 +39,8 @@ INDEX_FULL = -21
 WHYS = {**STOPS, NEW_LANE: "new_lane", INDEX_FULL: "index_full"}
 
 UNITS_MAX = 32768  # records of one stretch
+AHEAD_RECORDS = 4  # a record's begin and end are read long before the memory has brought them
+CACHE_LINE_SIZE = 64
 LANES_FIRST = 64  # a power of two
 NAME_SIZE_USUAL = 64
 NO_LANE = -1  # of a record that enters no queue
@@ -269,7 +272,7 @@ class Dispatcher:
 @cython.nogil
 @cython.exceptval(check=False)
 def _sort(table: Dispatcher, made: Size, lanes: Size, stops: I32s, irregular: I32s) -> Nothing:
-    """Gather units by lane, in order; stops[lane] = where the lane's units end."""
+    """Gather units by lane, in order; stops[lane] = where the lane's units end; irregular: whose offsets have a break."""
     row: Size
     lane: Size
     for row in range(made):
@@ -282,12 +285,15 @@ def _sort(table: Dispatcher, made: Size, lanes: Size, stops: I32s, irregular: I3
     for row in range(made):
         lane = table._unit_lanes[row]
         place: Size = stops[lane]
-        start: Size = stops[lane - 1] if lane > 0 else 0
         put_bytes(table._sorted, UNIT_SIZE * place, table._units, UNIT_SIZE * row, UNIT_SIZE)
         table._sorted_offsets[place] = table._offsets[row]
-        if place > start and table._sorted_offsets[place - 1] + 1 != table._offsets[row]:
-            irregular[lane] = 1
         stops[lane] = place + 1
+    start: Size = 0
+    for lane in range(lanes):
+        for row in range(start + 1, stops[lane]):
+            if table._sorted_offsets[row] != table._sorted_offsets[row - 1] + 1:
+                irregular[lane] = 1
+        start = stops[lane]
 
 
 @cython.cfunc
@@ -335,6 +341,10 @@ def _dispatch(
             _add_unit(table, lanes, lane, properties, found, offset, size, store_ms, get_i64(source, at + QUEUE_OFFSET_AT))
         table.last_store_timestamp_ms = store_ms
         table.last_offset = base + at
+        ahead: Size = at + AHEAD_RECORDS * size  # most records are as long as the one before
+        prefetch(source, ahead)
+        prefetch(source, ahead - CACHE_LINE_SIZE)
+        prefetch(source, ahead + CACHE_LINE_SIZE)
         at += size
         size = 1
     table._state[0] = at

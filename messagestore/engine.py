@@ -257,14 +257,14 @@ class Engine:
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
-        self.queues.recover(end.dispatch_from)
-        self.queues.truncate(end.offset)
+        lost_from = self.queues.recover(end.dispatch_from, end.offset)
         self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
         lacks_any = self._lacks_queues() or self.side.lacks_batch_queues()
         is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not lacks_any
-        start = end.dispatch_from if is_whole else low
+        lost_in = self.log.queue.find(lost_from)
+        start = min(end.dispatch_from, lost_in.start_offset if lost_in else lost_from) if is_whole else low
         return min(start, self._rebuild_index(end, low))
 
     def _rebuild_index(self, end: LogEnd, low: int) -> int:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
@@ -23,6 +24,8 @@ LOG = logging.getLogger(__name__)
 OWN_FOLDER = "brokerstore"  # what RocketMQ does not know; losing it loses no message
 CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
+WALKERS = 2  # beyond that memory is the limit
+WALK_ALONE_MAX = 64 << 20  # bytes that are walked before two threads are started
 SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (section 4)
 
 
@@ -121,10 +124,7 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
     records = protected = 0
     last = -1
     stop = Stop(first.start_offset, "empty", 0, 0)
-    for file in log.queue.files:
-        if file.start_offset < first.start_offset:
-            continue
-        stop = log.walk_file(file)
+    for file, stop in _stops(log, [file for file in log.queue.files if file.start_offset >= first.start_offset]):
         records, protected = records + stop.records, protected + stop.protected
         last = max(last, stop.last_offset)
         closed = stop.why == "end" or (stop.why == "blank" and log.blank_problem(stop.offset) is None)
@@ -134,6 +134,18 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
             break
         stop = stop._replace(offset=file.end_offset)
     return Stop(stop.offset, stop.why, records, protected, last)
+
+
+def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile, Stop]]:
+    """Each file with the stop of its walk, in order; of many megabytes some files at once, since a walk keeps a core busy."""
+    if len(files) < 2 or sum(file.size_bytes for file in files) < WALK_ALONE_MAX:
+        yield from ((file, log.walk_file(file)) for file in files)
+        return
+    walkers = ThreadPoolExecutor(WALKERS, thread_name_prefix="brokerstore-walk")
+    try:
+        yield from zip(files, walkers.map(log.walk_file, files), strict=True)
+    finally:  # also when the first of a thousand files ends the walk
+        walkers.shutdown(cancel_futures=True)
 
 
 def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> None:

@@ -28,6 +28,7 @@ cdef extern from *:
     #define storebytes_little32(value) __builtin_bswap32(value)
     #endif
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #define storebytes_prefetch(place) __builtin_prefetch(place)
     #ifndef SOURCE_HASH
     #define SOURCE_HASH 0
     #endif
@@ -37,6 +38,7 @@ cdef extern from *:
     unsigned long long storebytes_big64(unsigned long long value) nogil
     unsigned int storebytes_little32(unsigned int value) nogil
     void storebytes_release() nogil
+    void storebytes_prefetch(const unsigned char *place) nogil
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
     const unsigned int SOURCE_HASH              # of the .py and .pxd files that an extension was built from
 
@@ -96,6 +98,9 @@ cdef inline str take_text(Source source, Size at, Size size):
 
 cdef inline Source window(Source source, Size at, Size size) noexcept nogil:
     return source + at
+
+cdef inline void prefetch(Source source, Size at) noexcept nogil:
+    storebytes_prefetch(source + at)
 
 cdef inline Size find_byte(Source source, Size start, Size stop, int byte) noexcept nogil:
     cdef const void *at

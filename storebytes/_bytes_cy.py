@@ -75,6 +75,10 @@ def window(source: Source, at: Size, size: Size) -> Source:
     return bytes(source[at : at + size])
 
 
+def prefetch(source: Source, at: Size) -> None:
+    """Have a place that is read soon, inside the source or not, brought into the cache; reads nothing."""
+
+
 def find_byte(source: Source, start: Size, stop: Size, byte: int) -> Size:
     """Where `byte` is first in start..stop, or `stop`."""
     at = source.find(byte, start, stop)
