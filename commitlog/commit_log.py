@@ -223,10 +223,11 @@ class CommitLog:
             return TORN
         return self.reader(file).check(offset - file.start_offset, checks)
 
-    def walk_file(self, file: MappedFile, start: int | None = None, checks: int = CHECK_ALL) -> Stop:
-        """From `start` (the file's first byte) over whole records to the first place that is none."""
+    def walk_file(self, file: MappedFile, start: int | None = None, checks: int = CHECK_ALL, stop: int | None = None) -> Stop:
+        """From `start` (the file's first byte) over whole records to the first place that is none, or to `stop`."""
         at = 0 if start is None else start - file.start_offset
-        where, why, records, protected, last = count(self.queue.view(file), at, file.size_bytes, file.start_offset, checks)
+        end = file.size_bytes if stop is None else stop - file.start_offset
+        where, why, records, protected, last = count(self.queue.view(file), at, end, file.start_offset, checks)
         last_offset = file.start_offset + last if last >= 0 else -1
         return Stop(file.start_offset + where, why, records, protected, last_offset)
 

@@ -137,15 +137,44 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
 
 
 def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile, Stop]]:
-    """Each file with the stop of its walk, in order; of many megabytes some files at once, since a walk keeps a core busy."""
-    if len(files) < 2 or sum(file.size_bytes for file in files) < WALK_ALONE_MAX:
+    """Each file with the stop of its walk, in order.  A walk keeps a core busy: of many megabytes two threads walk."""
+    if sum(map(_used_size, files[-2:])) < WALK_ALONE_MAX:
         yield from ((file, log.walk_file(file)) for file in files)
         return
     walkers = ThreadPoolExecutor(WALKERS, thread_name_prefix="brokerstore-walk")
     try:
-        yield from zip(files, walkers.map(log.walk_file, files), strict=True)
+        if len(files) == 1:
+            yield files[0], _walk_halves(log, files[0], walkers)
+        else:
+            yield from zip(files, walkers.map(log.walk_file, files), strict=True)
     finally:  # also when the first of a thousand files ends the walk
         walkers.shutdown(cancel_futures=True)
+
+
+def _used_size(file: MappedFile) -> int:
+    """Of the part of a file that was ever written to, as far as the file system tells."""
+    return max((stop for _, stop in file.pieces_of_data(0, CUT_PIECE)), default=0)
+
+
+def _walk_halves(log: CommitLog, file: MappedFile, walkers: ThreadPoolExecutor) -> Stop:
+    """As one walk.  What looks like a record in the middle may be none: the first half decides whether the second counts."""
+    middle = log.find_record(file.start_offset + _used_size(file) // 2)
+    if not file.start_offset < middle < file.end_offset:
+        return log.walk_file(file)
+    second = walkers.submit(log.walk_file, file, middle)
+    first = log.walk_file(file, stop=middle)
+    if first.offset == middle and first.why == "end":
+        return _joined(first, second.result())
+    return _joined(first, log.walk_file(file, first.offset))  # from its end, or from the record across the middle
+
+
+def _joined(first: Stop, second: Stop) -> Stop:
+    """Of two walks, the second going on where the first ended."""
+    return second._replace(
+        records=first.records + second.records,
+        protected=first.protected + second.protected,
+        last_offset=max(first.last_offset, second.last_offset),
+    )
 
 
 def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> None:

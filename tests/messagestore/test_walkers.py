@@ -1,0 +1,108 @@
+"""The walk after a crash by two threads stops where one walk stops, whatever lies in the middle of the file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitlog import CommitLog, LogPaths, Message
+from commitlog.commit_log import Stop
+from commitlog.layout import BODY_AT, PHYSICAL_OFFSET_AT
+from messagestore import MessageStore, StoreConfig, recovery
+from storageio import REAL_DISK
+
+FILE_SIZE = 65536
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five files, the last about half full."""
+    folder = tmp_path_factory.mktemp("walkers") / "store"
+    with MessageStore.open(folder, config=CONFIG) as store:
+        for number in range(700):
+            store.put(Message("T", b"x" * (number * 37 % 600), queue_id=0))
+    return folder
+
+
+@pytest.fixture
+def log_folder(original: Path, tmp_path: Path) -> Path:
+    """A copy to be hurt."""
+    copy = tmp_path / "store"
+    shutil.copytree(original, copy)
+    return copy / "commitlog"
+
+
+def both_walks(folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Stop, Stop]:
+    """By one thread, and by two."""
+    log = CommitLog(LogPaths(REAL_DISK, [str(folder)]))
+    alone = recovery._walk(log, log.queue.files[first])
+    monkeypatch.setattr(recovery, "WALK_ALONE_MAX", 0)
+    return alone, recovery._walk(log, log.queue.files[first])
+
+
+def records_of(folder: Path, number: int) -> list[tuple[int, int]]:
+    """(position, size) of each record of a file, by the length words alone."""
+    data = (folder / f"{number * FILE_SIZE:020d}").read_bytes()
+    found, at = [], 0
+    while (size := int.from_bytes(data[at : at + 4], "big")) and data[at + 4 : at + 8] != bytes.fromhex("cbd43194"):
+        found.append((at, size))
+        at += size
+    return found
+
+
+def overwrite(folder: Path, number: int, at: int, data: bytes) -> None:
+    """In a file of the log."""
+    with open(folder / f"{number * FILE_SIZE:020d}", "r+b") as file:
+        os.pwrite(file.fileno(), data, at)
+
+
+@pytest.mark.parametrize("first", [0, 3, 4])
+def test_a_whole_log(log_folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its end, with every record counted once."""
+    alone, together = both_walks(log_folder, first, monkeypatch)
+    assert together == alone
+    assert together.records == sum(len(records_of(log_folder, number)) for number in range(first, 5))
+
+
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 0.5, 0.6, 0.99])
+def test_a_record_damaged_before_in_and_behind_the_middle(
+    log_folder: Path, number: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing behind it counts, whichever thread walked there."""
+    found = records_of(log_folder, number)
+    at, _ = found[int(share * len(found))]
+    overwrite(log_folder, number, at + PHYSICAL_OFFSET_AT, b"\xff")
+    alone, together = both_walks(log_folder, min(number, 4), monkeypatch)
+    assert together == alone
+    assert together.offset == number * FILE_SIZE + at
+
+
+def record_placed_at(folder: Path, physical_offset: int) -> bytes:
+    """The first record of a store, as it would lie elsewhere; no checksum covers its place."""
+    data = (folder / "commitlog" / f"{0:020d}").read_bytes()
+    record = bytearray(data[: int.from_bytes(data[:4], "big")])
+    record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8] = physical_offset.to_bytes(8, "big")
+    return bytes(record)
+
+
+def test_a_body_full_of_what_looks_like_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second thread begins inside a message, at bytes that pass for a record of the log."""
+    config = CONFIG.but(enabled_append_prop_crc=False)
+    with MessageStore.open(tmp_path / "other", config=config) as other:
+        other.put(Message("T", b"inner", queue_id=0))
+    body = b""
+    while len(body) < 50_000:
+        body += record_placed_at(tmp_path / "other", BODY_AT + len(body))
+    with MessageStore.open(tmp_path / "store", config=config) as store:
+        store.put(Message("T", body, queue_id=0))
+        store.put(Message("T", b"the last", queue_id=0))
+    alone, together = both_walks(tmp_path / "store" / "commitlog", 0, monkeypatch)
+    assert together == alone
+    assert together.records == 2
