@@ -24,7 +24,8 @@ if not cython.compiled:
 
 StoreTimeOf = Callable[[int, int], int]
 """(physical offset, size) -> store time in ms, or -1 where the log has no such record."""
-LOWER, NEAREST = Boundary.LOWER, Boundary.NEAREST
+LOWER = Boundary.LOWER
+NEAREST = Boundary.NEAREST
 NO_TIME = -1
 
 
