@@ -27,6 +27,7 @@ cdef class PutResult:
     cdef public bytes store_host
 
 @cython.final
+@cython.no_gc
 @cython.freelist(256)
 cdef class StoredMessage:
     cdef readonly str topic

@@ -7,17 +7,24 @@ from commitlog._record_cy cimport (
 cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
 cdef I32 CHECK_PLACE, BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
-cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC
+cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, SPACE
+cdef Source _KEYS, _UNIQ_KEY
+cdef Size AHEAD, AHEAD_VIEWS, PREFETCHED_MAX, TAIL_SIZE
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
 @cython.final
 cdef class Reader:
     cdef memoryview _view
     cdef Source _source
-    cdef Size _size
     cdef dict _names
     cdef readonly I64 base
+    cdef readonly Size size
     cpdef StoredMessage decode(self, Size at, I32 checks=*)
+    cpdef StoredMessage decode_keyed(self, Size at, bytes topic, bytes key, I32 checks=*)
+    cpdef Size store_time(self, Size at) except? -1
     cdef Bool _is_record(self, Size place, Size size, I32 checks)
     cdef StoredMessage _decode(self, Size at)
-    cdef str _name(self, bytes encoded)
+    cdef tuple _last
+    cdef Bool _ask_for(self, Source units, Size at)
+    cdef Bool _ask_for_ends(self, Source units, Size at)
+    cdef str _name(self, Source source, Size at, Size size)

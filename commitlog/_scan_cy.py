@@ -23,11 +23,18 @@ from .layout import (
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I32, I64, SOURCE_HASH, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
-        i64s_of, is_same, is_same_at, put_bytes, source_of, source_of_bytes, take_bytes, target_of, window,
+        i64s_of, is_same, is_same_at, prefetch, put_bytes, source_of, source_of_bytes, take_bytes, take_view, target_of, window,
     )  # fmt: skip
 
     from ._record_cy import check_record, growth, has_trailer, topic_place, topic_size_at, topic_size_size
 
+SPACE = 32
+_KEYS: Source = source_of_bytes(b"KEYS")
+_UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
+AHEAD = 3  # units whose records are asked for early; without their bodies more
+AHEAD_VIEWS = 8
+PREFETCHED_MAX = 4096  # bytes of one of them
+TAIL_SIZE = 160  # of a record: where topic and properties mostly lie
 CHECKED_MAX = 256 << 20  # bytes that one search reads for checksums which turn out wrong; real damage costs a few megabytes
 SMALL_RECORD_SIZE = 16 << 10  # beyond that, records up to this size are still looked at
 PAIRS_COMPARED_MAX = 256  # how far a property looks for a later one of its name
@@ -36,37 +43,63 @@ PAIRS_COMPARED_MAX = 256  # how far a property looks for a later one of its name
 class Reader:
     """Records of one buffer as objects.  `base` is the physical offset of the buffer's first byte."""
 
-    __slots__ = ("_names", "_size", "_source", "_view", "base")
+    __slots__ = ("_last", "_names", "_source", "_view", "base", "size")
 
     def __init__(self, buffer: Any, base: int = 0) -> None:
         """Holds the buffer: a map stays until this reader is gone."""
         self._view = memoryview(buffer).cast("B")
         self._source: Source = source_of(self._view)
-        self._size = len(self._view)
+        self.size = len(self._view)
         self._names: dict[bytes, str] = {}
+        self._last: tuple[bytes, str] = (b"", "")
         self.base = base
 
     def decode(self, at: Size, checks: I32 = CHECK_ALL) -> StoredMessage | None:
         """The record at `at`, or None where there is none: `check` says what there is instead."""
-        if at < 0 or at > self._size or check_record(self._source, at, self._size, self.base, checks) <= 0:
+        if at < 0 or at > self.size or check_record(self._source, at, self.size, self.base, checks) <= 0:
             return None
         return self._decode(at)
+
+    def decode_keyed(self, at: Size, topic: bytes, key: bytes, checks: I32 = CHECK_ALL) -> StoredMessage | None:
+        """As `decode`, but None for a record of another topic or without the key, of which no checksum is computed.
+
+        A key is a word of the property KEYS or the whole of UNIQ_KEY; bytes are compared.
+        """
+        source: Source = self._source
+        if at < 0 or at > self.size or check_record(source, at, self.size, self.base, 0) <= 0:
+            return None
+        place: Size = topic_place(source, at)
+        topic_size: Size = topic_size_at(source, at, place)
+        place += topic_size_size(source, at)
+        if not is_same(source, place, topic_size, source_of_bytes(topic), len(topic)):
+            return None
+        place += topic_size
+        if not _has_key(source, place + 2, get_i16(source, place), source_of_bytes(key), len(key)):
+            return None
+        return self.decode(at, checks)
+
+    def store_time(self, at: Size) -> Size:
+        """When the record at `at` was stored, in ms; -1 where there is none.  No checksum is looked at."""
+        if at < 0 or at > self.size or check_record(self._source, at, self.size, self.base, 0) <= 0:
+            return -1
+        is_long: Bool = (get_i32(self._source, at + SYS_FLAG_AT) & BORN_HOST_V6) != 0
+        return get_i64(self._source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_long else HOST_SIZE))
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
         """The size of the record at `at`, or a code of `checks.STOPS`."""
         place: Size = at
         wanted: I32 = checks
-        if not 0 <= place <= self._size:
-            raise ValueError(f"{at} is not inside the buffer of {self._size} bytes")
-        return check_record(self._source, place, self._size, self.base, wanted)
+        if not 0 <= place <= self.size:
+            raise ValueError(f"{at} is not inside the buffer of {self.size} bytes")
+        return check_record(self._source, place, self.size, self.base, wanted)
 
     def decode_range(
         self, at: Size, stop: Size, count_max: Size, checks: I32 = CHECK_ALL
     ) -> tuple[list[StoredMessage], int, str]:
         """Up to `count_max` records in a row that end by `stop`: (messages, where the walk stands, why it stopped)."""
         messages: list[StoredMessage] = []
-        if not 0 <= at <= stop <= self._size:
-            raise ValueError(f"{at}..{stop} is not inside the buffer of {self._size} bytes")
+        if not 0 <= at <= stop <= self.size:
+            raise ValueError(f"{at}..{stop} is not inside the buffer of {self.size} bytes")
         while at < stop and len(messages) < count_max:
             size: Size = check_record(self._source, at, stop, self.base, checks)
             if size <= 0:
@@ -88,6 +121,8 @@ class Reader:
         left: Size = bytes_max
         messages: list[StoredMessage] = []
         for index in range(count):
+            if index + AHEAD < count:
+                self._ask_for(source, stride * (index + AHEAD))
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
             if left <= 0 or not self._is_record(place, size, checks):
@@ -104,12 +139,35 @@ class Reader:
         index: Size
         found: list[memoryview] = []
         for index in range(count):
+            if index + AHEAD_VIEWS < count:
+                self._ask_for_ends(source, stride * (index + AHEAD_VIEWS))
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
             if not self._is_record(place, size, CHECK_PLACE):
                 break
-            found.append(self._view[place : place + size])
+            found.append(take_view(self._view, place, size))
         return found
+
+    def _ask_for(self, units: Source, at: Size) -> Bool:
+        """Have a unit's record on its way before its turn comes."""
+        size: Size = get_i32(units, at + 8)
+        place: Size = get_i64(units, at) - self.base
+        if size <= 0 or place < 0 or place > self.size or size > self.size - place:
+            return False
+        prefetch(self._source, place, min(size, PREFETCHED_MAX))
+        return True
+
+    def _ask_for_ends(self, units: Source, at: Size) -> Bool:
+        """As `_ask_for`, but only of what a check of the lengths reads."""
+        size: Size = get_i32(units, at + 8)
+        place: Size = get_i64(units, at) - self.base
+        if size <= 0 or place < 0 or place > self.size or size > self.size - place:
+            return False
+        prefetch(self._source, place, min(size, BODY_AT))
+        if size > BODY_AT:
+            end: Size = min(size - BODY_AT, TAIL_SIZE)
+            prefetch(self._source, place + size - end, end)
+        return True
 
     def count_records(self, units: Any, stride: Size, checks: I32 = CHECK_ALL) -> int:
         """How many units, as in `decode_units`, stand before the first that points at no record of its size in this buffer."""
@@ -118,7 +176,7 @@ class Reader:
         count: Size = len(held) // stride
         index: Size = 0
         target: Source = self._source
-        size: Size = self._size
+        size: Size = self.size
         base: I64 = self.base
         with cython.nogil:
             index = _count_units(source, count, stride, target, size, base, checks)
@@ -126,9 +184,9 @@ class Reader:
 
     def _is_record(self, place: Size, size: Size, checks: I32) -> Bool:
         """Whether a record of that size begins at a place."""
-        if size <= 0 or place < 0 or place > self._size:
+        if size <= 0 or place < 0 or place > self.size:
             return False
-        return check_record(self._source, place, self._size, self.base, checks) == size
+        return check_record(self._source, place, self.size, self.base, checks) == size
 
     def _decode(self, at: Size) -> StoredMessage:
         """A record that was checked."""
@@ -174,19 +232,59 @@ class Reader:
         place += body_size
         topic_size: Size = topic_size_at(source, at, place)
         place += topic_size_size(source, at)
-        message.topic = self._name(take_bytes(source, place, topic_size))
+        message.topic = self._name(source, place, topic_size)
         place += topic_size
         message.properties_raw = take_bytes(source, place + 2, get_i16(source, place))
         return message
 
-    def _name(self, encoded: bytes) -> str:
-        """The topic as text, one string object per topic."""
+    def _name(self, source: Source, at: Size, size: Size) -> str:
+        """The topic as text, one string object per topic; mostly it is the last one again."""
+        last: tuple[bytes, str] = self._last
+        topic: bytes = last[0]
+        if is_same(source, at, size, source_of_bytes(topic), len(topic)):
+            return last[1]
+        encoded: bytes = take_bytes(source, at, size)
         name: str | None = self._names.get(encoded)
         if name is None:
             if len(self._names) > 65536:
                 self._names.clear()
             name = self._names.setdefault(encoded, encoded.decode("utf-8", "replace"))
+        self._last = (encoded, name)  # as one, for threads that share a reader
         return name
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _has_key(source: Source, start: Size, size: Size, key: Source, key_size: Size) -> Bool:
+    """Whether properties name a key; of equal names the last pair counts, empty words are none."""
+    properties: Source = window(source, start, size)
+    in_keys: Bool = False
+    is_unique: Bool = False
+    at: Size = 0
+    while at < size:
+        end: Size = find_byte(properties, at, size, PAIR_END)
+        middle: Size = find_byte(properties, at, end, NAME_END)
+        if at < middle < end - 1:
+            if is_same(properties, at, middle - at, _KEYS, 4):
+                in_keys = _has_word(properties, middle + 1, end, key, key_size)
+            elif is_same(properties, at, middle - at, _UNIQ_KEY, 8):
+                is_unique = is_same(properties, middle + 1, end - middle - 1, key, key_size)
+        at = end + 1
+    return in_keys or is_unique
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _has_word(source: Source, at: Size, stop: Size, word: Source, word_size: Size) -> Bool:
+    """Whether one of the words between spaces is this one; no word is empty."""
+    while at < stop:
+        end: Size = find_byte(source, at, stop, SPACE)
+        if word_size > 0 and is_same(source, at, end - at, word, word_size):
+            return True
+        at = end + 1
+    return False
 
 
 @cython.cfunc

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ._scan_cy import find_values, gather, locate, split_pairs
+from ._scan_cy import gather, locate, split_pairs
 from .columns import FIXED, Batch, batches, fixed_columns
 from .commit_log import CommitLog
+from .filled_rows import QUICK, FilledRows, as_text
 from .hosts import decode_host
 from .layout import CRC_NAME
 
@@ -22,7 +24,6 @@ COLUMNS = (
     "born_timestamp_ms", "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset",
     "message_id", "tags", "keys", "properties", "body",
 )  # fmt: skip
-_NUMBERS = frozenset(name for name, _ in FIXED) - {"magic"}
 _STRETCHES = ("body", "topic", "properties", "born_host", "store_host")  # what locate writes, in its order
 _HEX = b"0123456789ABCDEF"
 
@@ -58,15 +59,25 @@ def read_columns(
 
 
 def record_batch(batch: Batch, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
-    """The wanted columns of one batch; it owns its bytes."""
+    """The wanted columns of one batch; it owns its bytes.  Raises `ValueError` where no record lies at a row's place."""
+    made = checked_batch(batch, columns, 0)
+    if made.num_rows < len(batch.positions):
+        raise ValueError(f"row {made.num_rows}: no record lies at {batch.positions[made.num_rows]}")
+    return made
+
+
+def checked_batch(batch: Batch, columns: Sequence[str], checks: int) -> pa.RecordBatch:
+    """As `record_batch`, of the rows before the first that is no record of its size or does not pass `checks`."""
     import pyarrow as pa  # 150 ms
 
-    builder = _Builder(batch)
-    return pa.RecordBatch.from_arrays([builder.column(name) for name in columns], schema=schema(columns))
+    filled = FilledRows(batch, columns, checks)
+    builder = _Builder(Batch(batch.view, batch.base, batch.positions[: filled.rows], batch.sizes[: filled.rows]))
+    arrays = [filled.column(name) if name in QUICK else builder.column(name) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(columns))
 
 
 class _Builder:
-    """The columns of one batch; what several share is made once."""
+    """The columns that are made one after the other; what several share is made once, when it is wanted."""
 
     def __init__(self, batch: Batch) -> None:
         import numpy as np
@@ -75,24 +86,31 @@ class _Builder:
         self.np, self.pa = np, pa
         self.view, self.rows = batch.view, len(batch.positions)
         self.batch = batch
-        self.fixed = fixed_columns(batch)
-        self.starts = {name: np.empty(self.rows, np.int64) for name in _STRETCHES}
-        self.sizes = {name: np.empty(self.rows, np.int32) for name in _STRETCHES}
-        locate(self.view, batch.positions, self.rows, list(self.starts.values()), list(self.sizes.values()))
+
+    @cached_property
+    def fixed(self) -> dict[str, Array]:
+        """Every fixed field."""
+        return fixed_columns(self.batch)
+
+    @cached_property
+    def _located(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Where each stretch begins in the view, and its size."""
+        starts = {name: self.np.empty(self.rows, self.np.int64) for name in _STRETCHES}
+        sizes = {name: self.np.empty(self.rows, self.np.int32) for name in _STRETCHES}
+        locate(self.view, self.batch.positions, self.rows, list(starts.values()), list(sizes.values()))
+        return starts, sizes
+
+    def _stretch(self, name: str) -> tuple[Array, Array]:
+        """Starts and sizes of one of `_STRETCHES`."""
+        return self._located[0][name], self._located[1][name]
 
     def column(self, name: str) -> Any:
         """One Arrow array."""
-        if name in _NUMBERS:
-            return self.pa.array(self.fixed[name])
         made: dict[str, Callable[[], Any]] = {
-            "topic": lambda: self._text(self.starts["topic"], self.sizes["topic"]),
-            "body": lambda: self._bytes(self.starts["body"], self.sizes["body"]),
             "magic": self._magic,
             "born_host": lambda: self._hosts("born_host"),
             "store_host": lambda: self._hosts("store_host"),
             "message_id": self._message_ids,
-            "tags": lambda: self._text(*self._values(b"TAGS")),
-            "keys": self._keys,
             "properties": self._properties,
         }
         return made[name]()
@@ -108,13 +126,8 @@ class _Builder:
         return pa.BinaryArray.from_buffers(pa.binary(), rows, [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
 
     def _text(self, starts: Array, sizes: Array) -> Any:
-        """A string column; what is no UTF-8 becomes U+FFFD, as in message objects."""
-        found = self._bytes(starts, sizes)
-        try:
-            return found.cast(self.pa.string())
-        except self.pa.ArrowInvalid:
-            texts = [None if item is None else item.decode("utf-8", "replace") for item in found.to_pylist()]
-            return self.pa.array(texts, self.pa.string())
+        """A string column."""
+        return as_text(self._bytes(starts, sizes))
 
     def _named(self, codes: Any, text: Callable[[Any], str]) -> Any:
         """A dictionary column of a text for each different code."""
@@ -126,12 +139,13 @@ class _Builder:
         return self._named(self.pa.array(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
 
     def _hosts(self, name: str) -> Any:
-        return self._named(self._bytes(self.starts[name], self.sizes[name]), decode_host)
+        return self._named(self._bytes(*self._stretch(name)), decode_host)
 
     def _message_ids(self) -> Any:
         """Upper-case hex of store host and physical offset; hosts of one size together."""
         np, pa = self.np, self.pa
-        starts, sizes = self.starts["store_host"], self.sizes["store_host"].astype(np.int64)
+        starts, sizes = self._stretch("store_host")
+        sizes = sizes.astype(np.int64)
         data, digits = np.frombuffer(self.view, np.uint8), np.frombuffer(_HEX, np.uint8)
         offsets = np.concatenate([[0], np.cumsum(2 * (sizes + 8))]).astype(np.int32)
         text = np.empty(int(offsets[-1]), np.uint8)
@@ -142,24 +156,6 @@ class _Builder:
             out = offsets[rows, None] + 2 * np.arange(size + 8)
             text[out], text[out + 1] = digits[ids >> 4], digits[ids & 15]
         return pa.StringArray.from_buffers(self.rows, pa.py_buffer(offsets), pa.py_buffer(text))
-
-    def _values(self, name: bytes) -> tuple[Array, Array]:
-        """Where a property's value lies in each row."""
-        starts, sizes = self.np.empty(self.rows, self.np.int64), self.np.empty(self.rows, self.np.int32)
-        find_values(self.view, self.starts["properties"], self.sizes["properties"], self.rows, name, starts, sizes)
-        return starts, sizes
-
-    def _keys(self) -> Any:
-        """KEYS split at spaces, empty words left out."""
-        import pyarrow.compute as pc
-
-        np, pa = self.np, self.pa
-        words = pc.split_pattern(pc.fill_null(self._text(*self._values(b"KEYS")), ""), " ")
-        flat = words.flatten()
-        full = pc.greater(pc.binary_length(flat), 0)
-        before = np.concatenate([[0], np.cumsum(np.asarray(full))]).astype(np.int32)
-        offsets = pa.array(before[np.asarray(words.offsets) - words.offsets[0].as_py()])
-        return pa.ListArray.from_arrays(offsets, flat.filter(full))
 
     def _properties(self) -> Any:
         """Every pair but the checksum's, as a map."""
@@ -172,7 +168,7 @@ class _Builder:
     def _pairs(self) -> tuple[Array, list[Array]]:
         """Ends of each row's pairs; starts and sizes of names and values.  Room is doubled until they fit."""
         np = self.np
-        starts, sizes = self.starts["properties"], self.sizes["properties"]
+        starts, sizes = self._stretch("properties")
         most = (int(sizes.sum(dtype=np.int64)) + self.rows) // 4 + 1
         ends, room = np.empty(self.rows + 1, np.int32), min(most, 8 * self.rows)
         while True:

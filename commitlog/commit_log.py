@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 
 from ._append_cy import Appender
+from ._find_cy import LogReaders
 from ._message_cy import StoredMessage
 from ._offsets_cy import QueueOffsets
 from ._scan_cy import Reader, count
@@ -84,6 +85,7 @@ class CommitLog:
         self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable)
         self.queue.load(listed)
+        self.readers = LogReaders(self.queue)
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
@@ -198,15 +200,11 @@ class CommitLog:
 
     def reader(self, file: MappedFile) -> Reader:
         """A reader over one file, kept while its map is."""
-        reader = file.reader
-        if reader is None:
-            reader = file.reader = Reader(self.queue.view(file), file.start_offset)
-        return reader
+        return self.readers.of_file(file)
 
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
         """The record that begins at a physical offset, None where none does."""
-        file = self.queue.find(offset)
-        return None if file is None else self.reader(file).decode(offset - file.start_offset, checks)
+        return self.readers.message_at(offset, checks)
 
     def select(self, offset: int, size_bytes: int) -> memoryview | None:
         """Raw bytes inside one file, as a view of the map; None when they are not all there."""

@@ -29,15 +29,16 @@ What is better than RocketMQ's: cut bytes are zeroed; blanks before a first unit
 `max_physical_offset`; an expired first file does not hold the minimum back.
 """
 
+from ._time_cy import StoreTimeOf, offset_by_time
 from .batch import BatchQueue, BatchUnit
 from .batch_queues import BatchQueues
 from .batch_time import batch_offset_by_time
+from .boundary import Boundary
 from .consume_queue import NO_RECORD, ConsumeQueue, Unit
 from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, queue_folders, refuse_other_file_size
 from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
 from .ext_writer import ExtWriter
 from .queue_files import QueueFiles
-from .time_search import Boundary, StoreTimeOf, offset_by_time
 
 __all__ = [
     "NO_RECORD",

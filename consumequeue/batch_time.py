@@ -8,8 +8,8 @@ falls back to the minimum where the search ends on a later batch.
 from __future__ import annotations
 
 from .batch import BatchQueue, BatchUnit
+from .boundary import Boundary
 from .layout import BATCH_UNIT_SIZE
-from .time_search import Boundary
 
 
 def batch_offset_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:

@@ -6,6 +6,7 @@ cdef Size BEGIN_OFFSET_AT, BEGIN_TIME_AT, NEXT_ITEM_AT, END_OFFSET_AT, END_TIME_
 cdef Size ITEM_PHYSICAL_OFFSET_AT, ITEM_PREVIOUS_AT, ITEM_SECONDS_AT, ITEM_SIZE, SLOT_SIZE, SLOTS_USED_AT
 cdef I32 BAD_COUNT, BAD_HASH, BAD_PREVIOUS, BAD_SLOT, FIRST_ITEM, KEY_HASH_NONE, NO_ITEM, SOUND
 cdef I64 MS_PER_SECOND, SECONDS_MAX, TIME_MAX_MS
+cdef Source _JOINT
 
 @cython.final
 cdef class IndexBuffer:
@@ -17,9 +18,12 @@ cdef class IndexBuffer:
 cdef I32 key_hash(I32 code) noexcept nogil
 cdef Bool put_item(IndexBuffer index, I32 code, I64 physical_offset, I64 store_ms) noexcept nogil
 cdef I32 next_item(IndexBuffer index) noexcept nogil
+cdef I64 begins_at(IndexBuffer index) noexcept nogil
+cdef I64 ends_at(IndexBuffer index) noexcept nogil
 cdef Size room_of(IndexBuffer index) noexcept nogil
 cdef Bool is_before_end(IndexBuffer index, I64 physical_offset) noexcept nogil
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil
 cdef Nothing replay(IndexBuffer index, Size limit, I32s heads, I64s state) noexcept nogil
+cpdef I32 hash_of(bytes topic, bytes key)

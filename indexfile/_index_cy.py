@@ -48,6 +48,7 @@ if not cython.compiled:
         I64s,
         Nothing,
         Size,
+        Source,
         Target,
         get_i32,
         get_i64,
@@ -62,6 +63,7 @@ if not cython.compiled:
 
 MS_PER_SECOND = 1000
 BLOCK_SLOTS = 1024  # looked at together
+_JOINT: Source = source_of_bytes(b"#")
 TIME_MAX_MS = 1 << 61  # a damaged begin must not overflow when seconds are added
 
 
@@ -329,6 +331,22 @@ def next_item(index: IndexBuffer) -> I32:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def begins_at(index: IndexBuffer) -> I64:
+    """The header's begin, in ms."""
+    return get_i64(index._target, BEGIN_TIME_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def ends_at(index: IndexBuffer) -> I64:
+    """The header's end, in ms."""
+    return get_i64(index._target, END_TIME_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def room_of(index: IndexBuffer) -> Size:
     """How many more keys fit: a dispatch kernel hands a record with more keys to `IndexFiles.build`, which rolls."""
     used: Size = next_item(index)
@@ -426,11 +444,11 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing
         state[1] = used
 
 
-def hash_of(topic: bytes, key: bytes) -> int:
+def hash_of(topic: bytes, key: bytes) -> I32:
     """Java's hash of `topic#key`, both UTF-8."""
-    text: bytes = topic + b"#" + key
-    size: Size = len(text)
-    return java_hash(source_of_bytes(text), 0, size, 0)
+    code: I32 = java_hash(source_of_bytes(topic), 0, len(topic), 0)
+    code = java_hash(_JOINT, 0, 1, code)
+    return java_hash(source_of_bytes(key), 0, len(key), code)
 
 
 def is_compiled() -> bool:

@@ -65,7 +65,7 @@ class IndexFile:
         self._guard = threading.Lock()  # of opening and closing
         self._file: File | None = None
         self._map: Map | None = None
-        self._buffer: IndexBuffer | None = None
+        self.mapped: IndexBuffer | None = None  # as `buffer`, None where there is no map
 
     @classmethod
     def create(cls, disk: Disk, path: str, slots: int, items: int, before: Header | None = None) -> IndexFile:
@@ -99,16 +99,16 @@ class IndexFile:
     @property
     def is_open(self) -> bool:
         """Whether it is mapped."""
-        return self._buffer is not None
+        return self.mapped is not None
 
     @property
     def buffer(self) -> IndexBuffer:
         """The mapped bytes; who holds it may go on using it after `close`."""
         with self._guard:
-            if self._buffer is None:
+            if self.mapped is None:
                 self._open_map()
-            assert self._buffer is not None
-            return self._buffer
+            assert self.mapped is not None
+            return self.mapped
 
     def _open_map(self) -> None:
         """Under the guard.  Another size is refused: a shorter file would kill the process, a longer one has other slots."""
@@ -120,14 +120,14 @@ class IndexFile:
             raise StoreCorrupt("index file size", file=self.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
         self._map = self._file.map(wanted, writable=self.writable)
         self._map.expect_random()
-        self._buffer = IndexBuffer(self._map.view, self.slots, self.items)
+        self.mapped = IndexBuffer(self._map.view, self.slots, self.items)
         if not self.writable:
             self._close_file()
 
     @property
     def header(self) -> Header:
         """As it is now; read without a map where there is none."""
-        buffer = self._buffer
+        buffer = self.mapped
         if buffer is not None:
             return Header._make(HEADER.unpack(buffer.header()))
         file = self.disk.open(self.path, Mode.READ)
@@ -183,7 +183,7 @@ class IndexFile:
         if self._map is not None:
             self._map.close()
         self._map = None
-        self._buffer = None
+        self.mapped = None
 
     def _close_file(self) -> None:
         if self._file is not None:

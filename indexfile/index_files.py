@@ -79,7 +79,7 @@ class IndexFiles:
         self.max_matches = max_matches
         self.strays: list[str] = []
         self._guard = threading.Lock()  # of the list and of what is mapped
-        self._files: list[IndexFile] = []
+        self.listed: list[IndexFile] = []  # from oldest to newest; a new list after every change
         self._full: list[IndexFile] = []  # rolled from and not synced since
         self._opened: list[IndexFile] = []  # for reading, least recently used first
         self._is_new_name = False
@@ -88,7 +88,7 @@ class IndexFiles:
     @property
     def files(self) -> list[IndexFile]:
         """From oldest to newest, as they are at the call."""
-        return list(self._files)
+        return list(self.listed)
 
     def refresh(self, *, whole_only: bool = False) -> None:
         """Take in files that came or went (a reader beside a live writer); with `whole_only` none that is still being made."""
@@ -98,10 +98,10 @@ class IndexFiles:
             if newest is None or newest.size_bytes < file_size(self.slots, self.items):
                 paths.pop()
         with self._guard:
-            known = {file.path: file for file in self._files}
+            known = {file.path: file for file in self.listed}
             for path in known.keys() - set(paths):
                 known[path].close()
-            self._files = [known.get(path) or self._file(path) for path in paths]
+            self.listed = [known.get(path) or self._file(path) for path in paths]
 
     def _file(self, path: str) -> IndexFile:
         return IndexFile(self.disk, path, self.slots, self.items, writable=self.writable)
@@ -109,7 +109,7 @@ class IndexFiles:
     def load(self) -> None:
         """Refuse files of another size now, not when they are asked."""
         wanted = file_size(self.slots, self.items)
-        for file in self._files:
+        for file in self.listed:
             if self._size(file) != wanted:
                 found = f"{self._size(file)} bytes"
                 raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=found)
@@ -121,7 +121,7 @@ class IndexFiles:
         """
         self._must_write()
         size = file_size(self.slots, self.items)
-        gone = [file for file in self._files if self._size(file) < size or file.header.end_timestamp_ms > index_timestamp_ms]
+        gone = [file for file in self.listed if self._size(file) < size or file.header.end_timestamp_ms > index_timestamp_ms]
         self._delete(gone)
         return len(gone)
 
@@ -138,7 +138,7 @@ class IndexFiles:
         `sync_full`.
         """
         self._must_write()
-        last = self._files[-1] if self._files else None
+        last = self.listed[-1] if self.listed else None
         if last is None or last.is_full:
             last = self._roll(last)
         return last.buffer
@@ -151,7 +151,7 @@ class IndexFiles:
         path = os.path.join(self.folder, self._new_name())
         made = IndexFile.create(self.disk, path, self.slots, self.items, full.header if full else None)
         with self._guard:
-            self._files = [*self._files, made]
+            self.listed = [*self.listed, made]
             self._is_new_name = True
             if full is not None:
                 self._full.append(full)
@@ -161,7 +161,7 @@ class IndexFiles:
         """From local time; later than every name there is."""
         moment = datetime.fromtimestamp(self.disk.now_ms() / 1000)
         name = name_of(moment)
-        newest = max((int(file.name) for file in self._files), default=-1)
+        newest = max((int(file.name) for file in self.listed), default=-1)
         if int(name) > newest:
             return name
         text = f"{newest:0{NAME_DIGITS}d}"
@@ -223,15 +223,15 @@ class IndexFiles:
         for file in reversed(self.files):
             header = file.header
             if header.overlaps(begin_ms, end_ms):
-                self._touch(file)
+                self.touch(file)
                 yield from file.hits(code, begin_ms, end_ms)
             if header.begin_timestamp_ms < begin_ms:
                 return
 
-    def _touch(self, file: IndexFile) -> None:
+    def touch(self, file: IndexFile) -> None:
         """Keep few of the old files mapped."""
         with self._guard:
-            if not self._files or file is self._files[-1] or file in self._full:
+            if not self.listed or file is self.listed[-1] or file in self._full:
                 return
             if file in self._opened:
                 self._opened.remove(file)
@@ -241,7 +241,7 @@ class IndexFiles:
 
     def last_header(self) -> Header | None:
         """Of the newest file: a query reports its end time and offset."""
-        return self._files[-1].header if self._files else None
+        return self.listed[-1].header if self.listed else None
 
     # Upkeep
 
@@ -263,13 +263,13 @@ class IndexFiles:
         """Sync all that was written: at a clean stop."""
         self._must_write()
         self.sync_full()
-        if self._files:
-            self._files[-1].sync()
+        if self.listed:
+            self.listed[-1].sync()
 
     def sync_active(self) -> tuple[str, int] | None:
         """Sync the newest file while it is still written to: its name and the item before which all is on the disk then."""
         self._sync_name()
-        file = self._files[-1] if self._files else None
+        file = self.listed[-1] if self.listed else None
         if file is None:
             return None
         next_item = file.header.next_item
@@ -336,9 +336,9 @@ class IndexFiles:
 
     def last_item(self, log_end: int) -> tuple[int, int] | None:
         """(key hash, physical offset) of the newest file's last item of a record before `log_end`; None without one."""
-        if not self._files or self._size(self._files[-1]) != file_size(self.slots, self.items):
+        if not self.listed or self._size(self.listed[-1]) != file_size(self.slots, self.items):
             return None
-        return self._files[-1].buffer.last_item(self._files[-1].header.next_item, log_end)
+        return self.listed[-1].buffer.last_item(self.listed[-1].header.next_item, log_end)
 
     def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
         """After an unclean stop, instead of `delete_unsafe`: keep what `sync_active` vouched for, delete later files.
@@ -347,12 +347,12 @@ class IndexFiles:
         then; nor one that has so many items: it is another of the same name.
         """
         self._must_write()
-        names = [file.name for file in self._files]
+        names = [file.name for file in self.listed]
         place = names.index(name) if name in names else -1
-        if place < 0 or not self._has_items(self._files[place], next_item):
+        if place < 0 or not self._has_items(self.listed[place], next_item):
             return False
-        kept = self._files[: place + 1]
-        self._delete(self._files[place + 1 :])
+        kept = self.listed[: place + 1]
+        self._delete(self.listed[place + 1 :])
         self._keep_items(kept, next_item, log_end, has_whole_records=True)
         return True
 
@@ -387,7 +387,7 @@ class IndexFiles:
 
     def _delete(self, gone: list[IndexFile]) -> None:
         with self._guard:
-            self._files = [file for file in self._files if file not in gone]
+            self.listed = [file for file in self.listed if file not in gone]
             self._full = [file for file in self._full if file not in gone]
             self._opened = [file for file in self._opened if file not in gone]
         for file in reversed(gone):  # the youngest first, each for good: what a crash leaves has no hole

@@ -342,9 +342,7 @@ def _dispatch(
         table.last_store_timestamp_ms = store_ms
         table.last_offset = base + at
         ahead: Size = at + AHEAD_RECORDS * size  # most records are as long as the one before
-        prefetch(source, ahead)
-        prefetch(source, ahead - CACHE_LINE_SIZE)
-        prefetch(source, ahead + CACHE_LINE_SIZE)
+        prefetch(source, ahead - CACHE_LINE_SIZE, 3 * CACHE_LINE_SIZE)
         at += size
         size = 1
     table._state[0] = at

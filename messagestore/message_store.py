@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from commitlog import CHECK_ALL, Message, PutResult, PutStatus, StoredMessage
-from consumequeue import Boundary, ConsumeQueue, batch_offset_by_time, offset_by_time
+from commitlog import Message, PutResult, PutStatus, StoredMessage
+from consumequeue import ConsumeQueue
 from storageio import (
     REAL_DISK,
     Disk,
@@ -30,7 +30,7 @@ from storageio import (
 )
 from storebytes.java_hash import java_hash_code
 
-from ._put_cy import PutPath
+from ._look_cy import ReadPath
 from .broker_services.admission import topic_problem
 from .broker_services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker_services.half_messages import HalfMessage
@@ -54,7 +54,6 @@ MODES = ("a", "r", "r+", "x")
 PRODUCER_GROUP = "DEFAULT_PRODUCER"
 BUSY_MS_MAX = 10_000_000
 MEMORY_SHARE = 0.4
-FOR_EVER_MS = (1 << 63) - 1
 THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -68,8 +67,9 @@ def _abandon_all() -> None:
 in_forked_child(_abandon_all)
 
 
-class MessageStore(PutPath):
-    """A folder of messages, as RocketMQ keeps it.  `put` and `put_many` are in `_put_cy`.
+class MessageStore(ReadPath):
+    """A folder of messages, as RocketMQ keeps it.  `put` and `put_many` are in `_put_cy`, `message_at`, `query` and
+    `offset_by_time` in `_look_cy`.
 
     One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
@@ -77,8 +77,7 @@ class MessageStore(PutPath):
 
     def __init__(self, engine: Engine) -> None:
         """Made by `open`."""
-        super().__init__(engine.log.appender, engine.flags, engine.config.is_sync_flush)
-        self._engine = engine
+        super().__init__(engine)
         self._topics = engine.topics
         self._append = engine.log.appender.append
         if engine.writable:
@@ -503,44 +502,6 @@ class MessageStore(PutPath):
         """
         return decompress(message.body, message.sys_flag, file=self.path, offset=message.physical_offset)
 
-    def message_at(self, physical_offset: int) -> StoredMessage | None:
-        """The message whose record begins there, None when none does."""
-        self._engine.check_open()
-        self._engine.refresh()
-        return self._engine.log.message_at(physical_offset, CHECK_ALL)
-
-    def query(
-        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
-    ) -> list[StoredMessage]:
-        """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
-        self._engine.settle()
-        if self._engine.index is None:
-            return []
-        low, high = begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
-        found: dict[int, StoredMessage] = {}
-
-        def keep(physical_offset: int) -> bool:
-            message = self._engine.log.message_at(physical_offset) if physical_offset not in found else None
-            if message is None or not has_key(message, topic, key) or not low <= message.store_timestamp_ms <= high:
-                return False
-            found[physical_offset] = message
-            return True
-
-        slack_ms = 1000  # item times are cut to seconds, so ask for one more and look at the message's own
-        offsets = self._engine.index.select(topic, key, max_count, max(0, low - slack_ms), high, keep=keep)
-        return [found[offset] for offset in sorted(offsets)]
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
-        self._engine.settle()
-        queue = self._queue(topic, queue_id)
-        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
-        if batch is not None:
-            return batch_offset_by_time(batch, timestamp_ms, boundary)
-        if queue is None:
-            return 0
-        return offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, max(self._engine.log.min_offset, 0))
-
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When a message was stored, -1 when it is not there."""
         queue = self._queue(topic, queue_id)
@@ -605,11 +566,6 @@ def _named_errors() -> Iterator[None]:
         raise InvalidMessage(str(error)) from error
     except AttributeError as error:
         raise TypeError(f"a Message is wanted: {error}") from error
-
-
-def has_key(message: StoredMessage, topic: str, key: str) -> bool:
-    """Whether an index hit is no stranger that only shares the hash."""
-    return message.topic == topic and (key in message.keys or message.properties.get("UNIQ_KEY") == key)
 
 
 def _memory_share() -> int:

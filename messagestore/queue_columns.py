@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
-from commitlog._scan_cy import Reader
-from commitlog.arrow_columns import record_batch, schema
-from commitlog.columns import BATCH_BYTES, BATCH_ROWS, Batch
+from commitlog.arrow_columns import checked_batch, schema
+from commitlog.columns import BATCH_ROWS, Batch
 from consumequeue import ConsumeQueue
 from consumequeue.layout import UNIT_SIZE
 from storageio import DiskError
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+BATCH_BYTES = 4 << 20  # of records, so that a batch stays near the processor; one record may be more
 Confirm = Callable[[ConsumeQueue, int, int, int], StoredMessage | None]
 
 
@@ -34,11 +34,13 @@ def read_queue_columns(
     import pyarrow as pa  # 150 ms
 
     wanted = schema(columns)
-    pieces = queue_batches(log, queue, start, stop, confirm) if queue is not None else iter(())
-    return pa.RecordBatchReader.from_batches(wanted, (record_batch(piece, columns) for piece in pieces))
+    pieces = _pieces(log, queue, start, stop, columns, confirm) if queue is not None else iter(())
+    return pa.RecordBatchReader.from_batches(wanted, pieces)
 
 
-def queue_batches(log: CommitLog, queue: ConsumeQueue, start: int, stop: int, confirm: Confirm) -> Iterator[Batch]:
+def _pieces(
+    log: CommitLog, queue: ConsumeQueue, start: int, stop: int, columns: Sequence[str], confirm: Confirm
+) -> Iterator[pa.RecordBatch]:
     """Checked records of a queue, in order; a batch lies in one log file and is bounded in rows and bytes."""
     at = start
     while at < stop:
@@ -48,11 +50,10 @@ def queue_batches(log: CommitLog, queue: ConsumeQueue, start: int, stop: int, co
                 return
             at = queue.min_offset  # a queue file was deleted meanwhile
             continue
-        count = _alike(log, units)
-        batch = _batch(log, queue, at, units[:count], confirm)
-        if batch is not None:
-            yield batch
-        at += count
+        piece, passed = _piece(log, queue, at, units[: _alike(log, units)], columns, confirm)
+        if piece is not None:
+            yield piece
+        at += passed
 
 
 def _units(queue: ConsumeQueue, at: int, count: int) -> np.ndarray[Any, Any]:
@@ -74,26 +75,28 @@ def _alike(log: CommitLog, units: np.ndarray[Any, Any]) -> int:
     return max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
 
 
-def _batch(log: CommitLog, queue: ConsumeQueue, at: int, units: np.ndarray[Any, Any], confirm: Confirm) -> Batch | None:
-    """The records of units that point into one file; None when the file left the log."""
+def _piece(
+    log: CommitLog, queue: ConsumeQueue, at: int, units: np.ndarray[Any, Any], columns: Sequence[str], confirm: Confirm
+) -> tuple[pa.RecordBatch | None, int]:
+    """The records of the first of these units, which point into one file: up to the first that points at none.
+
+    Beside it the number of units that are done with.
+    """
     import numpy as np  # 80 ms
 
     physicals, sizes = units["physical"].astype(np.int64), units["size"].astype(np.int32)
-    opened = _open(log, int(physicals[0]))
-    packed = np.ascontiguousarray(units).view(np.uint8)
-    if opened is not None and opened.reader.count_records(packed, UNIT_SIZE) == len(units):
-        return Batch(opened.view, opened.base, physicals - opened.base, sizes)
-    rows = []
-    for row, (physical, size) in enumerate(zip(physicals.tolist(), sizes.tolist(), strict=True)):
-        is_here = opened is not None and _is_record(opened, physical, size)
-        if not is_here and physical >= log.min_offset:
-            confirm(queue, at + row, physical, size)
-            is_here = opened is not None and _is_record(opened, physical, size)
-        if is_here:
-            rows.append(row)
-    if opened is None or not rows:
-        return None
-    return Batch(opened.view, opened.base, physicals[rows] - opened.base, sizes[rows])
+    first, size = int(physicals[0]), int(sizes[0])
+    opened = _open(log, first)
+    for is_confirmed in (False, True):
+        if opened is not None:
+            batch = Batch(opened.view, opened.base, physicals - opened.base, sizes)
+            made = checked_batch(batch, columns, CHECK_ALL)
+            if made.num_rows:
+                return made, made.num_rows
+        if not is_confirmed and first >= log.min_offset:
+            confirm(queue, at, first, size)
+    is_gone = physicals < log.min_offset
+    return None, (int(np.argmin(is_gone)) or len(units)) if is_gone[0] else 1
 
 
 class _Opened(NamedTuple):
@@ -101,19 +104,12 @@ class _Opened(NamedTuple):
 
     base: int
     view: memoryview
-    reader: Reader
 
 
 def _open(log: CommitLog, physical_offset: int) -> _Opened | None:
     """None when the file left the log, or never was in it."""
     file = log.queue.find(physical_offset)
     try:
-        return None if file is None else _Opened(file.start_offset, log.queue.view(file), log.reader(file))
+        return None if file is None else _Opened(file.start_offset, log.queue.view(file))
     except DiskError:  # deleted since it was found
         return None
-
-
-def _is_record(opened: _Opened, physical_offset: int, size: int) -> bool:
-    """Whether a whole record of that size begins there."""
-    place = physical_offset - opened.base
-    return 0 <= place <= len(opened.view) and opened.reader.check(place, CHECK_ALL) == size

@@ -1,6 +1,6 @@
 # The compiled half of _bytes_cy.py: read that first.  Inline, so there is no extension module of this name.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -27,8 +27,8 @@ cdef extern from *:
     #define storebytes_big64(value) (value)
     #define storebytes_little32(value) __builtin_bswap32(value)
     #endif
-    #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
     #define storebytes_prefetch(place) __builtin_prefetch(place)
+    #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
     #ifndef SOURCE_HASH
     #define SOURCE_HASH 0
     #endif
@@ -99,8 +99,20 @@ cdef inline str take_text(Source source, Size at, Size size):
 cdef inline Source window(Source source, Size at, Size size) noexcept nogil:
     return source + at
 
-cdef inline void prefetch(Source source, Size at) noexcept nogil:
-    storebytes_prefetch(source + at)
+cdef inline void prefetch(Source source, Size at, Size size) noexcept nogil:
+    cdef Size stop = at + size
+    while at < stop:
+        storebytes_prefetch(source + at)
+        at += 64
+
+cdef inline memoryview take_view(memoryview view, Size at, Size size):
+    # What slicing does, without the slice and its two integers; of a contiguous view of bytes only.
+    cdef memoryview taken = PyMemoryView_FromObject(view)
+    cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(taken)
+    buffer.buf = <Target>buffer.buf + at
+    buffer.len = size
+    buffer.shape[0] = size
+    return taken
 
 cdef inline Size find_byte(Source source, Size start, Size stop, int byte) noexcept nogil:
     cdef const void *at

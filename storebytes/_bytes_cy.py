@@ -75,8 +75,13 @@ def window(source: Source, at: Size, size: Size) -> Source:
     return bytes(source[at : at + size])
 
 
-def prefetch(source: Source, at: Size) -> None:
-    """Have a place that is read soon, inside the source or not, brought into the cache; reads nothing."""
+def prefetch(source: Source, at: Size, size: Size) -> None:
+    """Say that these bytes will be read soon: a hint to the processor, nothing here."""
+
+
+def take_view(view: memoryview, at: Size, size: Size) -> memoryview:
+    """A stretch of a view of bytes, which keeps alive what the view does."""
+    return view[at : at + size]
 
 
 def find_byte(source: Source, start: Size, stop: Size, byte: int) -> Size:

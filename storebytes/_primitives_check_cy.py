@@ -26,6 +26,7 @@ if not cython.compiled:
         is_same_at,
         java_hash,
         now_ms,
+        prefetch,
         publish_i32,
         put_bytes,
         put_i16,
@@ -35,6 +36,7 @@ if not cython.compiled:
         source_of_bytes,
         take_bytes,
         take_text,
+        take_view,
         target_of,
         window,
     )
@@ -71,6 +73,13 @@ def take(data: bytes, at: int, size: int) -> tuple[bytes, str]:
     """As bytes and as text."""
     held: memoryview = memoryview(data)
     return take_bytes(source_of(held), at, size), take_text(source_of(held), at, size)
+
+
+def view(data: bytes, at: int, size: int) -> memoryview:
+    """A stretch of a view, its bytes asked for before."""
+    held: memoryview = memoryview(data)
+    prefetch(source_of(held), at, size)
+    return take_view(held, at, size)
 
 
 def find(data: bytes, start: int, stop: int, byte: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import pytest
@@ -112,3 +113,63 @@ def test_nearest_is_the_plain_rule(world: World, gaps: list[int], time: int) -> 
             assert got == left[-1]
         elif time >= times[0]:
             assert got == next(number for number, known in enumerate(times) if abs(known - time) == best)
+
+
+def opened_queue(world: World, folder: str, times: list[int], units: int) -> tuple[Any, Any]:
+    """As `queue_of`, with files of so many units."""
+    opened = world.consumequeue.ConsumeQueues(REAL_DISK, folder, writable=True, file_size_bytes=20 * units)
+    return queue_of(lambda units: opened, times)
+
+
+@PROPERTY
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(3, 60), st.integers(-1, 45))
+def test_runs_of_equal_times_are_answered_as_bisection_of_a_list_does(
+    world: World, runs: list[int], units: int, asked: int
+) -> None:
+    """However long the runs are and wherever files end."""
+    times = [3 * number + 1 for number, run in enumerate(runs) for _ in range(run)]
+    with tempfile.TemporaryDirectory() as folder:
+        queue, store_time_of = opened_queue(world, folder, times, units)
+        search, boundary = world.consumequeue.offset_by_time, world.consumequeue.Boundary
+        assert search(queue, asked, boundary.LOWER, store_time_of) == bisect_left(times, asked)
+        assert search(queue, asked, boundary.UPPER, store_time_of) == max(bisect_right(times, asked) - 1, 0)
+
+
+@PROPERTY
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(-1, 7), st.sampled_from(["LOWER", "UPPER"]))
+def test_a_clock_that_was_set_back_ends_at_an_edge(world: World, times: list[int], asked: int, kind: str) -> None:
+    """Times out of order: where a message of the time asked for is found, its neighbour has another time."""
+    with tempfile.TemporaryDirectory() as folder:
+        queue, store_time_of = opened_queue(world, folder, times, 1000)
+        got = world.consumequeue.offset_by_time(queue, asked, world.consumequeue.Boundary[kind], store_time_of)
+        assert 0 <= got <= len(times)
+        if got < len(times) and times[got] == asked and times[0] <= asked <= times[-1]:
+            beside = got - 1 if kind == "LOWER" else got + 1
+            assert not 0 <= beside < len(times) or times[beside] != asked
+
+
+def test_many_messages_of_one_time_take_few_looks(world: World, tmp_path: Any) -> None:
+    """RocketMQ walks over them one by one."""
+    times = [1, *[2] * 30_000, 3]
+    queue, known = opened_queue(world, str(tmp_path), times, 40_000)
+    asked: list[int] = []
+
+    def store_time_of(place: int, size: int) -> int:
+        asked.append(place)
+        return int(known(place, size))
+
+    search, boundary = world.consumequeue.offset_by_time, world.consumequeue.Boundary
+    assert search(queue, 2, boundary.LOWER, store_time_of) == 1
+    assert search(queue, 2, boundary.UPPER, store_time_of) == 30_000
+    assert len(asked) < 150
+
+
+def test_a_file_that_is_deleted_meanwhile_has_no_times(world: World, tmp_path: Any) -> None:
+    """No error: the answer is within the bounds."""
+    queue, store_time_of = opened_queue(world, str(tmp_path), TIMES, 4)
+    assert queue.max_offset == len(TIMES)
+    (tmp_path / "T" / "0" / f"{80:020d}").unlink()
+    queue._files.forget(queue.path(80))
+    queue._files.writable = False  # as beside a writer
+    for boundary in world.consumequeue.Boundary:
+        assert 0 <= world.consumequeue.offset_by_time(queue, 20, boundary, store_time_of) <= len(TIMES)

@@ -70,6 +70,8 @@ def test_stretches_are_copied_taken_found_and_compared(data: bytes, draw: st.Dat
         assert half.take(data, at, size) == (part, part.decode("utf-8", "replace"))
         found = data.find(byte, at, at + size)
         assert half.find(data, at, at + size, byte) == (at + size if found < 0 else found, data[: at + size].count(byte))
+        assert half.view(data, at, size) == part
+        assert half.view(data, at, size).tobytes() == part
         assert half.same(data, at, size, other) == (part == other, True)
         if other:
             assert half.has(data, len(data), other) == (other in data)

@@ -1,0 +1,14 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+from commitlog._message_cy cimport StoredMessage
+from commitlog._scan_cy cimport Reader
+
+cdef I64 NO_TIME
+
+@cython.final
+cdef class LogReaders:
+    cdef object _queue
+    cpdef Reader of_file(self, object file)
+    cpdef Reader reader_of(self, I64 offset)
+    cpdef StoredMessage message_at(self, I64 offset, I32 checks=*)
+    cpdef Size store_time(self, I64 offset) except? -1

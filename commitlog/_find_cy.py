@@ -1,0 +1,74 @@
+"""From a physical offset to the record there: the log file that holds it, its reader, what is asked of the record.
+
+One call answers; no Python is run on the way but attributes of the files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ._message_cy import StoredMessage
+from ._scan_cy import Reader
+from .checks import CHECK_ALL
+
+if not cython.compiled:
+    from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Size
+
+NO_TIME = -1  # the store time where no record begins
+
+
+class LogReaders:
+    """The readers of a log's files, found by physical offset."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: Any) -> None:
+        """`queue`: the log's `MappedFileQueue`."""
+        self._queue = queue
+
+    def of_file(self, file: Any) -> Reader:
+        """A reader over one file, kept by the file while its map is."""
+        reader: Reader | None = file.reader
+        if reader is None:
+            reader = file.reader = Reader(self._queue.view(file), file.start_offset)
+        return reader
+
+    def reader_of(self, offset: I64) -> Reader | None:
+        """Of the file that holds a physical offset; None where there is none."""
+        files: list[Any] = self._queue.files
+        if len(files) == 0:
+            return None
+        reader: Reader | None
+        first: I64 = files[0].start_offset
+        size: I64 = self._queue.file_size_bytes
+        place: I64 = (offset - first) // size if offset >= first else -1
+        if 0 <= place < len(files):
+            reader = files[place].reader
+            if reader is not None and reader.base <= offset < reader.base + reader.size:
+                return reader
+        file = self._queue.find(offset)
+        return None if file is None else self.of_file(file)
+
+    def message_at(self, offset: I64, checks: I32 = CHECK_ALL) -> StoredMessage | None:
+        """The record that begins there, None where none does."""
+        reader: Reader | None = self.reader_of(offset)
+        return None if reader is None else reader.decode(offset - reader.base, checks)
+
+    def store_time(self, offset: I64) -> Size:
+        """When the record that begins there was stored, in ms; -1 where none begins.  No checksum is looked at."""
+        reader: Reader | None = self.reader_of(offset)
+        return NO_TIME if reader is None else reader.store_time(offset - reader.base)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,303 @@
+"""Many records into Arrow's buffers in one walk: each is checked, taken apart and copied while the processor holds it.
+
+Nothing here allocates and no Python is run on the way, so the GIL is free.  A column's room is the caller's; where it does
+not reach, the walk stops before the row that does not fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ._scan_cy import column_of
+from .layout import BODY_AT, BORN_HOST_V6, CRC_SIZE, HOST_GROWTH, NAME_END, PAIR_END, STORE_TIME_AT, SYS_FLAG_AT
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I32, I64, SOURCE_HASH, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of, i64s_of,
+        is_same, prefetch, put_bytes, source_of, source_of_bytes, target_of, window,
+    )  # fmt: skip
+
+    from ._record_cy import check_record, growth, has_trailer, topic_size_at, topic_size_size
+
+AHEAD = 3  # rows whose bytes are asked for early
+PREFETCHED_MAX = 4096  # bytes of one of them
+SPACE = 32
+INT_MAX = 0x7FFFFFFF
+_KEYS: Source = source_of_bytes(b"KEYS")
+_TAGS: Source = source_of_bytes(b"TAGS")
+
+
+class TextColumn:
+    """Values one behind the other: 32-bit offsets and bytes.  `mask`: a bit for each value that is there, zeros before."""
+
+    __slots__ = (
+        "_data",
+        "_held",
+        "_held_mask",
+        "_held_offsets",
+        "_mask",
+        "_offsets",
+        "_places",
+        "_room",
+        "count",
+        "high",
+        "used",
+    )
+
+    def __init__(self, offsets: Any, data: Any, mask: Any = None) -> None:
+        """One offset more than there can be values."""
+        self._held_offsets = column_of(offsets, 4)
+        self._held = memoryview(data).cast("B")
+        self._held_mask = memoryview(bytearray(8) if mask is None else mask).cast("B")
+        if len(self._held_offsets) < 1 or self._held.readonly or self._held_mask.readonly:
+            raise ValueError("room for an offset, and data that can be written, are wanted")
+        if mask is not None and 8 * len(self._held_mask) < len(self._held_offsets) - 1:
+            raise ValueError("a bit for each value is wanted")
+        self._offsets: I32s = i32s_of(self._held_offsets)
+        self._data: Target = target_of(self._held)
+        self._mask: Target = target_of(self._held_mask)
+        self._places = len(self._held_offsets) - 1
+        self._room = min(len(self._held), INT_MAX)
+        self.count = 0  # values
+        self.used = 0  # bytes
+        self.high = 0  # the bits of all bytes of `add_text`: below 128 where all of them are ASCII
+        self._offsets[0] = 0
+
+
+class Columns:
+    """What is wanted of each record: numbers by their place in a record with IPv4 hosts, and text columns or None.
+
+    `wide` and `narrow` hold 64-bit and 32-bit numbers, column behind column, each with room for `rows`.
+    """
+
+    __slots__ = (
+        "_held", "_narrow", "_narrow_count", "_narrow_places", "_wide", "_wide_count", "_wide_places", "body", "keys", "rows",
+        "tags", "topic", "words",
+    )  # fmt: skip
+
+    def __init__(
+        self, rows: int, wide: Any, wide_places: Any, narrow: Any, narrow_places: Any, body: TextColumn | None,
+        topic: TextColumn | None, tags: TextColumn | None, words: TextColumn | None, keys: Any,
+    ) -> None:  # fmt: skip
+        """`keys`: 32-bit offsets into `words`, one more than rows."""
+        held = [column_of(wide, 8), column_of(wide_places, 4), column_of(narrow, 8 // 2), column_of(narrow_places, 4)]
+        held.append(column_of(keys, 4))
+        self._held: list[memoryview] = held
+        self.rows = rows
+        self._wide_count = len(held[1])
+        self._narrow_count = len(held[3])
+        if rows < 0 or len(held[0]) < rows * self._wide_count or len(held[2]) < rows * self._narrow_count:
+            raise ValueError("more rows than places for them")
+        if words is not None and len(held[4]) <= rows:
+            raise ValueError("more rows than places for their keys")
+        for place in [*held[1], *held[3]]:
+            if not 0 <= place < BODY_AT - 4:
+                raise ValueError(f"no number lies at {place}")
+        self._wide: I64s = i64s_of(held[0])
+        self._wide_places: I32s = i32s_of(held[1])
+        self._narrow: I32s = i32s_of(held[2])
+        self._narrow_places: I32s = i32s_of(held[3])
+        self.keys: I32s = i32s_of(held[4])
+        self.body = body
+        self.topic = topic
+        self.tags = tags
+        self.words = words
+
+    def fill(self, buffer: Any, base: int, positions: Any, sizes: Any, rows: int, checks: int) -> int:
+        """The rows that were filled: up to the first position without a record of its size, or that does not fit.
+
+        `base` is the physical offset of the buffer's first byte.  Called once.
+        """
+        held: memoryview = memoryview(buffer).cast("B")
+        held_positions: memoryview = column_of(positions, 8)
+        held_sizes: memoryview = column_of(sizes, 4)
+        if not 0 <= rows <= min(len(held_positions), len(held_sizes), self.rows):
+            raise ValueError("more rows than places for them")
+        source: Source = source_of(held)
+        limit: Size = len(held)
+        begin: I64 = base
+        places: I64s = i64s_of(held_positions)
+        lengths: I32s = i32s_of(held_sizes)
+        number: Size = rows
+        wanted: I32 = checks
+        row: Size = 0
+        if self.words is not None:
+            self.keys[0] = 0
+        with cython.nogil:
+            row = _fill(self, source, limit, begin, places, lengths, number, wanted)
+        return row
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    columns: Columns, source: Source, limit: Size, base: I64, positions: I64s, sizes: I32s, rows: Size, checks: I32
+) -> Size:
+    """Row by row; the bytes of the next ones are on their way meanwhile."""
+    row: Size = 0
+    while row < rows:
+        ahead: Size = row + AHEAD
+        if ahead < rows and _is_inside(positions[ahead], sizes[ahead], limit):
+            prefetch(source, positions[ahead], sizes[ahead] if sizes[ahead] < PREFETCHED_MAX else PREFETCHED_MAX)
+        at: Size = positions[row]
+        if not _is_inside(at, sizes[row], limit) or check_record(source, at, limit, base, checks) != sizes[row]:
+            break
+        if not _add_texts(columns, source, at, row):
+            break
+        _add_numbers(columns, source, at, row)
+        row += 1
+    return row
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_inside(at: I64, size: I32, limit: Size) -> Bool:
+    """Whether a stretch that a caller handed in lies in the buffer."""
+    return at >= 0 and 0 < size <= limit and at <= limit - size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
+    """The numbers of a checked record; IPv6 hosts move what lies behind them."""
+    index: Size = 0
+    place: Size
+    all_grown: Size = growth(source, at)
+    born_grown: Size = HOST_GROWTH if get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6 else 0
+    while index < columns._wide_count:
+        place = columns._wide_places[index]
+        if place >= STORE_TIME_AT:
+            place += all_grown if place > STORE_TIME_AT else born_grown
+        columns._wide[index * columns.rows + row] = get_i64(source, at + place)
+        index += 1
+    index = 0
+    while index < columns._narrow_count:
+        place = columns._narrow_places[index]
+        if place >= STORE_TIME_AT:
+            place += all_grown if place > STORE_TIME_AT else born_grown
+        columns._narrow[index * columns.rows + row] = get_i32(source, at + place)
+        index += 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_texts(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
+    """Body, topic, tags and keys of a checked record; false when one of them does not fit."""
+    place: Size = at + growth(source, at) + BODY_AT
+    body_size: Size = get_i32(source, place - 4)
+    if columns.body is not None and not _add(columns.body, source, place, body_size):
+        return False
+    place += body_size
+    topic_size: Size = topic_size_at(source, at, place)
+    place += topic_size_size(source, at)
+    if columns.topic is not None and not _add_text(columns.topic, source, place, topic_size):
+        return False
+    if columns.tags is None and columns.words is None:
+        return True
+    place += topic_size
+    size: Size = get_i16(source, place)
+    if has_trailer(source, place + 2 + size, size):
+        size -= CRC_SIZE
+    return _add_properties(columns, source, place + 2, size, row)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_properties(columns: Columns, source: Source, start: Size, size: Size, row: Size) -> Bool:
+    """Tags and keys; of equal names the last pair counts."""
+    properties: Source = window(source, start, size)
+    tags_at: Size = -1
+    tags_size: Size = 0
+    keys_at: Size = 0
+    keys_size: Size = 0
+    at: Size = 0
+    while at < size:
+        end: Size = find_byte(properties, at, size, PAIR_END)
+        middle: Size = find_byte(properties, at, end, NAME_END)
+        if at < middle < end - 1:
+            if is_same(properties, at, middle - at, _TAGS, 4):
+                tags_at = middle + 1
+                tags_size = end - middle - 1
+            elif is_same(properties, at, middle - at, _KEYS, 4):
+                keys_at = middle + 1
+                keys_size = end - middle - 1
+        at = end + 1
+    if columns.tags is not None:
+        if tags_at >= 0:
+            _mark(columns.tags, row)
+        if not _add_text(columns.tags, properties, tags_at, tags_size):
+            return False
+    if columns.words is not None:
+        if not _add_words(columns.words, properties, keys_at, keys_at + keys_size):
+            return False
+        columns.keys[row + 1] = columns.words.count
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_words(column: TextColumn, source: Source, at: Size, stop: Size) -> Bool:
+    """The words between spaces; empty ones are none."""
+    while at < stop:
+        end: Size = find_byte(source, at, stop, SPACE)
+        if end > at and not _add_text(column, source, at, end - at):
+            return False
+        at = end + 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark(column: TextColumn, row: Size) -> Bool:
+    """A row has a value."""
+    column._mask[row >> 3] |= 1 << (row & 7)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
+    """One more value; false when it does not fit."""
+    if size > column._room - column.used or column.count >= column._places:
+        return False
+    if size > 0:
+        put_bytes(column._data, column.used, source, at, size)
+    column.used += size
+    column.count += 1
+    column._offsets[column.count] = column.used
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_text(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
+    """As `_add`, with a look at the bytes."""
+    index: Size = 0
+    while index < size:
+        column.high |= source[at + index]
+        index += 1
+    return _add(column, source, at, size)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,181 @@
+"""From a time to a queue offset (section 8.3): units from the mapped queue file, store times from the log's own bytes.
+
+Where a store's clock was set back, times are not in order, and halving ends at some message as RocketMQ's does.  One
+difference: RocketMQ walks over messages of one time one by one, here their end is found by doubling steps and halving.
+Both answer with a message of that time whose neighbour has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog._find_cy import LogReaders
+
+from .boundary import Boundary
+from .layout import SIZE_AT, UNIT_SIZE
+
+if not cython.compiled:
+    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool, Size, Source, get_i32, get_i64, source_of
+
+StoreTimeOf = Callable[[int, int], int]
+"""(physical offset, size) -> store time in ms, or -1 where the log has no such record."""
+LOWER = Boundary.LOWER
+NEAREST = Boundary.NEAREST
+NO_TIME = -1
+
+
+class TimeFile:
+    """The written range of one queue file as the search sees it: unit numbers and their store times."""
+
+    __slots__ = ("_ask", "_count", "_first", "_held", "_log_min_offset", "_readers", "_source", "ceiling", "floor")
+
+    def __init__(self, queue: Any, start: int, store_time_of: Any, log_min_offset: int) -> None:
+        """Of the file that begins at byte `start`.  Where it is deleted meanwhile no time is known."""
+        held: memoryview | None = queue.rest(start)
+        self._held = memoryview(b"") if held is None else held
+        self._source: Source = source_of(self._held)
+        self._count = len(self._held) // UNIT_SIZE
+        self._readers: LogReaders | None = store_time_of if isinstance(store_time_of, LogReaders) else None
+        self._ask = store_time_of
+        self._log_min_offset = log_min_offset
+        self._first = start // UNIT_SIZE
+        self.floor = max(queue.min_offset, self._first)
+        self.ceiling = min(queue.written, start + queue.file_size_bytes) // UNIT_SIZE - 1
+
+    def time(self, queue_offset: I64) -> Size:
+        """-1 when unknown."""
+        index: Size = queue_offset - self._first
+        if index < 0 or index >= self._count:
+            return NO_TIME
+        physical: I64 = get_i64(self._source, UNIT_SIZE * index)
+        if self._readers is not None:
+            return self._readers.store_time(physical)
+        return self._ask(physical, get_i32(self._source, UNIT_SIZE * index + SIZE_AT))  # type: ignore[no-any-return]
+
+    def is_gone(self, queue_offset: I64) -> Bool:
+        """Whether the record lies before the log."""
+        index: Size = queue_offset - self._first
+        return index < 0 or index >= self._count or get_i64(self._source, UNIT_SIZE * index) < self._log_min_offset
+
+    def search(self, timestamp_ms: I64, is_lower: Bool) -> Size:
+        """The queue offset within this file, by RocketMQ's steps."""
+        if self.time(self.ceiling) < timestamp_ms:
+            return self.ceiling + 1 if is_lower else self.ceiling
+        if self.time(self.floor) > timestamp_ms:
+            return self._first if is_lower else 0
+        return self._halve(timestamp_ms, is_lower)
+
+    def _halve(self, timestamp_ms: I64, is_lower: Bool) -> Size:
+        low: I64 = self.floor
+        high: I64 = self.ceiling
+        left: I64 = self._first - 1
+        right: I64 = self._first - 1
+        while low <= high:
+            middle: I64 = (low + high) // 2
+            if self.is_gone(middle):
+                low, left = middle + 1, middle
+                continue
+            time: I64 = self.time(middle)
+            if time < 0:
+                return 0
+            if time == timestamp_ms:
+                return self._edge(middle, timestamp_ms, -1 if is_lower else 1)
+            if time > timestamp_ms:
+                high, right = middle - 1, middle
+            else:
+                low, left = middle + 1, middle
+        return right if is_lower else left
+
+    def _edge(self, found: I64, timestamp_ms: I64, step: I64) -> Size:
+        """The last in this direction with the same time, which `found` has: steps double until one leads to another time."""
+        other: I64 = found
+        stride: I64 = step
+        while True:
+            other = found + stride
+            if other < self.floor or other > self.ceiling:
+                other = self.floor - 1 if step < 0 else self.ceiling + 1
+                break
+            if self.time(other) != timestamp_ms:
+                break
+            found = other
+            stride *= 2
+        while other - found > 1 or found - other > 1:
+            middle: I64 = (found + other) // 2
+            if self.time(middle) == timestamp_ms:
+                found = middle
+            else:
+                other = middle
+        return found
+
+
+def offset_by_time(
+    queue: Any, timestamp_ms: I64, boundary: Boundary, store_time_of: StoreTimeOf | LogReaders, log_min_offset: I64 = 0
+) -> int:
+    """The queue offset for a time, between the queue's minimum and maximum.  0 for a queue without units."""
+    if boundary is NEAREST:
+        return _nearest(queue, timestamp_ms, store_time_of, log_min_offset)
+    is_lower: Bool = boundary is LOWER
+    file: TimeFile | None = _choose(queue, timestamp_ms, is_lower, store_time_of, log_min_offset)
+    found: I64 = file.search(timestamp_ms, is_lower) if file is not None else 0
+    low: I64 = queue.min_offset
+    high: I64 = queue.max_offset
+    found = max(found, low)
+    return min(found, high)
+
+
+def _choose(queue: Any, timestamp_ms: I64, is_lower: Bool, store_time_of: Any, log_min_offset: I64) -> TimeFile | None:
+    """By the store times of first and last units; an unknown time is -1."""
+    written = queue.written
+    starts = [start for start in queue.starts if start < written]
+    file: TimeFile
+    if is_lower:
+        for start in starts:
+            file = TimeFile(queue, start, store_time_of, log_min_offset)
+            if start == starts[len(starts) - 1] or file.time(file.ceiling) >= timestamp_ms:
+                return file
+        return None
+    for start in reversed(starts):
+        file = TimeFile(queue, start, store_time_of, log_min_offset)
+        if file.time(start // UNIT_SIZE) <= timestamp_ms:
+            return file
+    return None
+
+
+def _nearest(queue: Any, timestamp_ms: I64, store_time_of: Any, log_min_offset: I64) -> int:
+    """The nearer neighbour, of two equally near the earlier; before all the first, after all the last."""
+    first, last = queue.min_offset, queue.max_offset - 1
+    if last < first:
+        return first  # type: ignore[no-any-return]
+    right = offset_by_time(queue, timestamp_ms, LOWER, store_time_of, log_min_offset)
+    if right > last:
+        return last  # type: ignore[no-any-return]
+    left = right - 1
+    right_time, left_time = _time(queue, right, store_time_of), _time(queue, left, store_time_of)
+    if left < first or left_time < 0 or right_time == timestamp_ms:
+        return right
+    return left if timestamp_ms - left_time <= right_time - timestamp_ms else right
+
+
+def _time(queue: Any, queue_offset: int, store_time_of: Any) -> int:
+    """Of one unit wherever it lies, -1 when unknown."""
+    unit = queue.unit(queue_offset)
+    if unit is None:
+        return NO_TIME
+    if isinstance(store_time_of, LogReaders):
+        return store_time_of.store_time(unit.physical_offset)
+    return store_time_of(unit.physical_offset, unit.size_bytes)  # type: ignore[no-any-return]
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH
