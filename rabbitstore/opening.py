@@ -18,10 +18,9 @@ from . import layout
 from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
 from .content import is_message
 from .entry_cy import IndexEntry
-from .folder import VhostFolder, guess_segment_entries, is_vhost_folder
-from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text, read_segment_entries
+from .folder import VhostFolder, is_vhost_folder
+from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .own_files import QueueOptions, read_options, write_options
-from .paths import read_head
 from .problems import Problem
 from .queue_folder import QueueFolder
 from .queue_index_cy import QueueIndex
@@ -79,8 +78,9 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     """Recover the folder; the caller holds its lock."""
     if not is_vhost_folder(disk, path):
         raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
-    index_settings = replace(settings.index, segment_entries=_segment_entries(disk, path))
     folder = VhostFolder(path, disk)
+    _refuse_wrong_config(folder)
+    index_settings = replace(settings.index, segment_entries=folder.segment_entries)
     queue_folders = folder.queue_folders()
     refuse_version_2(path, queue_folders)
     problems: list[Problem] = []
@@ -109,15 +109,13 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     return Opened(folder.vhost, index_settings, persistent, transient, parts, known, lost, problems, found is not None)
 
 
-def _segment_entries(disk: Disk, path: str) -> int:
-    """From `.config`; when it is unusable nothing is guessed here: opening with the wrong number would scramble queues."""
-    text = read_head(disk, f"{path}/{layout.CONFIG_NAME}")
-    entries = read_segment_entries(text)
-    if entries is None:
-        likely = guess_segment_entries(disk, path)
-        wanted = f"{{segment_entry_count, N}}., likely N = {likely}"
-        raise StoreCorrupt("unusable .config", file=f"{path}/{layout.CONFIG_NAME}", offset=0, expected=wanted, found=text)
-    return entries
+def _refuse_wrong_config(folder: VhostFolder) -> None:
+    """When `.config` is unusable or cannot be true, nothing is guessed: opening with the wrong number would scramble queues."""
+    for problem in folder.problems:
+        if problem.kind == "bad_config":
+            file = f"{folder.path}/{problem.file}"
+            wanted = f"{{segment_entry_count, N}}., likely N = {folder.segment_entries}"
+            raise StoreCorrupt("unusable .config", file=file, offset=0, expected=wanted, found=problem.found)
 
 
 def refuse_version_2(path: str, folders: list[QueueFolder]) -> None:

@@ -16,7 +16,7 @@ from . import layout
 from .check import Checked, Progress, verify
 from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
-from .folder import VhostFolder, guess_segment_entries
+from .folder import VhostFolder
 from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .own_files import LOCK_NAME
@@ -147,8 +147,8 @@ def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:
         disk.sync_folder(f"{path}/{file}".rpartition("/")[0])
 
 
-def _write_config(disk: Disk, path: str, file: str, _checked: Checked) -> None:
-    replace_file(disk, f"{path}/{file}", CONFIG_TEXT % guess_segment_entries(disk, path))
+def _write_config(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    replace_file(disk, f"{path}/{file}", CONFIG_TEXT % checked.segment_entries)
 
 
 def _write_name(disk: Disk, path: str, file: str, _checked: Checked) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -160,8 +161,9 @@ def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
     with RabbitStore.open(path, "r+", settings=wide, disk=disk) as store:
         assert store.parts.is_resumed and store.problems == []
         assert not [read for read in disk.read if read.endswith(".rdq")]
-        segments = {read for read in disk.read if read.endswith(".idx")}
-        assert 0 < len(segments) < len(list((tmp_path / "vhost").rglob("*.idx")))
+        reads = Counter(read for read in disk.read if read.endswith(".idx"))
+        assert 2 in reads.values(), "of some nothing but the first and the last two bytes"
+        assert max(reads.values()) > 2
         store.parts.persistent.check()
         assert {name: bodies for name, bodies in drained(store).items() if name in expected} == {
             name: [body for body, _ in rows] for name, rows in expected.items()

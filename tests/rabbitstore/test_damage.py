@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, tables
+from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, tables
 from rabbitstore.check import size_bytes, verify
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
@@ -89,7 +89,7 @@ def bad_term_in_the_index(folder, _manifest):
     patch(folder / DEEP / "1.idx", 34, b"\x55")
 
 
-def id_known_to_no_file(folder, _manifest):
+def index_pointing_into_a_deleted_file(folder, _manifest):
     (folder / STORE / "1.rdq").unlink()
 
 
@@ -113,6 +113,29 @@ def published_twice(folder, _manifest):
 
 def wrong_config(folder, _manifest):
     (folder / ".config").write_text("{segment_entry_count, many}.")
+
+
+def config_of_larger_segments(folder, _manifest):
+    """The last stop noted a number that no such segment reaches."""
+    (folder / ".config").write_text("{segment_entry_count, 16384}.")
+
+
+def config_of_smaller_segments(folder, _manifest):
+    """Ours, with 2048 where 16384 are in a segment: the entries beyond would be cut off as torn."""
+    shutil.rmtree(folder)
+    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16384))
+    with RabbitStore.open(str(folder), settings=settings) as store:
+        store.declare_queue("q")
+        for _ in range(ALL):
+            store.publish("q", b"small")
+    (folder / ".config").write_text("{segment_entry_count, 2048}.")
+
+
+def an_id_known_to_no_file(folder, manifest):
+    """One entry of the index names a message that nobody ever stored."""
+    row = live_record(manifest, 4)
+    path = next(path for path in folder.glob("queues/*/*.idx") if bytes.fromhex(row["msg_id"]) in path.read_bytes())
+    patch(path, path.read_bytes().index(bytes.fromhex(row["msg_id"])), b"nobody ever knew")
 
 
 def damaged_locations(folder, _manifest):
@@ -195,12 +218,15 @@ TABLE = [
     (missing_end_mark, {"record_without_end_mark"}, None),
     (bad_term, {"bad_term"}, None),
     (bad_term_in_the_index, {"bad_term"}, None),
-    (id_known_to_no_file, {"message_lost", "bad_table", "bad_location"}, None),
+    (an_id_known_to_no_file, {"message_lost", "bad_ref_count"}, 1),
+    (index_pointing_into_a_deleted_file, {"message_lost", "bad_table", "bad_location"}, None),
     (torn_journal, {"torn_journal"}, None),
     (torn_segment, {"torn_segment", "bad_recovery_terms"}, 1),
     (mark_of_nobody, {"mark_without_publish"}, 0),
     (published_twice, {"published_twice"}, 0),
     (wrong_config, {"bad_config"}, 0),
+    (config_of_larger_segments, {"bad_config"}, 0),
+    (config_of_smaller_segments, {"bad_config"}, 0),
     (damaged_locations, {"bad_table"}, 0),
     (damaged_summary, {"bad_table"}, 0),
     (damaged_clean_mark, {"bad_clean_mark"}, 0),
@@ -262,7 +288,7 @@ def test_a_damaged_message_does_not_stop_the_queue(damaged):
         assert errors >= 1 and total + errors == 3037
 
 
-@pytest.mark.parametrize("damaged", [wrong_config], indirect=True)
+@pytest.mark.parametrize("damaged", [wrong_config, config_of_larger_segments], indirect=True)
 def test_an_unusable_config_is_not_guessed_at_opening(damaged):
     """The wrong number would scramble every queue: named, with the likely value, and nothing changed."""
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file() and "brokerstore" not in path.parts}
