@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rabbitstore import IndexSettings, RabbitSettings, StoreSettings
 from rabbitstore.content import Content, decode_content, encode_content
+from rabbitstore.content_cy import encode_many
 from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.shared_store_cy import SharedStore
 from rabbitstore.store_recovery import open_store
@@ -27,6 +28,7 @@ from storageio import REAL_DISK
 WINDOW = 1000
 BATCH = 500
 Rates = dict[str, float]
+PEER_STEP = {"read_bulk": "read", "read_random_bulk": "read_random"}  # the server's modules have no bulk read
 
 
 def _messages(count: int, size: int) -> list[Content]:
@@ -88,7 +90,7 @@ class Flight:
 
 
 def store(folder: Path, count: int, size: int) -> Rates:
-    """Write with 1000 in flight, each synced; read in order and at random; remove."""
+    """Write with 1000 in flight, each synced; read in order and at random, one by one and in bulk; remove."""
     shutil.rmtree(folder, ignore_errors=True)
     opened, _ = open_store(REAL_DISK, str(folder / "store"), StoreSettings(), {})
     flight = Flight(opened)
@@ -99,19 +101,24 @@ def store(folder: Path, count: int, size: int) -> Rates:
 
     def write() -> None:
         for start in range(0, count, BATCH):
-            flight.write([(message.msg_id, encode_content(message)) for message in messages[start : start + BATCH]])
+            flight.write(encode_many(messages[start : start + BATCH]))
         flight.land()
 
     def read(wanted: list[bytes]) -> None:
         for msg_id in wanted:
             decode_content(client.read(msg_id) or b"")
 
+    def read_bulk(wanted: list[bytes]) -> None:
+        for start in range(0, count, BATCH):
+            client.read_contents(wanted[start : start + BATCH])
+
     def remove() -> None:
         client.remove(ids)
         opened.process()
 
     found = {"write": _rate(count, write), "read": _rate(count, lambda: read(ids))}
-    found |= {"read_random": _rate(count, lambda: read(mixed)), "remove": _rate(count, remove)}
+    found |= {"read_bulk": _rate(count, lambda: read_bulk(ids)), "read_random": _rate(count, lambda: read(mixed))}
+    found |= {"read_random_bulk": _rate(count, lambda: read_bulk(mixed)), "remove": _rate(count, remove)}
     opened.close()
     shutil.rmtree(folder)
     return found

@@ -12,7 +12,8 @@ A virtual host's folder (docs/formats/rabbitmq-folder.md):
 
 Opened with mode "r" (`RabbitStore.open(path, "r")`) nothing is changed: `queues`, `messages`; nor by `verify`,
 `statistics` and `plan_recovery`.  `apply_recovery` does what a plan says.  Opened for writing, in this order: lock, read
-the clean-stop files, delete them, replay the journals, add up the references, scan the message files, go on.
+the clean-stop files, delete them, replay the journals, go on where the files said; if they do not fit or there are none,
+add up the references and scan the message files first (docs/formats/rabbitmq-clean-stop.md).
 
 What the words mean:
 

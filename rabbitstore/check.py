@@ -9,16 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from storageio import REAL_DISK, Disk, StoreCorrupt
+from storageio import REAL_DISK, Disk
 
 from . import layout, tables
 from .entry_cy import IndexEntry
 from .folder import VhostFolder
-from .paths import numbers_in, read_if_there
-from .problems import Problem, of_corrupt
+from .paths import numbers_in
+from .problems import Problem
 from .queue_folder import QueueFolder
 from .records import Record
 from .store_folder import StoreFolder, store_names
+from .table_check import check_clients, check_locations, check_summary, read_tables
 
 Progress = Callable[[int], None]
 _RECORD_KINDS = {"bad_term", "wrong_term_id"}
@@ -29,7 +30,8 @@ class Checked:
     """What `verify` found.
 
     `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to;
-    `found_behind`, whole records behind damage, which a scan does not reach.
+    `found_behind`, whole records behind damage, which a scan does not reach; `segment_entries`, what `.config` says or the
+    files show.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Checked:
     lost: list[tuple[QueueFolder, IndexEntry]] = field(default_factory=list)
     bad_records: dict[str, set[int]] = field(default_factory=dict)
     found_behind: dict[str, list[Record]] = field(default_factory=dict)
+    segment_entries: int = layout.SEGMENT_ENTRIES_NEW
 
     @property
     def ok(self) -> bool:
@@ -56,7 +59,7 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
     """Check a virtual host's folder; `progress` is called with the bytes of files done since its last call."""
     advance = progress or (lambda _bytes: None)
     folder = VhostFolder(path, disk)
-    found = Checked()
+    found = Checked(segment_entries=folder.segment_entries)
     counts: dict[bytes, int] = {}
     try:
         for store in folder.stores.values():
@@ -148,75 +151,11 @@ def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, un
 
 def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, counts: dict[bytes, int]) -> None:
     """The clean-stop files, each on its own and against the files it describes."""
-
-    def read(name: str, kind: str, reader: Callable[[bytes, str], Any]) -> Any:
-        try:
-            data = read_if_there(folder.disk, f"{store.path}/{name}")
-            if data is None:
-                return None
-            return reader(data, f"{store.name}/{name}")
-        except StoreCorrupt as error:
-            found.problems.append(of_corrupt(kind, error))
-            return None
-
-    mark = read(layout.CLEAN_NAME, "bad_clean_mark", tables.read_clean_mark)
-    summary = read(layout.SUMMARY_NAME, "bad_table", tables.read_summary)
-    locations = read(layout.LOCATIONS_NAME, "bad_table", tables.read_locations)
-    if mark is not None:
-        _check_clients(folder, store, mark, found)
-    if summary is not None:
-        _check_summary(store, summary, locations, found)
-    if locations is not None:
-        _check_locations(store, locations, counts if store.name == layout.PERSISTENT_FOLDER else None, found)
-
-
-def _check_clients(folder: VhostFolder, store: StoreFolder, mark: tables.CleanMark, found: Checked) -> None:
-    if store.name != layout.PERSISTENT_FOLDER or folder.recovery is None:
-        return
-    known = sorted(row.persistent_ref for row in folder.recovery.values() if row.persistent_ref is not None)
-    if known != sorted(mark.client_refs):
-        file = f"{store.name}/{layout.CLEAN_NAME}"
-        found.problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
-
-
-def _check_summary(
-    store: StoreFolder, rows: list[tables.SummaryRow], locations: list[tables.LocationRow] | None, found: Checked
-) -> None:
-    """Sizes against the files; neighbours against each other; valid bytes against the other table."""
-    file = f"{store.name}/{layout.SUMMARY_NAME}"
-    numbers = [row.file for row in rows]
-    valid = dict.fromkeys(numbers, 0)
-    for place in locations or ():
-        if place.ref_count:
-            valid[place.file] = valid.get(place.file, 0) + place.total_size
-    for row, left, right in zip(rows, [None, *numbers], [*numbers[1:], None], strict=False):
-        if (row.left, row.right) != (left, right):
-            expected = f"{row.file}.rdq between {left} and {right}"
-            found.problems.append(Problem(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
-        if locations is not None and row.valid_total_size != valid[row.file]:
-            expected = f"{valid[row.file]} valid bytes in {row.file}.rdq"
-            found.problems.append(Problem(file, 8, "bad_table", expected, str(row.valid_total_size)))
-    sizes = {number: store.size_of(number) for number in store.file_numbers()}
-    listed = {row.file: row.file_size for row in rows}
-    for number in sorted({*sizes, *listed}):
-        if sizes.get(number) != listed.get(number):
-            expected, real = f"{number}.rdq of {listed.get(number)} bytes", str(sizes.get(number))
-            found.problems.append(Problem(file, 8, "bad_table", expected, real))
-
-
-def _check_locations(
-    store: StoreFolder, rows: list[tables.LocationRow], counts: dict[bytes, int] | None, found: Checked
-) -> None:
-    """Every row with references points at its record, and has as many references as the queues hold; none is missing."""
-    file = f"{store.name}/{layout.LOCATIONS_NAME}"
-    for row in rows:
-        if row.ref_count and store.record_at(row.file, row.offset, row.total_size) != row.msg_id:
-            where = f"{row.msg_id.hex()} in {row.file}.rdq at {row.offset}"
-            found.problems.append(Problem(file, 8, "bad_location", where, "no such record"))
-        if counts is not None and row.ref_count != counts.get(row.msg_id, 0):
-            expected = f"{counts.get(row.msg_id, 0)} references to {row.msg_id.hex()}"
-            found.problems.append(Problem(file, 8, "bad_ref_count", expected, str(row.ref_count)))
-    listed = {row.msg_id for row in rows}
-    for msg_id in (counts or {}).keys() - listed:
-        if msg_id in store.places:
-            found.problems.append(Problem(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))
+    is_persistent = store.name == layout.PERSISTENT_FOLDER
+    read = read_tables(store, found.problems)
+    if read.mark is not None and is_persistent and folder.recovery is not None:
+        check_clients(store, read.mark, folder.recovery, found.problems)
+    if read.summary is not None:
+        check_summary(store, read.summary, read.locations, found.problems)
+    if read.locations is not None:
+        check_locations(store, read.locations, counts if is_persistent else None, found.problems)

@@ -2,14 +2,21 @@
 
 The server trusts the tables only if the mark is there and names the same clients as the terms; so until the mark is
 on the disk under its name the folder counts as not cleanly stopped, and whoever opens it deletes the mark first.
+We trust them if besides every file that they describe is there with its size, and nothing else is.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from storageio import Disk, replace_file
 
 from . import layout, tables
+from .folder import VhostFolder
+from .paths import numbers_in
+from .problems import Problem
 from .shared_store_cy import SharedStore
+from .table_check import Tables, check_clients, check_places, check_summary, read_tables
 from .tables import LocationRow, RecoveryRow, SummaryRow
 
 _STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
@@ -19,6 +26,43 @@ CLEAN_FILES = (
     layout.RECOVERY_NAME,
     *(f"{store}/{name}" for store in _STORES for name in (layout.SUMMARY_NAME, layout.LOCATIONS_NAME)),
 )
+
+
+class CleanStop(NamedTuple):
+    """What the last stop noted: the terms of every queue by folder, and the tables of the persistent store."""
+
+    terms: dict[str, RecoveryRow]
+    summary: list[SummaryRow]
+    locations: list[LocationRow]
+
+
+def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop | None:
+    """None when the last stop was not clean, or when its files do not fit the folder: then `problems` says why."""
+    store = folder.stores[layout.PERSISTENT_FOLDER]
+    read = read_tables(store, problems)
+    if read.mark is None:
+        return None
+    problems += _missing_beside_the_mark(folder, read, problems)
+    problems += (Problem(f"{store.name}/{number}.rdt", 0, "unfinished_compaction", "no such file", "a salvaged tail")
+                 for number in numbers_in(folder.disk, store.path, "rdt"))  # fmt: skip
+    if read.summary is None or read.locations is None or folder.recovery is None:
+        return None
+    check_clients(store, read.mark, folder.recovery, problems)
+    check_summary(store, read.summary, read.locations, problems)
+    check_places(store, read.summary, read.locations, problems)
+    return None if problems else CleanStop(folder.recovery, read.summary, read.locations)
+
+
+def _missing_beside_the_mark(folder: VhostFolder, read: Tables, problems: list[Problem]) -> list[Problem]:
+    """The files that the mark promises; one that is damaged has been named."""
+    named = {problem.file for problem in (*folder.problems, *problems)}
+    parts = (
+        (f"{layout.PERSISTENT_FOLDER}/{layout.SUMMARY_NAME}", "bad_table", read.summary),
+        (f"{layout.PERSISTENT_FOLDER}/{layout.LOCATIONS_NAME}", "bad_table", read.locations),
+        (layout.RECOVERY_NAME, "bad_recovery_terms", folder.recovery),
+    )
+    gone = [(file, kind) for file, kind, found in parts if found is None and file not in named]
+    return [Problem(file, 0, kind, "a file beside the mark", "none") for file, kind in gone]
 
 
 def write_clean_stop(disk: Disk, path: str, store: SharedStore, rows: list[RecoveryRow]) -> None:

@@ -11,6 +11,8 @@ file whose messages the left one has too.  RabbitMQ's own recovery sorts out bot
 
 from __future__ import annotations
 
+import logging
+
 from storageio import DiskError, File, Mode
 
 from .layout import RECORD_END_MARK
@@ -18,6 +20,7 @@ from .records import Record, scan_records
 from .shared_store_cy import SharedStore
 from .store_state_cy import FileSummary
 
+_LOG = logging.getLogger("brokerstore")
 _COPY_BYTES = 4 * 1024 * 1024
 
 
@@ -35,7 +38,7 @@ def choose(store: SharedStore) -> tuple[int, int | None] | None:
 
 def _is_free(store: SharedStore, number: int) -> bool:
     summary = store.files[number]
-    return number != store.current and not summary.locked and summary.valid_total_size > 0
+    return number != store.current and not summary.locked and not summary.is_damaged and summary.valid_total_size > 0
 
 
 def _first_pair(store: SharedStore) -> tuple[int, int | None] | None:
@@ -78,22 +81,46 @@ def collect(store: SharedStore, merges_max: int = 1 << 30) -> int:
 
 def collect_one(store: SharedStore) -> bool:
     """One merge, if there is one to do."""
+    while numbers := _lock_next(store):
+        try:
+            live = {number: _live(store, number) for number in numbers}
+            if _leave_damaged(store, live):
+                _unlock(store, numbers)
+                continue
+            moved = _merge(store, live)
+        except BaseException:
+            _unlock(store, numbers)
+            raise
+        _install(store, numbers, moved)
+        return True
+    return False
+
+
+def _lock_next(store: SharedStore) -> list[int]:
+    """The files of the next merge, locked and without readers; none when nothing is to do."""
     with store.lock:
         pair = choose(store)
-        if pair is None:
-            return False
-        numbers = [number for number in pair if number is not None]
+        numbers = [number for number in pair or () if number is not None]
         for number in numbers:
             store.files[number].locked = True
         while any(store.files[number].readers for number in numbers):
             store.changed.wait()
-    try:
-        moved = _merge(store, numbers)
-    except BaseException:
-        _unlock(store, numbers)
-        raise
-    _install(store, numbers, moved)
-    return True
+        return numbers
+
+
+def _leave_damaged(store: SharedStore, live: dict[int, list[Record]]) -> bool:
+    """Whether a file lacks some of its referenced records: damage hides them from the scan, and a merge would drop them.
+
+    Such a file stays as it is until it is recovered.
+    """
+    found = False
+    for number, records in live.items():
+        summary = store.files[number]
+        seen = sum(record.total_size for record in records)
+        if seen != summary.valid_total_size:
+            found = summary.is_damaged = True
+            _LOG.warning("%s: %d of %d valid bytes found: not collected", store.path(number), seen, summary.valid_total_size)
+    return found
 
 
 def _unlock(store: SharedStore, numbers: list[int]) -> None:
@@ -128,19 +155,18 @@ def _live(store: SharedStore, number: int) -> list[Record]:
 Moved = list[tuple[Record, int, int]]  # record, file it was in, new offset
 
 
-def _merge(store: SharedStore, numbers: list[int]) -> Moved:
+def _merge(store: SharedStore, live: dict[int, list[Record]]) -> Moved:
     """Write the left file anew with all that is referenced; on return the disk has it under its name."""
-    left = numbers[0]
+    left = next(iter(live))
     moved: Moved = []
     fresh = store.disk.open(store.path(left, "rdt"), Mode.CREATE)
     try:
         fresh.truncate(0)
         end = 0
-        for number in numbers:
-            live = _live(store, number)
+        for number, records in live.items():
             source = store.disk.open(store.path(number), Mode.READ)
             try:
-                end = _copy(source, fresh, live, end, number, moved)
+                end = _copy(source, fresh, records, end, number, moved)
             finally:
                 source.close()
         if store.is_synced:

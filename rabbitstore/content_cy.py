@@ -5,6 +5,7 @@ The term is docs/formats/rabbitmq-terms.md's; one of another shape (another tag 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
 
@@ -12,14 +13,17 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import InvalidMessage
+
 from .layout import MSG_ID_SIZE
 from .terms import FALSE, NONE, TRUE, Atom, Term, encode
 
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import SOURCE_HASH, Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
 
 FRAGMENT_SIZE = 131064  # frame_max - 8 as RabbitMQ ships
 CLASS_ID = 60
+Fields = tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool]  # of `content.Content`, in order
 NAME = Atom("basic_message")
 _RESOURCE, _EXCHANGE, _CONTENT = Atom("resource"), Atom("exchange"), Atom("content")
 _PROTOCOL = Atom("rabbit_framing_amqp_0_9_1")
@@ -44,6 +48,7 @@ _BINARY = Struct(">cI")  # tag, size
 _pack_binary = _BINARY.pack
 ID_HEAD: bytes = _pack_binary(b"m", MSG_ID_SIZE)
 _LIST_OF_ONE: bytes = b"l" + (1).to_bytes(4, "big")
+_last: tuple[bytes, str, str, tuple[str, ...]] = (b"\0", "", "", ())  # the last route that was read: its bytes and texts
 
 
 @lru_cache(maxsize=4096)
@@ -70,8 +75,12 @@ def encode_parts(
     persistent: bool,
 ) -> bytes:
     """The term of a message (the fields of `content.Content`, in order)."""
+    return _term_behind(_prefix(vhost, exchange, routing_keys), properties_bin, body, msg_id, persistent)
+
+
+@cython.cfunc
+def _term_behind(prefix: bytes, properties_bin: bytes, body: bytes, msg_id: bytes, persistent: Bool) -> bytes:
     size: Size = len(body)
-    prefix = _prefix(vhost, exchange, routing_keys)
     block_head = _pack_binary(b"m", len(properties_bin))
     end = TRUE_TERM if persistent else FALSE_TERM
     if 0 < size <= FRAGMENT_SIZE:
@@ -80,6 +89,17 @@ def encode_parts(
             (prefix, block_head, properties_bin, PROTOCOL, _LIST_OF_ONE, body_head, body, b"j", ID_HEAD, msg_id, end)
         )
     return b"".join((prefix, block_head, properties_bin, PROTOCOL, _fragments(body), ID_HEAD, msg_id, end))
+
+
+def encode_many(contents: Iterable[Fields]) -> list[tuple[bytes, bytes]]:
+    """(id, term) of each message, as `StoreClient.write_many` takes them."""
+    found = []
+    for vhost, exchange, routing_keys, properties_bin, body, msg_id, persistent in contents:
+        if len(msg_id) != MSG_ID_SIZE:
+            raise InvalidMessage(f"a message id has {MSG_ID_SIZE} bytes, not {len(msg_id)}")
+        prefix = _prefix(vhost, exchange, routing_keys)
+        found.append((msg_id, _term_behind(prefix, properties_bin, body, msg_id, persistent)))
+    return found
 
 
 @cython.cfunc
@@ -123,38 +143,26 @@ def _take_list(source: Source, at: Size, stop: Size, found: list[bytes]) -> Size
     return at + 1 if count == 0 and at < stop and source[at] == NIL else -1
 
 
-def split_term(term: bytes) -> tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool] | None:
-    """The fields of `content.Content`; None for a term of another shape."""
-    source: Source = source_of_bytes(term)
-    stop: Size = len(term)
-    vhost_size: Size
-    vhost_at: Size
-    exchange_size: Size
-    exchange_at: Size
-    block_size: Size
-    block_at: Size
+@cython.cfunc
+def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
+    """The fields of `content.Content` of the term in start..stop; None for a term of another shape.
+
+    Most messages come by the same route as the one before: its bytes are compared with those of the last one, whose texts
+    are known.
+    """
+    global _last
     keys: list[bytes] = []
     fragments: list[bytes] = []
-    at: Size = _has(source, 0, stop, START)
+    block_size: Size
+    block_at: Size
+    is_true: Size
+    last = _last
+    at: Size = _has(source, start, stop, last[0])
     if at < 0:
-        return None
-    vhost_size = _binary_size(source, at, stop)
-    vhost_at = at + HEAD_SIZE
-    if vhost_size < 0:
-        return None
-    at = _has(source, vhost_at + vhost_size, stop, EXCHANGE)
-    if at < 0:
-        return None
-    exchange_size = _binary_size(source, at, stop)
-    exchange_at = at + HEAD_SIZE
-    if exchange_size < 0:
-        return None
-    at = _take_list(source, exchange_at + exchange_size, stop, keys)
-    if at < 0:
-        return None
-    at = _has(source, at, stop, CONTENT_START)
-    if at < 0:
-        return None
+        at = _take_route(source, start, stop, keys)
+        if at < 0:
+            return None
+        last = _last
     block_size = _binary_size(source, at, stop)
     block_at = at + HEAD_SIZE
     if block_size < 0:
@@ -168,23 +176,56 @@ def split_term(term: bytes) -> tuple[str, str, tuple[str, ...], bytes, bytes, by
     at = _has(source, at, stop, ID_HEAD)
     if at < 0 or stop - at < MSG_ID_SIZE:
         return None
-    is_true = _has(source, at + MSG_ID_SIZE, stop, TRUE_TERM) == stop
-    if not is_true and _has(source, at + MSG_ID_SIZE, stop, FALSE_TERM) != stop:
+    is_true = _has(source, at + MSG_ID_SIZE, stop, TRUE_TERM)
+    if is_true != stop and _has(source, at + MSG_ID_SIZE, stop, FALSE_TERM) != stop:
         return None
     if len(fragments) == 1:
         body = fragments[0]
     else:
         fragments.reverse()
         body = b"".join(fragments)
-    return (
-        take_bytes(source, vhost_at, vhost_size).decode("utf-8", "replace"),
-        take_bytes(source, exchange_at, exchange_size).decode("utf-8", "replace"),
-        _texts(keys),
-        take_bytes(source, block_at, block_size),
-        body,
-        take_bytes(source, at, MSG_ID_SIZE),
-        bool(is_true),
-    )
+    block = take_bytes(source, block_at, block_size)
+    return last[1], last[2], last[3], block, body, take_bytes(source, at, MSG_ID_SIZE), is_true == stop
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _take_route(source: Source, start: Size, stop: Size, keys: list[bytes]) -> Size:
+    """Keep everything before the property block as the last route; where it ends, or -1."""
+    global _last
+    vhost_size: Size
+    vhost_at: Size
+    exchange_size: Size
+    exchange_at: Size
+    at: Size = _has(source, start, stop, START)
+    if at < 0:
+        return -1
+    vhost_size = _binary_size(source, at, stop)
+    vhost_at = at + HEAD_SIZE
+    if vhost_size < 0:
+        return -1
+    at = _has(source, vhost_at + vhost_size, stop, EXCHANGE)
+    if at < 0:
+        return -1
+    exchange_size = _binary_size(source, at, stop)
+    exchange_at = at + HEAD_SIZE
+    if exchange_size < 0:
+        return -1
+    at = _take_list(source, exchange_at + exchange_size, stop, keys)
+    if at < 0:
+        return -1
+    at = _has(source, at, stop, CONTENT_START)
+    if at < 0:
+        return -1
+    vhost = take_bytes(source, vhost_at, vhost_size).decode("utf-8", "replace")
+    exchange = take_bytes(source, exchange_at, exchange_size).decode("utf-8", "replace")
+    _last = take_bytes(source, start, at - start), vhost, exchange, _texts(keys)
+    return at
+
+
+def split_term(term: bytes) -> Fields | None:
+    """`split_at` for a whole term."""
+    return split_at(source_of_bytes(term), 0, len(term))
 
 
 def _texts(keys: list[bytes]) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ A chunk of 65528 bytes and more carries 16 bytes of MD5 behind the magic, which 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
+from typing import Any
 
 from storageio import StoreCorrupt
 
@@ -23,14 +24,19 @@ MD5_FROM = 65528
 _END, _COUNT = Atom("$end_of_table"), Atom("count")
 
 
-def read_ets(data: bytes, file: str) -> list[tuple[Term, ...]]:
-    """The rows; `StoreCorrupt` when the file is torn or its count is wrong."""
+def read_ets(data: bytes, file: str, take: Callable[[bytes, int, list[Any]], int] | None = None) -> list[tuple[Term, ...]]:
+    """The rows; `StoreCorrupt` when the file is torn or its count is wrong.
+
+    `take(data, at, rows)` may take rows in bulk from a chunk on, in its own shape; it returns where it stopped.
+    """
     if data[: len(HEAD)] != HEAD:
         raise StoreCorrupt("not an ets file", file=file, offset=0, expected=HEAD, found=data[: len(HEAD)])
     rows: list[tuple[Term, ...]] = []
     at = len(HEAD)
     is_first = True
     while at < len(data):
+        if take is not None and not is_first:
+            at = take(data, at, rows)
         term, at = _read_chunk(data, at, file)
         if isinstance(term, list):
             return _checked_count(rows, term, file, at)

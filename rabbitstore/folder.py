@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore
+from storageio import REAL_DISK, Disk, Kind, Mode, StoreCorrupt, UnknownStore
 
 from . import layout, tables
 from .content import decode_content
 from .dets_table import is_closed
 from .entry_cy import IndexEntry
-from .names import read_segment_entries
-from .paths import read_head, read_if_there
+from .names import numbered, read_segment_entries
+from .paths import numbers_in, read_all, read_head, read_if_there
 from .problems import Problem, of_corrupt
 from .queue_folder import QueueFolder
 from .records import TERM_AT
+from .segment_cy import read_segment
 from .store_folder import StoreFolder, store_names
 from .stored_message import StoredMessage
 
@@ -67,18 +68,32 @@ class VhostFolder:
         self.problems: list[Problem] = []
         name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}")
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
-        self.segment_entries = self._read_config()
         self.stores = {name: StoreFolder(disk, path, name) for name in _STORES}
         self.recovery = self._read_recovery()
+        self.segment_entries = self._read_config()
 
     def _read_config(self) -> int:
+        """What `.config` says, or the files where it is unusable or cannot be true."""
         text = read_head(self.disk, f"{self.path}/{layout.CONFIG_NAME}")
         entries = read_segment_entries(text)
+        shown = entries
         if entries is None:
-            wrong = Problem(layout.CONFIG_NAME, 0, "bad_config", "{segment_entry_count, 1..16384}.", str(text)[:200])
-            self.problems.append(wrong)
-            entries = guess_segment_entries(self.disk, self.path)
-        return entries
+            shown = guess_segment_entries(self.disk, self.path)
+        elif shows_larger_segments(self.disk, self.path, entries):
+            shown = layout.SEGMENT_ENTRIES_OLD
+        elif self._has_segment_beyond(entries) and not self._has_segment_beyond(layout.SEGMENT_ENTRIES_NEW):
+            shown = layout.SEGMENT_ENTRIES_NEW
+        assert shown is not None
+        if shown != entries:
+            expected = f"{{segment_entry_count, {shown}}}."
+            self.problems.append(Problem(layout.CONFIG_NAME, 0, "bad_config", expected, str(text)[:200]))
+        return shown
+
+    def _has_segment_beyond(self, entries: int) -> bool:
+        """Whether there is a segment that no sequence number reaches which the last stop noted for its queue."""
+        above = f"{self.path}/{layout.QUEUES_FOLDER}"
+        highest = {row: max(numbers_in(self.disk, f"{above}/{row}", "idx"), default=0) for row in self.recovery or {}}
+        return any(number * entries > (self.recovery or {})[row].next_seq_id for row, number in highest.items())
 
     def _read_recovery(self) -> dict[str, tables.RecoveryRow] | None:
         """The clean stop's terms; None when there was none, so that every message counts as redelivered."""
@@ -208,6 +223,40 @@ def _joined(left: QueueInfo, right: QueueInfo) -> QueueInfo:
         persistent=left.persistent + right.persistent,
         segments=left.segments + right.segments,
     )
+
+
+def shows_larger_segments(disk: Disk, path: str, entries: int) -> bool:
+    """Whether the index files are of a virtual host with larger segments than `entries`, beyond doubt.
+
+    A segment must read to its end as the largest one, and have several whole entries with higher relative numbers.  Only
+    those files are read whose first or last entry is so high: the server writes the highest number first, we write it last.
+    """
+    above = f"{path}/{layout.QUEUES_FOLDER}"
+    for folder in disk.list(above) if entries < layout.SEGMENT_ENTRIES_MAX and disk.stat(above) else []:
+        names = disk.list(f"{above}/{folder.name}") if folder.kind is Kind.FOLDER else []
+        for name in [entry.name for entry in names if numbered(entry.name, "idx") is not None]:
+            file = f"{above}/{folder.name}/{name}"
+            if _ends_beyond(disk, file, entries) and _is_larger_segment(read_all(disk, file), entries):
+                return True
+    return False
+
+
+def _ends_beyond(disk: Disk, path: str, entries: int) -> bool:
+    file = disk.open(path, Mode.READ)
+    try:
+        size = file.size()
+        heads = [file.read(at, layout.SEGMENT_HEAD.size) for at in (0, max(0, size - layout.SEGMENT_HEAD.size))]
+    finally:
+        file.close()
+    numbers = [layout.SEGMENT_HEAD.unpack(head)[0] for head in heads if len(head) == layout.SEGMENT_HEAD.size]
+    return any(number & layout.SEGMENT_RELATIVE >= entries for number in numbers)
+
+
+def _is_larger_segment(data: bytes, entries: int) -> bool:
+    problems: list[Problem] = []
+    found, end = read_segment(data, 0, layout.SEGMENT_ENTRIES_MAX, "", problems)
+    beyond = sum(relative >= entries and entry.delivered for relative, entry in found.items())
+    return end == len(data) and not problems and beyond > 1
 
 
 def guess_segment_entries(disk: Disk, path: str) -> int:

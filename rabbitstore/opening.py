@@ -1,8 +1,10 @@
 """How a virtual host's folder is opened for writing: what is read, deleted and replayed, in which order.
 
-The folder counts as not cleanly stopped from the moment the clean-stop files are deleted, before anything else changes.
-The server's own (`clean.dot`, the tables, `recovery.dets`) are read and deleted as the server does.  Reference counts come
-from the queues' indexes; an entry whose message is in no file is acknowledged and named in `Opened.lost`.
+The clean-stop files (ours or the server's: `clean.dot`, the tables, `recovery.dets`) are read, then deleted; from there on the
+folder counts as not cleanly stopped, before anything else changes.  If they fit the files, the store goes on where they say:
+no message file is read, and of each index only its ends and what the journal touches.  Otherwise what does not fit is named in
+`Opened.problems` and everything is read: reference counts come from the queues' indexes, places from a scan, and an entry
+whose message is in no file is acknowledged and named in `Opened.lost`.
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ from dataclasses import dataclass, field, replace
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 
 from . import layout
-from .clean_stop import delete_clean_stop
+from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
 from .content import is_message
 from .entry_cy import IndexEntry
-from .folder import VhostFolder, guess_segment_entries, is_vhost_folder
-from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text, read_segment_entries
+from .folder import VhostFolder, is_vhost_folder
+from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .own_files import QueueOptions, read_options, write_options
-from .paths import read_head
 from .problems import Problem
 from .queue_folder import QueueFolder
 from .queue_index_cy import QueueIndex
 from .settings import IndexSettings, RabbitSettings
 from .shared_store_cy import SharedStore
-from .store_recovery import open_store
+from .store_recovery import open_store, resume_store
 from .tables import RecoveryRow
 
 _LOG = logging.getLogger("brokerstore")
@@ -58,6 +59,8 @@ class Opened:
     parts: list[LoadedPart]
     options: dict[str, QueueOptions]
     lost: list[Problem]
+    problems: list[Problem]  # of the folder as it was found
+    is_resumed: bool  # where the clean-stop files said, without a scan
 
 
 def create_folder(disk: Disk, path: str, vhost: str, settings: RabbitSettings) -> None:
@@ -75,42 +78,44 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     """Recover the folder; the caller holds its lock."""
     if not is_vhost_folder(disk, path):
         raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
-    index_settings = replace(settings.index, segment_entries=_segment_entries(disk, path))
     folder = VhostFolder(path, disk)
+    _refuse_wrong_config(folder)
+    index_settings = replace(settings.index, segment_entries=folder.segment_entries)
     queue_folders = folder.queue_folders()
     refuse_version_2(path, queue_folders)
-    terms = folder.recovery or {}
-    for problem in folder.problems:
-        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
+    problems: list[Problem] = []
+    clean = read_clean_stop(folder, problems)
     options = read_options(disk, path)
     folder.close()
     for name in (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER, layout.QUEUES_FOLDER, layout.OWN_FOLDER):
         disk.make_folder(f"{path}/{name}")
     delete_clean_stop(disk, path)
     _delete_transient_store(disk, path)
-    parts = _load_parts(disk, queue_folders, options, terms, index_settings)
-    try:
-        persistent, lost = _open_persistent(disk, path, settings, parts)
-    except BaseException:
-        for part in parts:
-            part.index.abandon()
-        raise
+    found = None
+    if clean is not None:
+        found = _resume(disk, path, queue_folders, options, clean, replace(settings, index=index_settings), problems)
+    problems = [*folder.problems, *problems]
+    for problem in problems:
+        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
+    if found is not None:
+        (persistent, parts), lost = found, []
+    else:
+        parts = _load_parts(disk, queue_folders, options, folder.recovery or {}, index_settings)
+        persistent, lost = _scan_persistent(disk, path, settings, parts)
     transient, _ = open_store(disk, f"{path}/{layout.TRANSIENT_FOLDER}", settings.store, {}, is_synced=False)
     known = complete_options(options, parts)
     if known != options:
         write_options(disk, path, known)
-    return Opened(folder.vhost, index_settings, persistent, transient, parts, known, lost)
+    return Opened(folder.vhost, index_settings, persistent, transient, parts, known, lost, problems, found is not None)
 
 
-def _segment_entries(disk: Disk, path: str) -> int:
-    """From `.config`; when it is unusable nothing is guessed here: opening with the wrong number would scramble queues."""
-    text = read_head(disk, f"{path}/{layout.CONFIG_NAME}")
-    entries = read_segment_entries(text)
-    if entries is None:
-        likely = guess_segment_entries(disk, path)
-        wanted = f"{{segment_entry_count, N}}., likely N = {likely}"
-        raise StoreCorrupt("unusable .config", file=f"{path}/{layout.CONFIG_NAME}", offset=0, expected=wanted, found=text)
-    return entries
+def _refuse_wrong_config(folder: VhostFolder) -> None:
+    """When `.config` is unusable or cannot be true, nothing is guessed: opening with the wrong number would scramble queues."""
+    for problem in folder.problems:
+        if problem.kind == "bad_config":
+            file = f"{folder.path}/{problem.file}"
+            wanted = f"{{segment_entry_count, N}}., likely N = {folder.segment_entries}"
+            raise StoreCorrupt("unusable .config", file=file, offset=0, expected=wanted, found=problem.found)
 
 
 def refuse_version_2(path: str, folders: list[QueueFolder]) -> None:
@@ -137,11 +142,11 @@ def _load_parts(
     parts = []
     for folder in folders:
         index = QueueIndex(disk, folder.path, settings)
-        if folder.is_half_made or not options.get(folder.queue, QueueOptions()).durable:
+        if _is_dropped(folder, options):
             index.delete()
             continue
         part = LoadedPart(folder.queue, folder.priority, index)
-        for entry in index.load(lambda entry: entry.persistent, is_whole):
+        for entry in index.load(is_persistent, is_whole):
             part.persistent_count += 1
             part.persistent_bytes += entry.size
             if entry.term is None:
@@ -149,6 +154,66 @@ def _load_parts(
         _apply_terms(part, terms.get(folder.folder))
         parts.append(part)
     return parts
+
+
+def _resume(
+    disk: Disk,
+    path: str,
+    folders: list[QueueFolder],
+    options: dict[str, QueueOptions],
+    clean: CleanStop,
+    settings: RabbitSettings,
+    problems: list[Problem],
+) -> tuple[SharedStore, list[LoadedPart]] | None:
+    """Everything as the clean stop left it; None when a queue is not, and then `problems` says which."""
+    kept = [folder for folder in folders if not _is_dropped(folder, options)]
+    named = {folder.folder for folder in kept}
+    gone = [row.folder for row in clean.terms.values() if row.persistent_count and row.folder not in named]
+    parts: list[LoadedPart] = []
+    for folder in kept:
+        part = _resume_part(disk, folder, clean.terms.get(folder.folder), settings.index)
+        if part is None:
+            gone.append(folder.folder)
+            break
+        parts.append(part)
+    if gone:
+        problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"what queue {gone[0]} holds", "something else"))
+        for part in parts:
+            part.index.abandon()
+        return None
+    for folder in folders:
+        if _is_dropped(folder, options):
+            QueueIndex(disk, folder.path, settings.index).delete()
+    return resume_store(disk, f"{path}/{layout.PERSISTENT_FOLDER}", settings.store, clean), parts
+
+
+def _is_dropped(folder: QueueFolder, options: dict[str, QueueOptions]) -> bool:
+    """Half made, or of a queue that does not survive a restart."""
+    return folder.is_half_made or not options.get(folder.queue, QueueOptions()).durable
+
+
+def _resume_part(disk: Disk, folder: QueueFolder, row: RecoveryRow | None, settings: IndexSettings) -> LoadedPart | None:
+    """One queue with the numbers that its terms have; None when its index does not fit them."""
+    if row is None:
+        return None
+    index = QueueIndex(disk, folder.path, settings)
+    part = LoadedPart(folder.queue, folder.priority, index, row.next_deliver_seq_id)
+    part.persistent_count, part.persistent_bytes = row.persistent_count, row.persistent_bytes
+    if row.persistent_count == sum(row.segments.values()):
+        fits = index.resume(row.segments, row.next_seq_id, is_persistent)
+    else:  # transient messages are in it, which do not survive: all is read to find them
+        fits = sum(1 for _ in index.load(is_persistent, is_whole)) == row.persistent_count
+        fits = fits and index.next_seq_id <= row.next_seq_id
+        index.next_seq_id = row.next_seq_id
+    if not fits:
+        index.abandon()
+        return None
+    return part
+
+
+def is_persistent(entry: IndexEntry) -> bool:
+    """Whether it survives a restart."""
+    return entry.persistent
 
 
 def _apply_terms(part: LoadedPart, row: RecoveryRow | None) -> None:
@@ -168,6 +233,18 @@ def is_whole(entry: IndexEntry) -> bool:
     A message that was damaged otherwise is no torn write: whoever fetches it is told.
     """
     return entry.term is None or LOST not in entry.term or is_message(entry.term, entry.msg_id)
+
+
+def _scan_persistent(
+    disk: Disk, path: str, settings: RabbitSettings, parts: list[LoadedPart]
+) -> tuple[SharedStore, list[Problem]]:
+    """The message store by a scan of its files; the indexes are given back when that fails."""
+    try:
+        return _open_persistent(disk, path, settings, parts)
+    except BaseException:
+        for part in parts:
+            part.index.abandon()
+        raise
 
 
 def _open_persistent(

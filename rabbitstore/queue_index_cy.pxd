@@ -10,13 +10,14 @@ cdef class _Segment:
     cdef public I64 unacked, size_bytes
     cdef public dict publishes
     cdef public list acks
-    cdef public bint has_file, must_replace
+    cdef public bint has_file, must_replace, is_unread
 
 cdef class QueueIndex:
     cdef public object disk, settings, _journal, _failed
     cdef public str folder
-    cdef public I64 next_seq_id, read_count, _journal_bytes, _entries, _held_bytes, _per_segment, _entries_max
+    cdef public I64 next_seq_id, read_count, miscounted, _journal_bytes, _entries, _held_bytes, _per_segment, _entries_max
     cdef public dict _segments
+    cdef public list problems
     cdef public bytearray _buffer
     cdef public bint _is_dirty
 

@@ -8,6 +8,7 @@ flushes never reaches a segment.  A segment without unacknowledged entries is de
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
@@ -33,6 +34,7 @@ from .layout import (
     SEGMENT_PERSISTENT,
     SEGMENT_PUBLISH,
 )
+from .names import numbered
 from .paths import numbers_in, read_if_there
 from .problems import Problem
 from .segment_cy import read_segment
@@ -42,6 +44,7 @@ if not cython.compiled:
     from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
 
 
+_LOG = logging.getLogger("brokerstore")
 _PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
 assert _PUBLISH.size == JOURNAL_PUBLISH_SIZE
 _pack_publish = _PUBLISH.pack
@@ -49,6 +52,7 @@ _pack_mark = JOURNAL_HEAD.pack
 _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
 _ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
+_ENTRY_MIN = SEGMENT_HEAD.size * 2 + PUBLISH_BODY.size  # of an unacknowledged entry: publish and delivered mark
 _WRITE_BYTES = 1024 * 1024  # of journal held back at most
 
 
@@ -59,7 +63,7 @@ def _anything(_entry: IndexEntry) -> bool:
 class _Segment:
     """One segment: what the next flush will add to its file, and how many entries nobody has acknowledged."""
 
-    __slots__ = ("acks", "has_file", "must_replace", "publishes", "size_bytes", "unacked")
+    __slots__ = ("acks", "has_file", "is_unread", "must_replace", "publishes", "size_bytes", "unacked")
 
     def __init__(self) -> None:
         self.unacked = 0
@@ -68,6 +72,7 @@ class _Segment:
         self.has_file = False
         self.size_bytes = 0  # of the file
         self.must_replace = False  # the file is damaged, or lacks delivered marks: written anew, the old one kept as .bak
+        self.is_unread = False  # `unacked` is what a clean stop noted; the first read checks it
 
 
 class QueueIndex:
@@ -86,7 +91,9 @@ class QueueIndex:
         "_segments",
         "disk",
         "folder",
+        "miscounted",
         "next_seq_id",
+        "problems",
         "read_count",
         "settings",
     )
@@ -100,6 +107,8 @@ class QueueIndex:
         self._entries_max = settings.journal_entries_max
         self.next_seq_id = 0
         self.read_count = 0  # segment files read
+        self.miscounted = 0  # entries that were found, less those that a clean stop had noted; its reader sets it to 0
+        self.problems: list[Problem] = []  # of segments that are not what a clean stop had noted
         self._segments: dict[int, _Segment] = {}
         self._buffer = bytearray()  # journal bytes not yet written
         self._journal: File | None = None
@@ -283,6 +292,7 @@ class QueueIndex:
         if segment is None:
             return []
         found = self._read_file(number, segment)
+        segment = self._segments[number]
         path = f"{self.folder}/{JOURNAL_NAME}"
         for relative in segment.acks:
             found.pop(relative, None)
@@ -298,8 +308,24 @@ class QueueIndex:
         self.read_count += 1
         path = f"{self.folder}/{number}.idx"
         data = (read_if_there(self.disk, path) or b"")[: segment.size_bytes]
-        found, _end = read_segment(data, number * self.settings.segment_entries, self.settings.segment_entries, path, [])
-        return {relative: entry for relative, entry in found.items() if not entry.acked}
+        problems: list[Problem] = []
+        entries = self.settings.segment_entries
+        found = read_segment(data, number * entries, entries, path, problems)[0]
+        waiting = {relative: entry for relative, entry in found.items() if not entry.acked}
+        if segment.is_unread:
+            segment.is_unread = False
+            if problems or len(waiting) != segment.unacked:
+                return self._load_anew(number, segment.unacked)
+        return waiting
+
+    def _load_anew(self, number: int, noted: int) -> dict[int, IndexEntry]:
+        """The entries of a segment that is not what the last stop noted; the difference is named and counted."""
+        found = {entry.seq_id % self.settings.segment_entries: entry for entry in self._load_segment(number, {}, _anything)}
+        self.miscounted += len(found) - noted
+        path = f"{self.folder}/{number}.idx"
+        self.problems.append(Problem(path, 0, "bad_recovery_terms", f"{noted} entries", str(len(found))))
+        _LOG.warning("%s: %d entries, and the last stop noted %d", path, len(found), noted)
+        return found
 
     def bounds(self) -> tuple[int, int]:
         """(first sequence number of the oldest segment with anything in it, next sequence number)."""
@@ -326,15 +352,56 @@ class QueueIndex:
         `is_whole` says whether an entry's message was written to its end: what a crash tore is dropped.
         The journal is in the segments afterwards, and torn tails are gone: a segment that is not whole is written anew.
         """
+        journal = self._read_journal(is_whole)
+        for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *journal}):
+            yield from self._load_segment(number, journal.get(number, {}), keep)
+        self._finish_load()
+
+    def _read_journal(self, is_whole: Callable[[IndexEntry], bool]) -> dict[int, dict[int, JournalEntry]]:
+        """The journal's entries by segment, then by sequence number."""
         path = f"{self.folder}/{JOURNAL_NAME}"
         journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [], is_whole)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, late in journal.items():
             by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
         self._entries = len(journal)
-        for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *by_segment}):
-            yield from self._load_segment(number, by_segment.get(number, {}), keep)
-        self._finish_load(path)
+        return by_segment
+
+    def resume(self, unacked: dict[int, int], next_seq_id: int, keep: Callable[[IndexEntry], bool] = _anything) -> bool:
+        """Go on where a clean stop left off: `unacked` entries by segment, as its terms have them, all of which `keep` wants.
+
+        Read are the oldest segment, the one that the next publish goes to, and those that the journal touches; the others
+        when they are needed.  False when the files are not what the terms tell; then nobody should go on with this index.
+        """
+        sizes = self._segment_sizes()
+        noted = {number: count for number, count in unacked.items() if count}
+        journal = self._read_journal(_anything)
+        first_last = {min(noted, default=0), next_seq_id // self.settings.segment_entries}
+        read_now = {*journal, *(number for number in first_last if number in sizes)}
+        if {*sizes, *journal} - read_now != noted.keys() - read_now:
+            return False
+        if not all(sizes[number] >= noted[number] * _ENTRY_MIN for number in noted.keys() - read_now):
+            return False
+        for number in sorted({*noted, *read_now}):
+            if number in read_now:
+                if sum(1 for _ in self._load_segment(number, journal.get(number, {}), keep)) != noted.get(number, 0):
+                    return False
+            else:
+                segment = self._segments[number] = _Segment()
+                segment.unacked, segment.size_bytes = noted[number], sizes[number]
+                segment.has_file = segment.is_unread = True
+        if self.next_seq_id > next_seq_id:
+            return False
+        self.next_seq_id = next_seq_id
+        self._finish_load()
+        return True
+
+    def _segment_sizes(self) -> dict[int, int]:
+        """Bytes by number of the segments that have a file."""
+        if self.disk.stat(self.folder) is None:
+            return {}
+        found = ((numbered(entry.name, "idx"), entry.size_bytes) for entry in self.disk.list(self.folder))
+        return {number: size_bytes for number, size_bytes in found if number is not None}
 
     def _load_segment(
         self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool]
@@ -367,8 +434,8 @@ class QueueIndex:
         if segment.must_replace and segment.unacked:
             self._append(number, segment)
 
-    def _finish_load(self, journal_path: str) -> None:
-        entry = self.disk.stat(journal_path)
+    def _finish_load(self) -> None:
+        entry = self.disk.stat(f"{self.folder}/{JOURNAL_NAME}")
         self._journal_bytes = entry.size_bytes if entry is not None else 0
         new = sum(len(segment.publishes) + len(segment.acks) for segment in self._segments.values())
         self._entries = max(self._entries, new)

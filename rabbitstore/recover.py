@@ -16,7 +16,7 @@ from . import layout
 from .check import Checked, Progress, verify
 from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
-from .folder import VhostFolder, guess_segment_entries
+from .folder import VhostFolder
 from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .own_files import LOCK_NAME
@@ -80,14 +80,21 @@ def plan_recovery(path: str, disk: Disk = REAL_DISK, progress: Progress | None =
     found = Plan(path, problems=checked.problems)
     found.records_dropped = len(checked.lost)
     found.records_kept = checked.messages - len(checked.lost)
-    actions = {action: None for problem in checked.problems if (action := _action_for(disk, path, problem, found)) is not None}
-    for queue, _entry in checked.lost:
-        actions[Action("drop_entries", queue.relative, "message_lost")] = None
-    if actions:
+    steps = [action for problem in checked.problems if (action := _action_for(disk, path, problem, found)) is not None]
+    steps += [Action("drop_entries", queue.relative, "message_lost") for queue, _entry in checked.lost]
+    if steps:
         gone = [name for name in CLEAN_FILES if disk.stat(f"{path}/{name}") is not None]
-        found.actions += [Action("delete", name, "describes the folder as it was") for name in gone]
-    found.actions += [action for action in actions if action not in found.actions]
+        steps = [*(Action("delete", name, "describes the folder as it was") for name in gone), *steps]
+    found.actions = _each_once(steps)
     return found
+
+
+def _each_once(steps: list[Action]) -> list[Action]:
+    """One step of a kind on a file, with all its reasons: a second would meet other offsets than `verify` saw."""
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for step in steps:
+        reasons.setdefault((step.kind, step.file), {})[step.reason] = None
+    return [Action(kind, file, ", ".join(found)) for (kind, file), found in reasons.items()]
 
 
 def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action | None:
@@ -140,8 +147,8 @@ def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:
         disk.sync_folder(f"{path}/{file}".rpartition("/")[0])
 
 
-def _write_config(disk: Disk, path: str, file: str, _checked: Checked) -> None:
-    replace_file(disk, f"{path}/{file}", CONFIG_TEXT % guess_segment_entries(disk, path))
+def _write_config(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    replace_file(disk, f"{path}/{file}", CONFIG_TEXT % checked.segment_entries)
 
 
 def _write_name(disk: Disk, path: str, file: str, _checked: Checked) -> None:
@@ -177,9 +184,9 @@ def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None
     replace_file(disk, f"{path}/{file}", b"".join(parts))
 
 
-def _rewrite_segment(disk: Disk, path: str, file: str, _checked: Checked) -> None:
-    """Every good entry with its marks, in order."""
-    found, _end = read_segment(read_all(disk, f"{path}/{file}"), 0, layout.SEGMENT_ENTRIES_MAX, file, [])
+def _rewrite_segment(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    """Every good entry with its marks, in order; the same entries that `verify` took as good."""
+    found, _end = read_segment(read_all(disk, f"{path}/{file}"), 0, checked.segment_entries, file, [])
     replace_file(disk, f"{path}/{file}", write_segment(found))
 
 

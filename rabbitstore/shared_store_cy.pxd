@@ -1,12 +1,32 @@
 from storebytes._bytes_cy cimport *
+from .content_cy cimport split_at
 from .flying_cy cimport Flying
 from .store_state_cy cimport FileSummary, Location
 
 cdef Size MSG_ID_SIZE, RECORD_SIZE_BYTES, TERM_AT, RECORD_MIN, RECORD_OVERHEAD, RECORD_END_MARK
-cdef bytes _term_in(memoryview view, bytes msg_id, I64 offset, I64 total)
+cdef Bool _is_record(memoryview view, bytes msg_id, Size start, Size total)
+
+cdef class SharedStore
 
 cdef class StoreClient:
-    cdef public object store, credit, on_disk
+    cdef public SharedStore store
+    cdef public object credit, on_disk
     cdef public Flying flying
     cdef public bint is_dying
     cdef public list waiting
+
+cdef class SharedStore:
+    cdef public object disk, folder, settings, lock, changed, files, _sync_lock, _mailbox, _failed
+    cdef public dict locations, _cache, _views, _maps, _open
+    cdef public list deferred
+    cdef public set _to_confirm
+    cdef public bytearray _buffer
+    cdef public bint is_synced, _is_dirty
+    cdef public I64 current, read_count, _new_bytes, _end, _buffer_max, _size_limit
+
+    cpdef object read(self, bytes msg_id)
+    cdef object _fields(self, bytes msg_id)
+    cdef object _append(self, bytes msg_id, bytes term)
+    cdef object _meet_writes(self, StoreClient client, object messages)
+    cdef object _meet_removes(self, StoreClient client, object msg_ids)
+    cdef object _remove(self, bytes msg_id)

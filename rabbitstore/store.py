@@ -190,6 +190,13 @@ class RabbitStore:
         """Index entries that opening for writing dropped because no file has their message."""
         return [] if self._opened is None else self._opened.lost
 
+    @property
+    def problems(self) -> list[Problem]:
+        """What was wrong with the folder when it was opened for writing, and with segments read since."""
+        found = [] if self._opened is None else self._opened.problems
+        indexes = [part.index for queue in list(self._queues.values()) for part in queue.parts]
+        return [*found, *(problem for index in indexes for problem in index.problems)]
+
     def folder(self) -> VhostFolder:
         """The files as they are on the disk now, for reading; what this store has not yet written is written first."""
         if self._opened is not None:

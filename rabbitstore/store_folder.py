@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from storageio import Disk, DiskError, File, Mode
+from storageio import Disk, DiskError, File, Kind, Mode
 
 from . import layout
 from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
+from .names import numbered
 from .paths import FILE_SIZE_MAX, numbers_in
 from .problems import Problem
 from .records import RECORD_END, TERM_AT, Record, Scan, check_record, find_record, scan_records
@@ -36,6 +37,14 @@ class StoreFolder:
     def file_numbers(self) -> list[int]:
         """The `.rdq` files."""
         return numbers_in(self.disk, self.path, "rdq")
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes by number of the `.rdq` files; no file is opened."""
+        if self.disk.stat(self.path) is None:
+            return {}
+        files = [entry for entry in self.disk.list(self.path) if entry.kind is Kind.FILE]
+        found = ((numbered(entry.name, "rdq"), entry.size_bytes) for entry in files)
+        return {number: size_bytes for number, size_bytes in found if number is not None}
 
     def scan(self, number: int, problems: list[Problem]) -> Scan:
         """One file's records."""

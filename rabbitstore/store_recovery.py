@@ -1,6 +1,8 @@
-"""How a message store is opened: unfinished compactions salvaged, files scanned, locations rebuilt.
+"""How a message store is opened.
 
-Reference counts are not on the disk: the caller adds them up from the queues' indexes.
+After a clean stop its own tables say where everything lies (`resume_store`).  Otherwise unfinished compactions are salvaged,
+files scanned, locations rebuilt (`open_store`); reference counts are then not on the disk: the caller adds them up from the
+queues' indexes.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from typing import NamedTuple
 
 from storageio import Disk, Mode, StoreCorrupt
 
+from .clean_stop import CleanStop
 from .paths import numbers_in, read_all
 from .records import find_any_record, scan_records
 from .scan_cy import frame
 from .settings import StoreSettings
 from .shared_store_cy import SharedStore
-from .store_state_cy import FileSummary, place_records
+from .store_state_cy import FileSummary, Location, place_records
 
 
 def open_store(
@@ -38,6 +41,24 @@ def open_store(
     else:
         store.start_file(0)
     return store, counts.keys() - store.locations.keys()
+
+
+def resume_store(disk: Disk, folder: str, settings: StoreSettings, clean: CleanStop) -> SharedStore:
+    """The store as the last stop left it; no message file is read.
+
+    Messages without references are left out: nobody revives what no scan has seen to be whole.
+    """
+    store = SharedStore(disk, folder, settings, is_synced=True)
+    for row in clean.summary:
+        store.files.add(row.file, FileSummary(row.file_size, row.valid_total_size))
+    store.locations.update({row[0]: Location(*row[1:]) for row in clean.locations if row.ref_count})
+    if clean.summary:
+        store.resume_file(clean.summary[-1].file, clean.summary[-1].file_size)
+    else:
+        store.start_file(0)
+    for number in list(store.files):
+        store.delete_if_empty(number)
+    return store
 
 
 class Framed(NamedTuple):

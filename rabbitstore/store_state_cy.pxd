@@ -13,5 +13,5 @@ cdef class Location:
 cdef class FileSummary:
     cdef public I64 file_size, valid_total_size, readers
     cdef public object left, right
-    cdef public bint locked
+    cdef public bint locked, is_damaged
     cdef public list dead

@@ -28,7 +28,7 @@ class Location:
 class FileSummary:
     """One file: bytes that are referenced, bytes in all, its neighbours, who holds it."""
 
-    __slots__ = ("dead", "file_size", "left", "locked", "readers", "right", "valid_total_size")
+    __slots__ = ("dead", "file_size", "is_damaged", "left", "locked", "readers", "right", "valid_total_size")
 
     def __init__(self, file_size: int = 0, valid_total_size: int = 0) -> None:
         """Alone, unlocked, unread."""
@@ -37,6 +37,7 @@ class FileSummary:
         self.left: int | None = None
         self.right: int | None = None
         self.locked = False
+        self.is_damaged = False  # a scan does not find all that is referenced: the collector leaves it alone
         self.readers = 0
         self.dead: list[bytes] = []  # ids whose count reached 0 in this file; some may have been revived
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from storageio import StoreCorrupt
 
 from .dets_table import read_dets, write_dets
+from .ets_rows_cy import take_locations
 from .ets_table import read_ets, write_ets
 from .terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Term, encode
 
@@ -86,7 +87,7 @@ def read_summary(data: bytes, file: str) -> list[SummaryRow]:
 
 def read_locations(data: bytes, file: str) -> list[LocationRow]:
     """Rows by message id, those with reference count 0 included."""
-    return sorted(_rows(read_ets(data, file), file, _location_row))
+    return sorted(_rows(read_ets(data, file, take_locations), file, _any_location_row))
 
 
 def _rows(rows: list[tuple[Term, ...]], file: str, make: Any) -> Any:
@@ -125,6 +126,11 @@ def _summary_row(name: Any, number: Any, valid: Any, left: Any, right: Any, size
     if name != "file_summary":
         raise ValueError(name)
     return SummaryRow(int(number), int(valid), _optional(left), _optional(right), int(size), locked == "true", int(readers))
+
+
+def _any_location_row(*row: Any) -> LocationRow:
+    """Taken in bulk, or decoded as a term."""
+    return LocationRow(*row) if isinstance(row[0], bytes) else _location_row(*row)
 
 
 def _location_row(name: Any, msg_id: Any, ref_count: Any, number: Any, offset: Any, total_size: Any) -> LocationRow:

@@ -328,6 +328,8 @@ class VariableQueue:
         while delta.count and not self.q3:
             stop = min(self.index.segment_end(delta.start), delta.stop)
             entries = self.index.read(delta.start, stop)
+            if self.index.miscounted:
+                self._recount()
             if ram or disk:
                 entries = [entry for entry in entries if entry.seq_id not in ram and entry.seq_id not in disk]
             for entry in entries:
@@ -345,6 +347,13 @@ class VariableQueue:
             self.q2.clear()
             if not self.q3:
                 self.q1, self.q4 = self.q4, self.q1
+
+    def _recount(self) -> None:
+        """A segment held more or fewer entries than the last stop had noted; the index has named it."""
+        difference, self.index.miscounted = self.index.miscounted, 0
+        self.length += difference
+        self.delta.count += difference
+        self.persistent_count += difference
 
     def _lost_entries(self, count: int) -> None:
         """The index has fewer entries than it had: somebody else changed the folder."""

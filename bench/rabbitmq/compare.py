@@ -1,6 +1,6 @@
 """rabbitstore beside RabbitMQ's own modules, in turn on this machine; prints a Markdown table.
 
-    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages [rounds]]
+    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages [rounds [rows that begin so]]]
 
 Rates are medians; a ratio is the median of those of the single rounds, with the least and the greatest.
 
@@ -55,8 +55,9 @@ def measure(rounds: int, theirs: Callable[[], ours.Rates], mine: Callable[[], ou
     pairs = [(theirs(), mine()) for _ in range(rounds)]
     cells = {}
     for step in pairs[0][1]:
-        ratios = sorted(mine[step] / theirs[step] for theirs, mine in pairs)
-        rates = (statistics.median(side[step] for side in column) for column in zip(*pairs, strict=True))
+        same = ours.PEER_STEP.get(step, step)
+        ratios = sorted(mine[step] / theirs[same] for theirs, mine in pairs)
+        rates = statistics.median(theirs[same] for theirs, _ in pairs), statistics.median(mine[step] for _, mine in pairs)
         rates_text = " | ".join(f"{rate:,.0f}" for rate in rates)
         cells[step] = f"{rates_text} | {statistics.median(ratios):.1f} ({ratios[0]:.1f} .. {ratios[-1]:.1f})"
     return cells
@@ -75,7 +76,8 @@ def main() -> None:
         broker.start()
         try:
             print("| what | step | RabbitMQ /s | rabbitstore /s | ratio |\n|---|---|---|---|---|")
-            for name, call, work in rows(count):
+            wanted = sys.argv[3] if len(sys.argv) > 3 else ""
+            for name, call, work in (row for row in rows(count) if row[0].startswith(wanted)):
                 theirs = partial(server_rates, broker, Path(base), call, Path(base) / "peer")
                 for step, cells in measure(rounds, theirs, partial(work, Path(base) / "ours")).items():
                     print(f"| {name} | {step} | {cells} |", flush=True)

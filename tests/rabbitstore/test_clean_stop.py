@@ -1,17 +1,20 @@
 """The files of a clean stop: the server's bytes, true at every moment, named when they are not."""
 
 import contextlib
+import shutil
+from collections import Counter
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, tables, verify
+from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, tables, verify
 from rabbitstore.clean_stop import CLEAN_FILES
 from rabbitstore.dets_table import SLOTS, phash2, read_dets, write_dets
 from rabbitstore.ets_table import CHUNK, HEAD, read_ets
 from rabbitstore.terms import CharList
 from storageio import DiskError, StoreCorrupt
 
-from .conftest import ChangesFail
+from . import test_damage as damages
+from .conftest import ChangesFail, WhenItWasWritten
 
 STORE = "msg_store_persistent"
 QUIET = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
@@ -127,3 +130,167 @@ def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
         with RabbitStore.open(path, "r+", settings=QUIET) as again:
             assert again.lost == [] and all(again.get("a").redelivered for _ in range(6))
     assert fail_at > (20 if moment == "stop" else 6)
+
+
+class Looks(WhenItWasWritten):
+    """Notes what is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def before(self, operation, path):
+        if operation in ("read", "map"):
+            self.read.append(path)
+        super().before(operation, path)
+
+
+def drained(store):
+    """{queue: bodies} of everything that waits."""
+    return {name: [message.body for message in iter(lambda: store.get(name), None)] for name in store.queue_names()}  # noqa: B023
+
+
+def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
+    """Nor the middle of an index: what is there is known from the tables, and every message is delivered as before."""
+    path = str(tmp_path / "vhost")
+    wide = RabbitSettings(background=False, store=QUIET.store, index=IndexSettings(segment_entries=16))
+    with RabbitStore.open(path, settings=wide) as store:
+        fill(store)
+    expected = left(path)
+    disk = Looks()
+    with RabbitStore.open(path, "r+", settings=wide, disk=disk) as store:
+        assert store.parts.is_resumed and store.problems == []
+        assert not [read for read in disk.read if read.endswith(".rdq")]
+        reads = Counter(read for read in disk.read if read.endswith(".idx"))
+        assert 2 in reads.values(), "of some nothing but the first and the last two bytes"
+        assert max(reads.values()) > 2
+        store.parts.persistent.check()
+        assert {name: bodies for name, bodies in drained(store).items() if name in expected} == {
+            name: [body for body, _ in rows] for name, rows in expected.items()
+        }
+        store.publish("a", b"after" * 1000)
+    assert verify(path).problems == []
+
+
+def test_the_servers_clean_stop_is_opened_through_its_own_files(clean, tmp_path):
+    """Its journals are not empty, its transient messages do not survive; no message file is read before the first fetch."""
+    folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
+    disk = Looks()
+    with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=disk) as store:
+        assert store.parts.is_resumed and store.problems == []
+        assert not [read for read in disk.read if read.endswith(".rdq")]
+        rows = [row for row in clean.manifest["msg_store_index"] if row["store"] == STORE and row["ref_count"]]
+        places = store.parts.persistent.locations
+        found = {
+            (msg_id.hex(), place.ref_count, place.file, place.offset, place.total_size) for msg_id, place in places.items()
+        }
+        names = ("msg_id", "ref_count", "file", "offset", "total_size")
+        assert found == {tuple(row[name] for name in names) for row in rows}
+        assert damages.fetch_all(store) == (3037, 0)
+    assert verify(str(folder)).problems == []
+
+
+def missing(name):
+    def damage(folder, _manifest):
+        (folder / name).unlink()
+
+    damage.__name__ = f"missing {name}"
+    return damage
+
+
+def a_longer_file(folder, _manifest):
+    with (folder / STORE / "5.rdq").open("ab") as file:
+        file.write(b"more")
+
+
+def a_strange_file(folder, _manifest):
+    (folder / STORE / "99.rdq").write_bytes(b"")
+
+
+def a_missing_segment(folder, _manifest):
+    (folder / damages.DEEP / "1.idx").unlink()
+
+
+def a_cut_segment(folder, _manifest):
+    damages.cut(folder / damages.DEEP / "1.idx", 100)
+
+
+def a_strange_segment(folder, _manifest):
+    shutil.copy(folder / damages.DEEP / "1.idx", folder / damages.DEEP / "9.idx")
+
+
+def a_place_in_no_file(folder, _manifest):
+    change = lambda rows: [rows[0]._replace(file=3), *rows[1:]]  # noqa: E731
+    damages.replace_rows(folder / STORE / "msg_store_index.ets", tables.read_locations, tables.write_locations, change)
+
+
+def tables_of_an_older_stop(folder, _manifest):
+    """Everything consistent with each other, and with files that are not there any more."""
+    image = {name: (folder / name).read_bytes() for name in CLEAN_FILES if (folder / name).exists()}
+    with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
+        store.publish("q.lazy", b"a message after that stop" * 400)
+    for name, data in image.items():
+        (folder / name).write_bytes(data)
+
+
+MISFITS = [
+    (missing(f"{STORE}/file_summary.ets"), f"{STORE}/file_summary.ets"),
+    (missing(f"{STORE}/msg_store_index.ets"), f"{STORE}/msg_store_index.ets"),
+    (missing("recovery.dets"), "recovery.dets"),
+    (damages.damaged_locations, f"{STORE}/msg_store_index.ets"),
+    (damages.damaged_summary, f"{STORE}/file_summary.ets"),
+    (damages.damaged_clean_mark, f"{STORE}/clean.dot"),
+    (damages.damaged_recovery_terms, "recovery.dets"),
+    (damages.torn_recovery_terms, "recovery.dets"),
+    (damages.unclosed_recovery_terms, "recovery.dets"),
+    (damages.terms_of_another_time, "recovery.dets"),
+    (damages.wrong_valid_size, f"{STORE}/file_summary.ets"),
+    (damages.wrong_neighbour, f"{STORE}/file_summary.ets"),
+    (damages.location_of_a_live_message_missing, f"{STORE}/file_summary.ets"),
+    (damages.mark_of_other_clients, f"{STORE}/clean.dot"),
+    (damages.torn_segment, "recovery.dets"),
+    (damages.unfinished_compaction, f"{STORE}/4.rdt"),
+    (a_place_in_no_file, f"{STORE}/file_summary.ets"),
+    (a_longer_file, f"{STORE}/file_summary.ets"),
+    (a_strange_file, f"{STORE}/file_summary.ets"),
+    (a_missing_segment, "recovery.dets"),
+    (a_cut_segment, "recovery.dets"),
+    (a_strange_segment, "recovery.dets"),
+    (tables_of_an_older_stop, f"{STORE}/file_summary.ets"),
+]
+
+
+@pytest.mark.parametrize(("damage", "named"), MISFITS, ids=[row[0].__name__ for row in MISFITS])
+def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_path, damage, named):
+    """Everything that the files have is delivered all the same."""
+    folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
+    damage(folder, clean.manifest)
+    expected = {message.msg_id for message in RabbitStore.open(str(folder), "r").messages() if message.persistent}
+    with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
+        assert not store.parts.is_resumed
+        assert named in {problem.file for problem in store.problems}
+        delivered = {held.msg_id for name in store.queue_names() for held in iter(lambda: store.get(name), None)}  # noqa: B023
+    expired = {message.msg_id for message in RabbitStore.open(str(clean.vhost), "r").messages() if message.expiry_us}
+    assert expected - expired <= delivered
+
+
+def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
+    """Nobody looks into the middle of an index at the start; entries that are gone are counted off, the rest is delivered."""
+    path = tmp_path / "vhost"
+    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16))
+    with RabbitStore.open(str(path), settings=settings) as store:
+        store.declare_queue("q")
+        for number in range(80):
+            store.publish("q", b"%d" % number)
+    segment = next(path.rglob("2.idx"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2 :] = b"\x33" * (len(data) - len(data) // 2)
+    segment.write_bytes(data)
+    with RabbitStore.open(str(path), "r+", settings=settings) as store:
+        assert store.parts.is_resumed and store.problems == [] and len(store.queue("q")) == 80
+        bodies = [int(held.body) for held in iter(lambda: store.get("q", auto_ack=True), None)]
+        gone = sorted({*range(80)} - {*bodies})
+        assert bodies == sorted(bodies) and gone and all(32 <= number < 48 for number in gone) and len(gone) < 16
+        assert [problem.file for problem in store.problems] == [str(segment)]
+        assert len(store.queue("q")) == 0
+    assert verify(str(path)).problems == []

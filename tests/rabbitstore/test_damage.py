@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, tables
+from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, tables
 from rabbitstore.check import size_bytes, verify
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
@@ -50,10 +50,29 @@ def wrong_size_in_the_middle(folder, manifest):
     patch(folder / STORE / "6.rdq", live_record(manifest, 6)["offset"], b"\x7f")
 
 
-def live_record(manifest, number):
+def live_records(manifest, number):
     rows = manifest["msg_store_index"]
     live = [row for row in rows if (row["store"], row["file"], row["ref_count"]) == (STORE, number, 1)]
-    return sorted(live, key=lambda row: row["offset"])[len(live) // 2]
+    return sorted(live, key=lambda row: row["offset"])
+
+
+def live_record(manifest, number):
+    live = live_records(manifest, number)
+    return live[len(live) // 2]
+
+
+def a_missing_mark_before_a_wrong_size(folder, manifest):
+    """Found by the folder fuzzer: two damages that are mended by one rewrite, which was done twice."""
+    wrong_size_in_the_middle(folder, manifest)
+    first = live_records(manifest, 6)[0]
+    patch(folder / STORE / "6.rdq", first["offset"] + first["total_size"] - 1, b"\x00")
+
+
+def an_entry_beyond_its_segment(folder, _manifest):
+    """Found by the folder fuzzer: a relative number that only larger segments have was written back by the recovery."""
+    path = folder / DEEP / "2.idx"
+    data = path.read_bytes()
+    path.write_bytes(data + b"\xd0" + data[1:34])
 
 
 def missing_end_mark(folder, _manifest):
@@ -70,7 +89,7 @@ def bad_term_in_the_index(folder, _manifest):
     patch(folder / DEEP / "1.idx", 34, b"\x55")
 
 
-def id_known_to_no_file(folder, _manifest):
+def index_pointing_into_a_deleted_file(folder, _manifest):
     (folder / STORE / "1.rdq").unlink()
 
 
@@ -94,6 +113,29 @@ def published_twice(folder, _manifest):
 
 def wrong_config(folder, _manifest):
     (folder / ".config").write_text("{segment_entry_count, many}.")
+
+
+def config_of_larger_segments(folder, _manifest):
+    """The last stop noted a number that no such segment reaches."""
+    (folder / ".config").write_text("{segment_entry_count, 16384}.")
+
+
+def config_of_smaller_segments(folder, _manifest):
+    """Ours, with 2048 where 16384 are in a segment: the entries beyond would be cut off as torn."""
+    shutil.rmtree(folder)
+    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16384))
+    with RabbitStore.open(str(folder), settings=settings) as store:
+        store.declare_queue("q")
+        for _ in range(ALL):
+            store.publish("q", b"small")
+    (folder / ".config").write_text("{segment_entry_count, 2048}.")
+
+
+def an_id_known_to_no_file(folder, manifest):
+    """One entry of the index names a message that nobody ever stored."""
+    row = live_record(manifest, 4)
+    path = next(path for path in folder.glob("queues/*/*.idx") if bytes.fromhex(row["msg_id"]) in path.read_bytes())
+    patch(path, path.read_bytes().index(bytes.fromhex(row["msg_id"])), b"nobody ever knew")
 
 
 def damaged_locations(folder, _manifest):
@@ -171,15 +213,20 @@ TABLE = [
     (torn_record, {"torn_record", "message_lost", "bad_table", "bad_location"}, 1),
     (zeros_in_a_file, {"torn_record"}, None),
     (wrong_size_in_the_middle, {"torn_record", "message_lost"}, 1),
+    (a_missing_mark_before_a_wrong_size, {"torn_record", "record_without_end_mark", "message_lost"}, 2),
+    (an_entry_beyond_its_segment, {"torn_segment"}, 0),
     (missing_end_mark, {"record_without_end_mark"}, None),
     (bad_term, {"bad_term"}, None),
     (bad_term_in_the_index, {"bad_term"}, None),
-    (id_known_to_no_file, {"message_lost", "bad_table", "bad_location"}, None),
+    (an_id_known_to_no_file, {"message_lost", "bad_ref_count"}, 1),
+    (index_pointing_into_a_deleted_file, {"message_lost", "bad_table", "bad_location"}, None),
     (torn_journal, {"torn_journal"}, None),
     (torn_segment, {"torn_segment", "bad_recovery_terms"}, 1),
     (mark_of_nobody, {"mark_without_publish"}, 0),
     (published_twice, {"published_twice"}, 0),
     (wrong_config, {"bad_config"}, 0),
+    (config_of_larger_segments, {"bad_config"}, 0),
+    (config_of_smaller_segments, {"bad_config"}, 0),
     (damaged_locations, {"bad_table"}, 0),
     (damaged_summary, {"bad_table"}, 0),
     (damaged_clean_mark, {"bad_clean_mark"}, 0),
@@ -237,19 +284,11 @@ def test_named_readable_mended(damaged, kinds, gone):
 def test_a_damaged_message_does_not_stop_the_queue(damaged):
     """Opened without recovery: the fetch that meets it raises, the next one goes on behind it."""
     with RabbitStore.open(str(damaged), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
-        total, errors = 0, 0
-        for name in store.queue_names():
-            while True:
-                try:
-                    if store.get(name, auto_ack=True) is None:
-                        break
-                    total += 1
-                except StoreCorrupt:
-                    errors += 1
+        total, errors = fetch_all(store)
         assert errors >= 1 and total + errors == 3037
 
 
-@pytest.mark.parametrize("damaged", [wrong_config], indirect=True)
+@pytest.mark.parametrize("damaged", [wrong_config, config_of_larger_segments], indirect=True)
 def test_an_unusable_config_is_not_guessed_at_opening(damaged):
     """The wrong number would scramble every queue: named, with the likely value, and nothing changed."""
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file() and "brokerstore" not in path.parts}
@@ -325,7 +364,8 @@ def test_version_2_damage(fixtures, tmp_path):
 
 @pytest.mark.parametrize("damaged", [wrong_size_in_the_middle], indirect=True)
 def test_damage_before_good_records_is_not_cut_at_opening(damaged):
-    """A torn tail is; this is named, and every message but the damaged one is there after a recovery."""
+    """Without a clean stop all is scanned: a torn tail is cut, this is named; recovery keeps all but the damaged message."""
+    (damaged / STORE / "clean.dot").unlink()
     sizes = {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
     with pytest.raises(StoreCorrupt, match="damage before good records"):
         RabbitStore.open(str(damaged), "r+", settings=QUIET)
@@ -333,3 +373,32 @@ def test_damage_before_good_records_is_not_cut_at_opening(damaged):
     apply_recovery(plan_recovery(str(damaged)))
     with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
         assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3036
+
+
+def eager():
+    """A collector that rewrites every file with garbage."""
+    return RabbitSettings(background=False, store=StoreSettings(file_size_limit=262144, file_garbage_fraction=0.0))
+
+
+@pytest.mark.parametrize("damaged", [wrong_size_in_the_middle], indirect=True)
+def test_the_collector_leaves_a_file_in_which_damage_hides_messages(damaged):
+    """After a clean stop nobody has scanned the file: one message is damaged, all behind it are delivered, collected or not."""
+    data = (damaged / STORE / "6.rdq").read_bytes()
+    with RabbitStore.open(str(damaged), "r+", settings=eager(), disk=WhenItWasWritten()) as store:
+        assert store.parts.is_resumed and store.collect() > 0
+        assert (damaged / STORE / "6.rdq").read_bytes() == data
+        assert fetch_all(store) == (3036, 1)
+
+
+def fetch_all(store):
+    """(messages, errors) of all queues."""
+    total, errors = 0, 0
+    for name in store.queue_names():
+        while True:
+            try:
+                if store.get(name, auto_ack=True) is None:
+                    break
+                total += 1
+            except StoreCorrupt:
+                errors += 1
+    return total, errors

@@ -296,6 +296,31 @@ def test_memory_limit_and_collector_under_load(path):
         assert [int(body.split(b"-")[0]) for body in drained(store, "q")] == kept
 
 
+@pytest.mark.parametrize("mode", ["default", "lazy"])
+def test_a_long_queue_stays_under_its_memory_target(path, mode):
+    """While it grows, after it was opened again, and while it is consumed (at full length: `bench.rabbitmq.ten_million`)."""
+    limit, count = 2 << 20, 16_000
+    settings = RabbitSettings(background=False, memory_limit_bytes=limit, io_batch_size=512)
+    body = b"x" * 100
+    with RabbitStore.open(path, settings=settings) as store:
+        store.declare_queue("q", mode=mode)
+        for number in range(count):
+            store.publish("q", b"%d-" % number + body)
+            if number % 1000 == 999:
+                store.sync()
+                assert store.queue("q").memory_bytes() <= limit
+    with RabbitStore.open(path, "r+", settings=settings) as store:
+        for number in range(count):
+            held = store.get("q")
+            assert held.body.startswith(b"%d-" % number)
+            store.ack(held)
+            if number % 1000 == 999:
+                assert store.queue("q").memory_bytes() <= limit
+        assert store.get("q") is None
+    files = sum(file.stat().st_size for file in Path(path).rglob("*.idx"))
+    assert files == 0, "all of it went through the disk, and is gone"
+
+
 def test_purge_and_delete(path):
     """A purged queue keeps unacknowledged messages; a deleted one leaves no file and no reference."""
     with RabbitStore.open(path, settings=QUIET) as store:

@@ -1,0 +1,108 @@
+"""The clean-stop files of a message store: each on its own, against each other, and against the files that they describe.
+
+`verify` asks all of it; an opening asks what needs no look into the message files, and trusts them when nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from storageio import StoreCorrupt
+
+from . import layout, tables
+from .paths import read_if_there
+from .problems import Problem, of_corrupt
+from .store_folder import StoreFolder
+from .tables import CleanMark, LocationRow, RecoveryRow, SummaryRow
+
+
+class Tables(NamedTuple):
+    """What a store's folder has of them; None for a file that is missing or damaged."""
+
+    mark: CleanMark | None
+    summary: list[SummaryRow] | None
+    locations: list[LocationRow] | None
+
+
+def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
+    """Damaged ones are named in `problems`, missing ones are not."""
+
+    def read(name: str, kind: str, reader: Callable[[bytes, str], Any]) -> Any:
+        try:
+            data = read_if_there(store.disk, f"{store.path}/{name}")
+            return None if data is None else reader(data, f"{store.name}/{name}")
+        except StoreCorrupt as error:
+            problems.append(of_corrupt(kind, error))
+            return None
+
+    return Tables(
+        read(layout.CLEAN_NAME, "bad_clean_mark", tables.read_clean_mark),
+        read(layout.SUMMARY_NAME, "bad_table", tables.read_summary),
+        read(layout.LOCATIONS_NAME, "bad_table", tables.read_locations),
+    )
+
+
+def check_clients(store: StoreFolder, mark: CleanMark, recovery: dict[str, RecoveryRow], problems: list[Problem]) -> None:
+    """The mark names the clients that the terms name: both are of one stop."""
+    known = sorted(row.persistent_ref for row in recovery.values() if row.persistent_ref is not None)
+    if known != sorted(mark.client_refs):
+        file = f"{store.name}/{layout.CLEAN_NAME}"
+        problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
+
+
+def check_summary(
+    store: StoreFolder, rows: list[SummaryRow], locations: list[LocationRow] | None, problems: list[Problem]
+) -> None:
+    """Sizes against the files; neighbours against each other; valid bytes against the other table."""
+    file = f"{store.name}/{layout.SUMMARY_NAME}"
+    numbers = [row.file for row in rows]
+    valid = dict.fromkeys(numbers, 0)
+    for place in locations or ():
+        if place.ref_count:
+            valid[place.file] = valid.get(place.file, 0) + place.total_size
+    for row, left, right in zip(rows, [None, *numbers], [*numbers[1:], None], strict=False):
+        if (row.left, row.right) != (left, right):
+            expected = f"{row.file}.rdq between {left} and {right}"
+            problems.append(Problem(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
+        if locations is not None and row.valid_total_size != valid[row.file]:
+            expected = f"{valid[row.file]} valid bytes in {row.file}.rdq"
+            problems.append(Problem(file, 8, "bad_table", expected, str(row.valid_total_size)))
+    sizes = store.sizes()
+    listed = {row.file: row.file_size for row in rows}
+    for number in sorted({*sizes, *listed}):
+        if sizes.get(number) != listed.get(number):
+            expected, real = f"{number}.rdq of {listed.get(number)} bytes", str(sizes.get(number))
+            problems.append(Problem(file, 8, "bad_table", expected, real))
+
+
+def check_locations(
+    store: StoreFolder, rows: list[LocationRow], counts: dict[bytes, int] | None, problems: list[Problem]
+) -> None:
+    """Every row with references points at its record, and has as many references as the queues hold; none is missing."""
+    file = f"{store.name}/{layout.LOCATIONS_NAME}"
+    for row in rows:
+        if row.ref_count and store.record_at(row.file, row.offset, row.total_size) != row.msg_id:
+            where = f"{row.msg_id.hex()} in {row.file}.rdq at {row.offset}"
+            problems.append(Problem(file, 8, "bad_location", where, "no such record"))
+        if counts is not None and row.ref_count != counts.get(row.msg_id, 0):
+            expected = f"{counts.get(row.msg_id, 0)} references to {row.msg_id.hex()}"
+            problems.append(Problem(file, 8, "bad_ref_count", expected, str(row.ref_count)))
+    listed = {row.msg_id for row in rows}
+    for msg_id in (counts or {}).keys() - listed:
+        if msg_id in store.places:
+            problems.append(Problem(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))
+
+
+def check_places(store: StoreFolder, summary: list[SummaryRow], rows: list[LocationRow], problems: list[Problem]) -> None:
+    """Every row lies within a file of the summary, and no id has two."""
+    file = f"{store.name}/{layout.LOCATIONS_NAME}"
+    sizes = {row.file: row.file_size for row in summary}
+    least = layout.RECORD_MIN
+    for row in rows:
+        if row.ref_count < 0 or not 0 <= row.offset <= sizes.get(row.file, -1) - row.total_size or row.total_size < least:
+            where = f"{row.msg_id.hex()} in {row.file}.rdq at {row.offset}"
+            problems.append(Problem(file, 8, "bad_location", where, f"{row.total_size} bytes in {sizes.get(row.file)}"))
+            return
+    if len({row.msg_id for row in rows}) != len(rows):
+        problems.append(Problem(file, 8, "bad_location", "one row a message", "two"))
