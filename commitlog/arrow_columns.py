@@ -83,7 +83,7 @@ class _Builder:
     def column(self, name: str) -> Any:
         """One Arrow array."""
         if name in _NUMBERS:
-            return self.pa.array(self.fixed[name])
+            return self._numbers(self.fixed[name])
         made: dict[str, Callable[[], Any]] = {
             "topic": lambda: self._text(self.starts["topic"], self.sizes["topic"]),
             "body": lambda: self._bytes(self.starts["body"], self.sizes["body"]),
@@ -96,6 +96,24 @@ class _Builder:
             "properties": self._properties,
         }
         return made[name]()
+
+    def _numbers(self, values: Array) -> Any:
+        """The same memory as an Arrow array.  `pa.array` would import pandas, where there is one: half a second."""
+        kind = self.pa.int32() if values.dtype == self.np.int32 else self.pa.int64()
+        return self.pa.Array.from_buffers(kind, len(values), [None, self.pa.py_buffer(values)])
+
+    def _integers(self, column: Any) -> Array:
+        """The other way; no null is among them."""
+        data = column.buffers()[1] or b""
+        found: Array = self.np.frombuffer(data, self.np.int32)[column.offset : column.offset + len(column)]
+        return found
+
+    def _strings(self, texts: list[str]) -> Any:
+        """A few of them, without `pa.array` too."""
+        np, pa = self.np, self.pa
+        items = [text.encode() for text in texts]
+        offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int32)
+        return pa.StringArray.from_buffers(len(items), pa.py_buffer(offsets), pa.py_buffer(b"".join(items)))
 
     def _bytes(self, starts: Array, sizes: Array) -> Any:
         """A binary column; a start of -1 is null."""
@@ -119,11 +137,11 @@ class _Builder:
     def _named(self, codes: Any, text: Callable[[Any], str]) -> Any:
         """A dictionary column of a text for each different code."""
         encoded = codes.dictionary_encode()
-        names = self.pa.array([text(code) for code in encoded.dictionary.to_pylist()], self.pa.string())
+        names = self._strings([text(code) for code in encoded.dictionary.to_pylist()])
         return self.pa.DictionaryArray.from_arrays(encoded.indices, names)
 
     def _magic(self) -> Any:
-        return self._named(self.pa.array(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
+        return self._named(self._numbers(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
 
     def _hosts(self, name: str) -> Any:
         return self._named(self._bytes(self.starts[name], self.sizes[name]), decode_host)
@@ -154,19 +172,19 @@ class _Builder:
         import pyarrow.compute as pc
 
         np, pa = self.np, self.pa
-        words = pc.split_pattern(pc.fill_null(self._text(*self._values(b"KEYS")), ""), " ")
+        starts, sizes = self._values(b"KEYS")
+        words = pc.split_pattern(self._text(np.maximum(starts, 0), sizes), " ")  # without KEYS: the empty text
         flat = words.flatten()
-        full = pc.greater(pc.binary_length(flat), 0)
-        before = np.concatenate([[0], np.cumsum(np.asarray(full))]).astype(np.int32)
-        offsets = pa.array(before[np.asarray(words.offsets) - words.offsets[0].as_py()])
-        return pa.ListArray.from_arrays(offsets, flat.filter(full))
+        lengths, ends = pc.binary_length(flat), self._integers(words.offsets)
+        before = np.concatenate([[0], np.cumsum(self._integers(lengths) > 0)]).astype(np.int32)
+        return pa.ListArray.from_arrays(self._numbers(before[ends - ends[0]]), flat.filter(lengths.cast(pa.bool_())))
 
     def _properties(self) -> Any:
         """Every pair but the checksum's, as a map."""
         ends, columns = self._pairs()
         name_starts, name_sizes, value_starts, value_sizes = columns
         return self.pa.MapArray.from_arrays(
-            self.pa.array(ends), self._text(name_starts, name_sizes), self._text(value_starts, value_sizes)
+            self._numbers(ends), self._text(name_starts, name_sizes), self._text(value_starts, value_sizes)
         )
 
     def _pairs(self) -> tuple[Array, list[Array]]:
