@@ -115,6 +115,18 @@ class _Builder:
         }
         return made[name]()
 
+    def _numbers(self, values: Array) -> Any:
+        """The same memory as an Arrow array.  `pa.array` would import pandas, where there is one: half a second."""
+        kind = self.pa.int32() if values.dtype == self.np.int32 else self.pa.int64()
+        return self.pa.Array.from_buffers(kind, len(values), [None, self.pa.py_buffer(values)])
+
+    def _strings(self, texts: list[str]) -> Any:
+        """A few of them, without `pa.array` too."""
+        np, pa = self.np, self.pa
+        items = [text.encode() for text in texts]
+        offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int32)
+        return pa.StringArray.from_buffers(len(items), pa.py_buffer(offsets), pa.py_buffer(b"".join(items)))
+
     def _bytes(self, starts: Array, sizes: Array) -> Any:
         """A binary column; a start of -1 is null."""
         np, pa, rows = self.np, self.pa, len(starts)
@@ -132,11 +144,11 @@ class _Builder:
     def _named(self, codes: Any, text: Callable[[Any], str]) -> Any:
         """A dictionary column of a text for each different code."""
         encoded = codes.dictionary_encode()
-        names = self.pa.array([text(code) for code in encoded.dictionary.to_pylist()], self.pa.string())
+        names = self._strings([text(code) for code in encoded.dictionary.to_pylist()])
         return self.pa.DictionaryArray.from_arrays(encoded.indices, names)
 
     def _magic(self) -> Any:
-        return self._named(self.pa.array(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
+        return self._named(self._numbers(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
 
     def _hosts(self, name: str) -> Any:
         return self._named(self._bytes(*self._stretch(name)), decode_host)
@@ -162,7 +174,7 @@ class _Builder:
         ends, columns = self._pairs()
         name_starts, name_sizes, value_starts, value_sizes = columns
         return self.pa.MapArray.from_arrays(
-            self.pa.array(ends), self._text(name_starts, name_sizes), self._text(value_starts, value_sizes)
+            self._numbers(ends), self._text(name_starts, name_sizes), self._text(value_starts, value_sizes)
         )
 
     def _pairs(self) -> tuple[Array, list[Array]]:

@@ -50,33 +50,43 @@ class LogReport:
         return {name: getattr(self, name) for name in names}
 
 
-class _Protection:
-    """Which records lost their checksum property to damage.
+class Protection:
+    """Which records lost their checksum property to damage; it takes them in log order.
 
     A record without one is simply unprotected; between two protected ones it is suspect, and so is one that ends in all but
     one byte of such a property.
     """
 
     def __init__(self) -> None:
+        """No record yet."""
         self._before = False
         self._bare: Finding | None = None
 
-    def take(self, piece: Piece, protected: int) -> Iterator[Finding]:
-        """Only a piece of both kinds needs a look at each record; of another its ends tell all."""
+    def take(self, piece: Piece, protected: int, shift: int = 0) -> Iterator[Finding]:
+        """Only a piece of both kinds needs a look at each record; of another its ends tell all.
+
+        `shift`: where the piece's view begins in the file.
+        """
         positions = piece.positions
         if protected in (0, len(positions)):
             positions = array("q", positions[:1]) + array("q", positions[-1:]) if len(positions) > 1 else positions
         for at in positions:
-            size = int.from_bytes(piece.view[at : at + 4], "big")
-            here = is_protected(piece.view, at, size)
-            if not here and _is_hurt_checksum(bytes(piece.view[at + size - CRC_SIZE : at + size])):
+            here, is_hurt = self.look(piece.view, at)
+            if is_hurt:
                 yield Finding(
-                    piece.file, at, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte"
+                    piece.file, at + shift, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte"
                 )
-                here = True
-            yield from self._next(piece.file, at, here)
+            yield from self.next(piece.file, at + shift, here or is_hurt)
 
-    def _next(self, file: str, at: int, here: bool) -> Iterator[Finding]:
+    @staticmethod
+    def look(view: memoryview, at: int) -> tuple[bool, bool]:
+        """Whether the record there has the property, and whether it has one with a wrong byte."""
+        size = int.from_bytes(view[at : at + 4], "big")
+        here = is_protected(view, at, size)
+        return here, not here and _is_hurt_checksum(bytes(view[at + size - CRC_SIZE : at + size]))
+
+    def next(self, file: str, at: int, here: bool) -> Iterator[Finding]:
+        """One record more; what is found is the one before."""
         if here and self._bare is not None:
             yield self._bare
         expected = "a checksum over the record, as its neighbours have"
@@ -101,7 +111,7 @@ def verify_log(
     """
     files = LogFiles(disk, folders, file_size_bytes)
     report = LogReport(files)
-    protection = _Protection()
+    protection = Protection()
     for finding in files.check():
         report.add(finding)
     for step in files.walk():

@@ -26,6 +26,7 @@ from .options import REPORT, ReadOptions, parse_read_options
 from .row_filter import IN, Condition
 from .schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
 from .splits import LogSplit, RabbitSplit, find_stores, plan_log, plan_rabbit
+from .worker import settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,8 +106,8 @@ class BrokerStoreReader(DataSourceReader):
         if isinstance(split, RabbitSplit):
             from .rabbit_batches import rabbit_batches
 
-            return rabbit_batches(split, self._request)
-        return record_batches(split, self._request)
+            return settled(rabbit_batches(split, self._request))
+        return settled(record_batches(split, self._request))
 
 
 class PushdownReader(BrokerStoreReader):

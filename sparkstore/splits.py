@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +12,16 @@ from itertools import pairwise
 from brokerstore.identify import FolderKind, identify
 from brokerstore.opening import refuse_unread
 from commitlog._scan_cy import Reader, count, find_record
-from commitlog.checks import BLANK, CHECK_PLACE, EMPTY, STOPS, TORN
+from commitlog.checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.findings import Finding, Place, describe
 from commitlog.layout import BLANK_SIZE
 from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.resync import find_in_file
 from commitlog.walk import LogFiles
+from messagestore.checkpoint import FILE_NAME as CHECKPOINT_NAME
+from messagestore.checkpoint import read_checkpoint
+from messagestore.recovery import read_clean
 from storageio import REAL_DISK, DiskError, UnknownStore
 
 from .errors import DataLost
@@ -150,7 +154,7 @@ def _whole_files(store: StoreKind, files: LogFiles, told: list[Finding]) -> list
     if is_remote(store.path):
         return [*made[:-1], *(replace(split, is_open_end=True) for split in made[-1:])]
     while made:
-        end, problem = _settled_end(found[-1])
+        end, problem = _settled_end(found[-1], _clean_stop(store, found[-1]))
         if problem is not None:
             told.append(problem)
         made[-1] = replace(made[-1], end=end)
@@ -166,24 +170,45 @@ def _split_of(store: StoreKind, file: OffsetFile) -> LogSplit:
     return LogSplit(store.path, file.path, file.start_offset, file.size_bytes, file.start_offset, end)
 
 
-def _settled_end(file: OffsetFile) -> tuple[int, Finding | None]:
+def _clean_stop(store: StoreKind, file: OffsetFile) -> int:
+    """Where in a file to begin to look for its end: at the last record of the last clean stop, if that is still there; else 0.
+
+    As the engine does when it opens the store (`messagestore.recovery`): the headers of a gigabyte are not walked for a store
+    at rest.  Where somebody has written since, the checkpoint tells of another time.
+    """
+    note = read_clean(REAL_DISK, store.path)
+    place = -1 if note is None else note.last_offset - file.start_offset
+    if note is None or not 0 <= place < file.size_bytes:
+        return 0
+    checkpoint = read_checkpoint(REAL_DISK, os.path.join(store.path, CHECKPOINT_NAME)).values
+    if checkpoint.physic_msg_timestamp_ms != note.store_timestamp_ms:
+        return 0
+    try:
+        view = MappedFile.of(REAL_DISK, file, writable=False).view
+    except DiskError:
+        return 0  # gone: whoever reads it says so
+    found = Reader(view, file.start_offset).decode(place, CHECK_ALL)
+    return place if found is not None and found.store_timestamp_ms == note.store_timestamp_ms else 0
+
+
+def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
     """As `_end_of`; what is wrong there is looked at twice, since a writer may be in the middle of a record."""
-    end, problem = _end_of(file)
+    end, problem = _end_of(file, start)
     if problem is None:
         return end, None
     time.sleep(LOOK_AGAIN_S)
-    again, problem_again = _end_of(file)
+    again, problem_again = _end_of(file, start)
     return end, problem if (again, problem_again) == (end, problem) else None
 
 
-def _end_of(file: OffsetFile) -> tuple[int, Finding | None]:
-    """The physical offset behind the last record of a file, by headers alone, and what is wrong there.
+def _end_of(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
+    """The physical offset behind the last record of a file, from a record at `start` on, by headers; what is wrong there.
 
     Goes on behind damage as long as records come that are no older than the last good one.
     """
     mapped = MappedFile.of(REAL_DISK, file, writable=False)
     try:
-        base, at, last_ms, end, size = file.start_offset, 0, 0, 0, len(mapped.view)
+        base, at, last_ms, end, size = file.start_offset, start, 0, 0, len(mapped.view)
     except DiskError as error:
         raise DataLost(file.path, 0, "the log's last file", f"none: {error}") from error
     while True:

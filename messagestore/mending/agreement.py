@@ -55,7 +55,7 @@ class Agreement:
         for step in files.walk():
             if isinstance(step, Piece):
                 pairs += self._piece(step)
-                self._light(step)
+                self.light(step)
                 if progress is not None:
                     progress(step.stop - step.start)
         for queue in self._queues:
@@ -79,8 +79,8 @@ class Agreement:
                 raise AssertionError(f"a checked piece stopped with {why}")
         return gathered
 
-    def _light(self, piece: Piece) -> None:
-        """The same for light queues, which hold records of other topics."""
+    def light(self, piece: Piece) -> None:
+        """Units of light queues, which hold records of other topics, compared; pieces come in log order."""
         if not self._has_light or not names_light_queues(piece.view[piece.start : piece.stop]):
             return
         for message in piece.messages():
@@ -90,6 +90,10 @@ class Agreement:
                     place = queue.find_physical(message.physical_offset) if queue is not None else 0
                 if number == 0 or number >= place:  # a place that is taken stays so, and a gap is closed (section 2.3)
                     self._run(name, queue_id, place, light_unit(message))
+
+    def light_ends(self) -> dict[Lane, int]:
+        """Of light queues: the number behind the last unit that was compared."""
+        return {lane: end for lane, end in self._next.items() if is_light(lane[0])}
 
     def _fresh_index(self) -> IndexBuffer:
         """Room for the items of one stretch: a single slot, since nobody will search it."""

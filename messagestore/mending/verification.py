@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,20 @@ def verify_store(
     return report
 
 
+def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK) -> list[Finding]:
+    """The part of `verify_store` that needs no walk over the log's bodies: batch queues, checkpoint and config files.
+
+    For whoever looks at log, queues and index in another way.  Problems and notes.
+    """
+    check = _Check(root, config or StoreConfig(), disk)
+    report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
+    check.queue_ends()
+    check.batch_queues()
+    check.checkpoint()
+    check.config_files()
+    return [*report.more_problems, *report.more_notes]
+
+
 class _Check:
     """One verification."""
 
@@ -127,11 +142,27 @@ class _Check:
             queues.load()
             self.report.queues = len(queues)
             self._agree(Agreement(queues, index, delay_times_ms(config.message_delay_level), low), files, progress)
-            self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues} | self._batch_ends()
+            self._keep_ends(queues)
         finally:
             queues.close()
             if index is not None:
                 index.close()
+
+    def queue_ends(self) -> None:
+        """Where queues end, without a comparison; not known where they cannot be read, which is another check's problem."""
+        with suppress(StoreError):
+            self.config = found_sizes(self._asked, self.places, self.disk)
+            size = self.config.mapped_file_size_consume_queue
+            assert size
+            queues = ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
+            try:
+                queues.load()
+                self._keep_ends(queues)
+            finally:
+                queues.close()
+
+    def _keep_ends(self, queues: ConsumeQueues) -> None:
+        self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues} | self._batch_ends()
 
     def batch_queues(self) -> None:
         """Where there are any."""

@@ -4,15 +4,19 @@ What it says are rows of one form; `kind` tells which columns mean something:
 
     problem    file, offset, what, expected, found
     note       the same, of what is no damage
-    stretch    begin: first record, end: where the walk ended; count: records, bytes; units, items: that were looked for
+    stretch    begin: first record, end: where the walk ended; count: records, bytes; units, items: that were looked for;
+               found: of its first and last records, where they are and whether they have a checksum (`protection.py`)
     lane       topic, queue_id: a stretch of a queue without a gap inside; first, last: queue offsets; begin: its first record
-    queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit
+    light      topic, queue_id: a light queue; last: the number of the last unit that was looked for
+    queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit; begin: the record of
+               its last unit, end: where the log begins
     index      file: an index file whose chains were checked; count: its items
 """
 
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,7 @@ from pyspark.sql.types import StructType
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.findings import Finding
+from commitlog.walk import Piece
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles
@@ -32,8 +37,9 @@ from messagestore import StoreConfig
 from messagestore.broker_config.topics import LIGHT_PREFIX
 from messagestore.config import delay_times_ms
 from messagestore.engine import Places, found_sizes
-from messagestore.mending.agreement import unit_differences, unit_text
+from messagestore.mending.agreement import Agreement, unit_differences, unit_text
 from messagestore.mending.left_alone import left_alone
+from messagestore.mending.verification import verify_beside_log
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from ..errors import BadOption, DataLost
@@ -41,7 +47,9 @@ from ..object_disk import disk_for, is_remote
 from ..options import OFFSET_MAX, parse_read_options
 from ..splits import LogSplit, StoreKind, find_stores, plan_log
 from ..stretch import Stretch, walk
+from ..worker import settled
 from .dispatching import Dispatching, Run, stored_item
+from .protection import SplitProtection
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +63,7 @@ FIELDS: dict[str, str] = {
     "found": "string", "topic": "string", "queue_id": "int", "first": "bigint", "last": "bigint", "begin": "bigint",
     "end": "bigint", "count": "bigint", "bytes": "bigint", "units": "bigint", "items": "bigint",
 }  # fmt: skip
-PROBLEM, NOTE, STRETCH, LANE, QUEUE, INDEX = "problem", "note", "stretch", "lane", "queue", "index"
+PROBLEM, NOTE, STRETCH, LANE, LIGHT, QUEUE, INDEX = "problem", "note", "stretch", "lane", "light", "queue", "index"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
 ITEMS_AT_ONCE = 1 << 20
@@ -76,10 +84,11 @@ class IndexSplit:
 
 
 @dataclass(frozen=True)
-class QueueSplit:
-    """All queues of a store: their ends."""
+class StoreSplit:
+    """What lies beside the log: the ends of all queues, batch queues, checkpoint and config files."""
 
     store: str
+    log_begin: int
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,7 @@ class _Reader(DataSourceReader):
 
     def _of_log(self, store: StoreKind) -> list[Any]:
         made: list[Any] = list(plan_log(store, self._options))
+        log_begin = min((split.file_start for split in made), default=0)
         log_end = max((split.end for split in made), default=0)
         if is_remote(store.path) or not _is_store(store.path):
             return made
@@ -138,10 +148,10 @@ class _Reader(DataSourceReader):
             REAL_DISK, folder, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
         ).files if REAL_DISK.stat(folder) is not None else []  # fmt: skip
         made += [IndexSplit(store.path, file.path, file.slots, file.items, log_end) for file in files]
-        return [*made, QueueSplit(store.path)]
+        return [*made, StoreSplit(store.path, log_begin)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        rows = _rows_of(partition.value)
+        rows = settled(_rows_of(partition.value))
         while batch := [row for row, _ in zip(rows, range(ROWS_AT_ONCE), strict=False)]:
             yield _batch(batch)
 
@@ -151,8 +161,8 @@ def _rows_of(split: Any) -> Iterator[Row]:
         return _SplitAudit(split).rows()
     if isinstance(split, IndexSplit):
         return _index_rows(split)
-    if isinstance(split, QueueSplit):
-        return _queue_rows(split)
+    if isinstance(split, StoreSplit):
+        return _store_rows(split)
     if isinstance(split, VhostSplit):
         return _vhost_rows(split)
     return iter(())
@@ -192,6 +202,8 @@ class _SplitAudit:
         self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
         self._begin, self._end = -1, -1
+        self._protection = SplitProtection(split.file, split.file_start)
+        self._light: Agreement | None = None
 
     def rows(self) -> Iterator[Row]:
         split = self._split
@@ -210,6 +222,7 @@ class _SplitAudit:
                 yield _said(split.store, found)
                 continue
             self._count(found)
+            yield from self._as_verify(found)
             for runs, items in work.take(found):
                 yield from self._runs(runs)
                 self._take_items(items)
@@ -217,7 +230,11 @@ class _SplitAudit:
         yield from self._lanes.values()
         if self._is_store:
             yield from self._index_differences(config)
-        yield {"kind": STRETCH, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file}
+            yield from self._light_rows()
+        yield {
+            "kind": STRETCH, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file,
+            "found": self._protection.edges_text(),
+        }  # fmt: skip
 
     def _prepared(self) -> tuple[StoreConfig, Dispatching]:
         store = self._split.store
@@ -228,6 +245,8 @@ class _SplitAudit:
         self._queues = (
             ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if self._is_store and size else None
         )
+        if self._queues is not None:
+            self._light = Agreement(self._queues, None, [], 0)
         return config, Dispatching(delay_times_ms(config.message_delay_level), ignored, with_index=self._is_store)
 
     def _count(self, batch: Batch) -> None:
@@ -237,12 +256,36 @@ class _SplitAudit:
         self._sums["count"] += len(batch.positions)
         self._sums["bytes"] += int(batch.sizes.sum(dtype="int64"))
 
+    def _as_verify(self, batch: Batch) -> Iterator[Row]:
+        """What `verify` looks at record by record, by the same text: checksums that are lost, units of light queues."""
+        stop = int(batch.positions[-1]) + int(batch.sizes[-1])
+        piece = Piece(
+            self._split.file, batch.view, batch.base, int(batch.positions[0]), stop, array("q", batch.positions.tobytes())
+        )
+        for finding in self._protection.take(piece):
+            yield _said(self._split.store, finding)
+        if self._light is not None:
+            self._light.light(piece)
+
     # Queues
+
+    def _light_rows(self) -> Iterator[Row]:
+        """What was wrong with units of light queues, and how far each of them was looked at."""
+        if self._light is None:
+            return
+        self._sums["units"] += self._light.units
+        for finding in self._light.problems:
+            yield _said(self._split.store, finding)
+        for (topic, queue_id), end in self._light.light_ends().items():
+            yield {
+                "kind": LIGHT, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
+                "begin": self._begin, "file": self._split.file,
+            }  # fmt: skip
 
     def _runs(self, runs: list[Run]) -> Iterator[Row]:
         for run in runs:
             if run.topic.startswith(LIGHT_PREFIX):
-                continue  # their numbers may have gaps, which a queue closes: only the queue itself knows a unit's place
+                continue  # their numbers may have gaps, which a queue closes: `Agreement` looks for them
             count = len(run.units) // UNIT_SIZE
             self._sums["units"] += count
             yield from self._lane(run, count)
@@ -360,7 +403,13 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
         file.close()
 
 
-def _queue_rows(split: QueueSplit) -> Iterator[Row]:
+def _store_rows(split: StoreSplit) -> Iterator[Row]:
+    yield from _queue_rows(split)
+    for finding in verify_beside_log(split.store):
+        yield _said(split.store, finding)
+
+
+def _queue_rows(split: StoreSplit) -> Iterator[Row]:
     places = Places(split.store)
     config = found_sizes(StoreConfig(), places, REAL_DISK)
     if REAL_DISK.stat(places.queues) is None or not config.mapped_file_size_consume_queue:
@@ -372,6 +421,7 @@ def _queue_rows(split: QueueSplit) -> Iterator[Row]:
             yield {
                 "kind": QUEUE, "store": split.store, "topic": queue.topic, "queue_id": queue.queue_id, "file": queue.folder,
                 "first": queue.min_offset, "last": queue.max_offset, "begin": last.physical_offset if last else -1,
+                "end": split.log_begin,
             }  # fmt: skip
         except StoreCorrupt as error:
             found = f"{error.reason}: {error.found}"

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from consumequeue.layout import UNIT_SIZE
-from messagestore.broker_config.topics import LIGHT_PREFIX
 
 from ..spark_errors import plain_errors
+from .protection import at_seams
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,7 @@ class _Lanes:
         """Rows that are about no queue go on as they are."""
         if row["kind"] == "queue":
             yield from self._compare(row)
-        elif row["kind"] != "lane":
+        elif row["kind"] not in ("lane", "light"):
             yield row
         elif self._is_same(row):
             yield from self._join(row)
@@ -126,7 +126,7 @@ class _Lanes:
         known = self._open
         assert known is not None
         expected = known["last"] + 1
-        if row["first"] != expected:
+        if row["kind"] == "lane" and row["first"] != expected:
             is_gap = row["first"] > expected
             known["units" if is_gap else "items"] += 1
             what, where = "gap" if is_gap else "duplicate", f"{row['topic']} queue {row['queue_id']}"
@@ -136,8 +136,6 @@ class _Lanes:
 
     def _compare(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A queue's files may hold no unit behind the last one that the log knows of."""
-        if row["topic"].startswith(LIGHT_PREFIX):
-            return
         if not self._is_same(row):
             if row["last"] > 0 and row["begin"] >= row["end"]:
                 yield _problem(row, 0, "dangling_queue", "records of this queue in the log", f"{row['last']} units")
@@ -148,8 +146,10 @@ class _Lanes:
             yield _problem(row, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{row['last']} units")
 
 
-def _problem(row: dict[str, Any], offset: int, what: str, expected: str, found: str) -> dict[str, Any]:
-    said = {"kind": "problem", "store": row["store"], "file": row["file"], "offset": offset, "what": what}
+def _problem(
+    row: dict[str, Any], offset: int, what: str, expected: object, found: object, file: str | None = None
+) -> dict[str, Any]:
+    said = {"kind": "problem", "store": row["store"], "file": file or row["file"], "offset": offset, "what": what}
     return said | {"expected": expected, "found": found}
 
 
@@ -159,7 +159,10 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
         of_kind.setdefault(row["kind"], []).append(row)
     stretches = of_kind.get("stretch", [])
     problems = of_kind.get("problem", [])
-    problems += list(_unjoined(stretches, problems))
+    of_logs = [row for row in stretches if row["begin"] is not None and row["begin"] >= 0]
+    in_order = sorted(of_logs, key=lambda row: (row["store"], row["begin"]))
+    problems += _unjoined(in_order, problems)
+    problems += [_problem(row, found.offset, *found[2:5], file=found.file) for row, found in at_seams(in_order)]
     problems = list({_place(row): row for row in reversed(problems)}.values())
     queues = sorted(of_kind.get("lane", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
     counts = {name: sum(row[column] or 0 for row in stretches) for name, column in _SUMS.items()}
@@ -181,14 +184,13 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 _SUMS = {"messages": "count", "size_bytes": "bytes", "units": "units", "items": "items"}
 
 
-def _unjoined(stretches: list[dict[str, Any]], problems: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _unjoined(in_order: list[dict[str, Any]], problems: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Two stretches of a file that do not meet where nothing was said to be wrong there.
 
     Each found its first record by itself: this is what makes sure that it was not a copy of one inside a body.
     """
     damaged = {row["file"] for row in problems}
-    ordered = sorted((row for row in stretches if (row["begin"] or -1) >= 0), key=lambda row: (row["store"], row["begin"]))
-    for before, after in pairwise(ordered):
+    for before, after in pairwise(in_order):
         is_one_file = before["file"] == after["file"] and before["file"] not in damaged
         if is_one_file and before["end"] != after["begin"]:
             expected = f"a record at physical offset {before['end']}"

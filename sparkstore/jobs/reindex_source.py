@@ -32,6 +32,7 @@ from ..errors import BadOption
 from ..options import parse_read_options
 from ..splits import LogSplit, StoreKind, find_stores, plan_log
 from ..stretch import Stretch, walk
+from ..worker import settled
 from .dispatching import Dispatching, Run, item_kind
 from .index_build import IndexBuild
 
@@ -98,7 +99,7 @@ class _Reader(DataSourceReader):
         return [InputPartition(split) for split in self._job.plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        rows = self._rows(partition.value) if partition.value is not None else iter(())
+        rows = settled(self._rows(partition.value)) if partition.value is not None else iter(())
         while batch := [row for row, _ in zip(rows, range(ROWS_AT_ONCE), strict=False)]:
             yield _batch(batch)
 

@@ -1,0 +1,62 @@
+"""Which records lost their checksum property: `commitlog.verify.Protection`, split by split.
+
+A record without the property is suspect between two that have it.  Each split judges those whose two neighbours it has; the
+first two and the last two records of a split go with its result, so that the ones at a seam are judged where splits meet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from commitlog._scan_cy import count
+from commitlog.findings import Finding
+from commitlog.verify import Protection
+from commitlog.walk import Piece
+
+Edge = tuple[int, bool]  # offset in the file; whether the record has the property, be it a hurt one
+
+
+class SplitProtection:
+    """Of one split.  Findings and edges have offsets in the file."""
+
+    def __init__(self, file: str, file_start: int) -> None:
+        """No record yet."""
+        self._file = file
+        self._file_start = file_start
+        self._protection = Protection()
+        self._records = 0
+        self._first: list[Edge] = []
+        self._last: list[Edge] = []
+
+    def take(self, piece: Piece) -> Iterator[Finding]:
+        """The next records in log order."""
+        shift = piece.base - self._file_start
+        _, _, records, protected, _ = count(piece.view, piece.start, piece.stop, piece.base, 0)
+        yield from self._protection.take(piece, protected, shift)
+        self._records += records
+        self._first = (self._first + [self._edge(piece, at, shift) for at in piece.positions[:2]])[:2]
+        self._last = (self._last + [self._edge(piece, at, shift) for at in piece.positions[-2:]])[-2:]
+
+    def edges_text(self) -> str:
+        """The first two records and, where there are more, the last two, as JSON."""
+        return json.dumps([self._first, self._last if self._records > 2 else []])
+
+    def _edge(self, piece: Piece, at: int, shift: int) -> Edge:
+        return at + shift, any(Protection.look(piece.view, at))
+
+
+def at_seams(stretches: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
+    """Suspect records where splits meet; the rows come in log order, a store behind the other."""
+    for _, rows in groupby(stretches, key=lambda row: row["store"]):
+        protection = Protection()
+        for row in rows:
+            first, last = json.loads(row["found"] or "[[], []]")
+            for number, (at, here) in enumerate(first):
+                yield from ((row, found) for found in protection.next(row["file"], at, here))
+                if number == 1 and last:
+                    protection = Protection()  # what lies between was judged within the split
+            for at, here in last:
+                yield from ((row, found) for found in protection.next(row["file"], at, here))

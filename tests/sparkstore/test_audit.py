@@ -1,0 +1,163 @@
+"""`audit` says what `verify` says, split by split, and what only splits joined again can say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from commitlog import Message
+from messagestore import MessageStore
+from messagestore.mending.verification import verify_store
+from sparkstore.jobs.protection import at_seams
+
+from .local import audited, copied, dumped
+from .stores import SMALL
+
+BARE = SMALL.but(enabled_append_prop_crc=False)
+FILE_BYTES = 65536
+LANE = ("t", 0)
+
+
+def agreed(store: Path, **options: Any) -> set[tuple[str, str, int, str, str]]:
+    """The problems of an audit, which are those of `verify`, words and all."""
+    found = {
+        (row["kind"], row["file"], row["offset"], row["expected"], row["found"]) for row in audited(store, **options).problems
+    }
+    truth = {(one.kind, one.file, one.offset, str(one.expected), str(one.found)) for one in verify_store(str(store)).problems}
+    assert found == truth
+    return found
+
+
+def kinds(found: set[tuple[str, str, int, str, str]]) -> set[str]:
+    """What they are."""
+    return {row[0] for row in found}
+
+
+def write_at(store: Path, physical_offset: int, data: bytes) -> None:
+    """Some bytes of the log."""
+    with (store / "commitlog" / f"{physical_offset // FILE_BYTES * FILE_BYTES:020d}").open("r+b") as file:
+        file.seek(physical_offset % FILE_BYTES)
+        file.write(data)
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> Path:
+    """One queue of 60 messages in a log without whole-record checksums."""
+    with MessageStore.open(tmp_path / "store", config=BARE) as store:
+        for number in range(60):
+            store.put(Message("t", bytes(700 + number), queue_id=0))
+    return tmp_path / "store"
+
+
+def renumber(store: Path, first: int, by: int) -> None:
+    """The queue offsets of all messages from one on."""
+    for row in dumped(store)[first:]:
+        write_at(store, row["physical_offset"] + 20, (row["queue_offset"] + by).to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "7001", "900"])
+def test_a_gap_in_the_numbers_of_a_queue(numbered: Path, split_bytes: str) -> None:
+    """Said once, by the number that was expected, wherever splits meet; each queue's row counts it."""
+    renumber(numbered, 31, 3)
+    report = audited(numbered, splitBytes=split_bytes)
+    gaps = [row for row in report.problems if row["kind"] == "gap"]
+    assert [(row["offset"], row["expected"], row["found"]) for row in gaps] == [
+        (dumped(numbered)[31]["physical_offset"], "queue offset 31 of t queue 0", "queue offset 34")
+    ]
+    row = report.queues[0]
+    assert (row["first"], row["last"], row["messages"], row["gaps"], row["duplicates"]) == (0, 62, 60, 1, 0)
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "7001", "900"])
+def test_a_number_of_a_queue_given_twice(numbered: Path, split_bytes: str) -> None:
+    """A duplicate, as two writers on one folder would leave it."""
+    renumber(numbered, 31, -1)
+    report = audited(numbered, splitBytes=split_bytes)
+    twice = [row for row in report.problems if row["kind"] == "duplicate"]
+    assert [(row["offset"], row["expected"], row["found"]) for row in twice] == [
+        (dumped(numbered)[31]["physical_offset"], "queue offset 31 of t queue 0", "queue offset 30")
+    ]
+    row = report.queues[0]
+    assert (row["last"], row["messages"], row["gaps"], row["duplicates"]) == (58, 60, 0, 1)
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "20011", "1500"])
+@pytest.mark.parametrize("victim", [1, 30, 58])
+def test_a_record_whose_checksum_was_lost_is_suspect(tmp_path: Path, victim: int, split_bytes: str) -> None:
+    """Between two that have one: within a split, at its ends, and in one of few records."""
+    path = tmp_path / "store"
+    with MessageStore.open(path, config=SMALL) as store:
+        for _ in range(60):
+            store.put(Message("t", bytes(900), queue_id=0))
+    row = dumped(path)[victim]
+    write_at(path, row["physical_offset"] + row["size"] - 15, b"X")
+    assert "suspect_record" in kinds(agreed(path, splitBytes=split_bytes))
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (2,), (3,), (1, 2), (1, 2, 3), (2, 4), (1, 4, 5)])
+def test_seams_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
+    """Every pattern of six records, cut in every such way: those at the seams and those within are all there are."""
+    from commitlog.verify import Protection
+
+    for code in range(64):
+        flags = [bool(code >> place & 1) for place in range(6)]
+        whole, parts = Protection(), []
+        truth = {found.offset for at, here in enumerate(flags) for found in whole.next("f", at, here)}
+        found = set()
+        for begin, end in zip((0, *cuts), (*cuts, 6), strict=True):
+            alone, edges = Protection(), list(enumerate(flags))[begin:end]
+            found |= {one.offset for at, here in edges for one in alone.next("f", at, here)}
+            parts.append({"store": "s", "file": "f", "found": json.dumps([edges[:2], edges[-2:] if len(edges) > 2 else []])})
+        found |= {one.offset for _, one in at_seams(parts)}
+        assert found == truth, (flags, cuts)
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "20011"])
+def test_units_of_light_queues(fixture_store: Any, tmp_path: Path, split_bytes: str) -> None:
+    """A wrong one, one too many, and a queue that the log knows nothing of."""
+    store = copied(fixture_store("lmq").store, tmp_path / "store")
+    assert agreed(store, splitBytes=split_bytes) == set()
+    report = audited(store, splitBytes=split_bytes)
+    assert report.counts["units"] == verify_store(str(store)).counts()["units"] > sum(row["messages"] for row in report.queues)
+    light = sorted(path for path in (store / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
+    data = bytearray((file := next((light[0] / "0").iterdir())).read_bytes())
+    data[20 * 2 + 3] ^= 1
+    file.write_bytes(data)
+    assert ("wrong_unit", str(file.parent), 40) in {row[:3] for row in agreed(store, splitBytes=split_bytes)}
+    other = next((light[1] / "0").iterdir())
+    units = other.read_bytes()
+    count = next(at for at in range(0, len(units), 20) if not any(units[at : at + 20]))
+    other.write_bytes(units[:count] + units[count - 20 : count] + units[count + 20 :])
+    assert {"wrong_unit", "dangling_unit"} <= kinds(agreed(store, splitBytes=split_bytes))
+
+
+def test_a_queue_that_the_log_knows_nothing_of(made: Path) -> None:
+    """Its units lead to records of another queue."""
+    copied(made / "consumequeue" / "topic-1" / "0", made / "consumequeue" / "nobody" / "0")
+    assert "dangling_queue" in kinds(agreed(made, splitBytes="50001"))
+
+
+def test_checkpoint_and_config_files(made: Path) -> None:
+    """What lies beside the log is looked at by the text that `verify` has."""
+    checkpoint, config = made / "checkpoint", made / "config"
+    values = bytearray(checkpoint.read_bytes())
+    values[:8] = (dumped(made)[-1]["store_timestamp_ms"] + 3_600_000).to_bytes(8, "big")
+    checkpoint.write_bytes(values)
+    assert kinds(agreed(made)) == {"checkpoint_ahead"}
+    checkpoint.write_bytes(b"short")
+    offsets = {"offsetTable": {"topic-1@group": {"0": 999}}}
+    (config / "consumerOffset.json").write_text(json.dumps(offsets))
+    (config / "topics.json").write_text("{")
+    assert {"damaged_checkpoint", "offset_ahead", "damaged_config"} <= kinds(agreed(made))
+
+
+def test_an_abort_file_is_a_note(made: Path) -> None:
+    """A writer runs or crashed: worth knowing, and no problem."""
+    (made / "abort").touch()
+    report = audited(made)
+    assert report.is_ok and [row["kind"] for row in report.notes] == ["abort_file"]
