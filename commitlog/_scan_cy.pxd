@@ -10,6 +10,10 @@ cdef I32 CHECK_PLACE, BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
+cdef Size split_row(
+    Source source, Size start, Size size, Size pairs, Size room, I64s names, I32s name_sizes, I64s values,
+    I32s value_sizes) noexcept nogil
+
 @cython.final
 cdef class Reader:
     cdef memoryview _view
