@@ -12,6 +12,10 @@ cdef Source _KEYS, _UNIQ_KEY
 cdef Size AHEAD, AHEAD_VIEWS, PREFETCHED_MAX, TAIL_SIZE
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
+cdef Size split_row(
+    Source source, Size start, Size size, Size pairs, Size room, I64s names, I32s name_sizes, I64s values,
+    I32s value_sizes) noexcept nogil
+
 @cython.final
 cdef class Reader:
     cdef memoryview _view

@@ -697,7 +697,7 @@ def split_pairs(
     with cython.nogil:
         out_ends[0] = 0
         while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
-            pairs = _split_row(source, from_starts[row], from_sizes[row], pairs, room, names, names_sizes, values, values_sizes)
+            pairs = split_row(source, from_starts[row], from_sizes[row], pairs, room, names, names_sizes, values, values_sizes)
             if pairs < 0:
                 break
             row += 1
@@ -710,11 +710,11 @@ def split_pairs(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _split_row(
+def split_row(
     source: Source, start: Size, size: Size, pairs: Size, room: Size, names: I64s, name_sizes: I32s, values: I64s,
     value_sizes: I32s,
 ) -> Size:  # fmt: skip
-    """One row's pairs; how many there are now, or -1 when they do not fit."""
+    """One row's pairs behind those of the rows before; how many there are now, or -1 when they do not fit."""
     properties: Source = window(source, start, size)
     first: Size = pairs
     at: Size = 0

@@ -29,6 +29,8 @@ cdef extern from *:
     #endif
     #define storebytes_prefetch(place) __builtin_prefetch(place)
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+    static const char storebytes_64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char storebytes_16[] = "0123456789abcdef0123456789ABCDEF";
     #ifndef SOURCE_HASH
     #define SOURCE_HASH 0
     #endif
@@ -40,6 +42,8 @@ cdef extern from *:
     void storebytes_release() nogil
     void storebytes_prefetch(const unsigned char *place) nogil
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
+    const char *storebytes_64
+    const char *storebytes_16
     const unsigned int SOURCE_HASH              # of the .py and .pxd files that an extension was built from
 
 ctypedef int I32
@@ -255,3 +259,113 @@ cdef inline I32 java_hash(Source source, Size at, Size size, I32 seed) noexcept 
             code = 31 * code + 0xFFFD
             at -= taken
     return <I32>code
+
+cdef inline Size put_decimal(Target target, Size at, I64 value) noexcept nogil:
+    cdef unsigned char digits[20]
+    cdef unsigned long long left = <unsigned long long>value
+    cdef Size start = 20
+    if value < 0:
+        target[at] = 45
+        at += 1
+        left = 0 - left
+    while True:
+        start -= 1
+        digits[start] = <unsigned char>(48 + left % 10)
+        left = left // 10
+        if left == 0:
+            break
+    memcpy(target + at, digits + start, 20 - start)
+    return at + 20 - start
+
+cdef inline Size put_hex(Target target, Size at, Source source, Size start, Size size, Bool upper) noexcept nogil:
+    cdef const char *digits = storebytes_16 + (16 if upper else 0)
+    cdef Size place
+    for place in range(start, start + size):
+        target[at] = digits[source[place] >> 4]
+        target[at + 1] = digits[source[place] & 15]
+        at += 2
+    return at
+
+cdef inline Size put_base64(Target target, Size at, Source source, Size start, Size size) noexcept nogil:
+    cdef Size stop = start + size - size % 3
+    cdef U32 three
+    while start < stop:
+        three = (<U32>source[start] << 16) | (<U32>source[start + 1] << 8) | source[start + 2]
+        target[at] = storebytes_64[three >> 18]
+        target[at + 1] = storebytes_64[(three >> 12) & 63]
+        target[at + 2] = storebytes_64[(three >> 6) & 63]
+        target[at + 3] = storebytes_64[three & 63]
+        start += 3
+        at += 4
+    if size % 3:
+        three = <U32>source[start] << 16
+        if size % 3 == 2:
+            three |= <U32>source[start + 1] << 8
+        target[at] = storebytes_64[three >> 18]
+        target[at + 1] = storebytes_64[(three >> 12) & 63]
+        target[at + 2] = storebytes_64[(three >> 6) & 63] if size % 3 == 2 else 61
+        target[at + 3] = 61
+        at += 4
+    return at
+
+cdef inline Size _put_unit(Target target, Size at, U32 unit) noexcept nogil:
+    # One UTF-16 unit as \\u and four digits.
+    target[at] = 92
+    target[at + 1] = 117
+    target[at + 2] = storebytes_16[unit >> 12]
+    target[at + 3] = storebytes_16[(unit >> 8) & 15]
+    target[at + 4] = storebytes_16[(unit >> 4) & 15]
+    target[at + 5] = storebytes_16[unit & 15]
+    return at + 6
+
+cdef inline Size _put_escape(Target target, Size at, U32 unit) noexcept nogil:
+    # What JSON has a letter for, else a unit.
+    cdef unsigned char letter = 0
+    if unit == 34 or unit == 92:
+        letter = <unsigned char>unit
+    elif unit == 10:
+        letter = 110
+    elif unit == 13:
+        letter = 114
+    elif unit == 9:
+        letter = 116
+    elif unit == 8:
+        letter = 98
+    elif unit == 12:
+        letter = 102
+    if letter == 0:
+        return _put_unit(target, at, unit)
+    target[at] = 92
+    target[at + 1] = letter
+    return at + 2
+
+cdef inline U32 _character(Source source, Size at, Size size) noexcept nogil:
+    # Of UTF-8 that _utf8_size has found to be well-formed, two bytes or more.
+    if size == 2:
+        return ((source[at] & 31) << 6) | (source[at + 1] & 63)
+    if size == 3:
+        return ((source[at] & 15) << 12) | ((source[at + 1] & 63) << 6) | (source[at + 2] & 63)
+    return (((source[at] & 7) << 18) | ((source[at + 1] & 63) << 12) | ((source[at + 2] & 63) << 6)
+            | (source[at + 3] & 63))
+
+cdef inline Size put_json_text(Target target, Size at, Source source, Size start, Size size) noexcept nogil:
+    cdef Size stop = start + size, taken
+    cdef U32 unit
+    while start < stop:
+        unit = source[start]
+        if 32 <= unit < 127 and unit != 34 and unit != 92:
+            target[at] = <unsigned char>unit
+            at += 1
+            start += 1
+        elif unit < 128:
+            at = _put_escape(target, at, unit)
+            start += 1
+        else:
+            taken = _utf8_size(source, start, stop)
+            unit = _character(source, start, taken) if taken > 0 else 0xFFFD
+            start += taken if taken > 0 else -taken
+            if unit >= 0x10000:
+                at = _put_unit(target, at, 0xD800 | ((unit - 0x10000) >> 10))
+                unit = 0xDC00 | ((unit - 0x10000) & 0x3FF)
+            at = _put_unit(target, at, unit)
+    return at

@@ -9,6 +9,8 @@ big-endian.  `tests/storebytes/test_primitives.py` compares the halves on random
 from __future__ import annotations
 
 import time
+from binascii import b2a_base64
+from json import dumps
 from operator import mul
 from struct import Struct
 from typing import Any, TypeAlias
@@ -166,6 +168,35 @@ def _powers(count: int) -> list[int]:
     while len(_POWERS) <= count:
         _POWERS.append([31 * power & 0xFFFFFFFF for power in _POWERS[-1]] + [1])
     return _POWERS[count]
+
+
+def _put(target: Target, at: Size, made: bytes) -> Size:
+    target[at : at + len(made)] = made
+    return at + len(made)
+
+
+def put_decimal(target: Target, at: Size, value: I64) -> Size:
+    """The number as digits, up to 20 with a sign; the place behind them."""
+    return _put(target, at, b"%d" % value)
+
+
+def put_hex(target: Target, at: Size, source: Source, start: Size, size: Size, upper: Bool) -> Size:
+    """Two digits a byte; the place behind them."""
+    digits = bytes(source[start : start + size]).hex()
+    return _put(target, at, (digits.upper() if upper else digits).encode())
+
+
+def put_base64(target: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
+    """Four characters for three bytes, padded; the place behind them."""
+    return _put(target, at, b2a_base64(source[start : start + size], newline=False))
+
+
+def put_json_text(target: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
+    """UTF-8 as the inside of a JSON string in ASCII, at most six characters a byte; the place behind it.
+
+    What is no UTF-8 becomes U+FFFD, as in `take_text`.
+    """
+    return _put(target, at, dumps(take_text(source, start, size))[1:-1].encode())
 
 
 def java_hash(source: Source, at: Size, size: Size, seed: I32) -> I32:

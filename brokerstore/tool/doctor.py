@@ -12,7 +12,7 @@ from storebytes.builds import build_name, kernel_builds, wants_plain
 from .codes import CLEAN, PROBLEM
 from .output import emit_json, fields, say
 
-PACKAGES = ("brokerstore", "numpy", "crcmod", "click", "rich", "msgspec", "pyarrow", "lz4", "zstandard", "cython")
+PACKAGES = ("brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "lz4", "zstandard", "cython")
 
 
 def installed(package: str) -> str | None:

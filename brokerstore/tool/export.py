@@ -17,8 +17,7 @@ from commitlog.walk import LogFiles, Piece
 from storageio import MissingExtra
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import good_messages, tell
-from .message_json import message_lines
+from .log_commands import json_blocks, tell
 from .output import progress
 from .target import Target
 from .wanted import Wanted
@@ -32,8 +31,8 @@ def export_messages(target: Target, form: str, out: str | None, wanted: Wanted, 
     files = target.files()
     if form == "jsonl":
         with text_file(out) as write:
-            for lines in message_lines(filter(wanted.takes, good_messages(files, told))):
-                write(lines)
+            for block in json_blocks(files, told, wanted, None):
+                write(str(block, "ascii"))
         return PROBLEM if told else CLEAN
     total = sum(file.size_bytes for file in files.files)
     try:

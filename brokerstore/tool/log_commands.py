@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import islice
 
 from commitlog import StoredMessage, decode_message_id
 from commitlog.findings import Finding
-from commitlog.walk import LogFiles
+from commitlog.walk import LogFiles, Piece
 from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM
-from .message_json import message_json, message_lines
-from .output import body_text, emit, emit_json, fields, say, time_text
+from .message_json import line_blocks, message_json
+from .output import body_text, emit, emit_block, emit_json, fields, say, time_text
 from .target import Target
 from .wanted import Wanted
 
@@ -23,13 +22,31 @@ BODY_SHOWN_ALONE = 1024
 
 def good_messages(files: LogFiles, told: list[Finding]) -> Iterator[StoredMessage]:
     """Every message; what is wrong is said on stderr and kept in `told`."""
+    for piece in good_pieces(files, told):
+        yield from piece.messages()
+
+
+def good_pieces(files: LogFiles, told: list[Finding]) -> Iterator[Piece]:
+    """The same as stretches of records."""
     for finding in files.check():
         tell(finding, told)
-    for step in files.messages():
+    for step in files.walk():
         if isinstance(step, Finding):
             tell(step, told)
-        else:
+        elif isinstance(step, Piece):
             yield step
+
+
+def json_blocks(files: LogFiles, told: list[Finding], wanted: Wanted, limit: int | None) -> Iterator[memoryview]:
+    """Every wanted message as a line of JSON, at most `limit`; a block is good until the next is asked for."""
+    left = limit
+    for piece in good_pieces(files, told):
+        positions = wanted.positions(piece)[:left]
+        yield from line_blocks(piece, positions)
+        if left is not None:
+            left -= len(positions)
+            if left == 0:
+                return
 
 
 def tell(finding: Finding, told: list[Finding]) -> None:
@@ -42,16 +59,15 @@ def tell(finding: Finding, told: list[Finding]) -> None:
 def dump_messages(target: Target, as_json: bool, wanted: Wanted, limit: int | None) -> int:
     """One line a message."""
     told: list[Finding] = []
-    left = limit is None or limit > 0
     files = target.files()
-    if left:
-        show_header(as_json)
-    found = filter(wanted.takes, good_messages(files, told)) if left else iter(())
+    if limit == 0:
+        return CLEAN
     if as_json:
-        for lines in message_lines(islice(found, limit)):
-            sys.stdout.write(lines)
+        for block in json_blocks(files, told, wanted, limit):
+            emit_block(block)
         return PROBLEM if told else CLEAN
-    for message in islice(found, limit):
+    show_header(as_json)
+    for message in islice(filter(wanted.takes, good_messages(files, told)), limit):
         show_row(message, as_json)
     return PROBLEM if told else CLEAN
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from commitlog import StoredMessage
+from commitlog._json_cy import render
+from commitlog._scan_cy import Reader
+from commitlog.walk import Piece
 
 from .output import json_line
 
-CHUNK_LINES, CHUNK_SIZE = 512, 1 << 20  # of what is written at once
+if TYPE_CHECKING:
+    from array import array
+
+BLOCK_SIZE = 1 << 20  # of what is written at once
 
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
     """Every field; hosts as `ip:port`, IPv6 in brackets; properties with RocketMQ's checksum property."""
-    fields = _fields(message)
-    fields["body_base64"] = b64encode(message.body).decode("ascii")
-    return fields
-
-
-def _fields(message: StoredMessage) -> dict[str, Any]:
-    """With the body as it is."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -42,35 +41,28 @@ def _fields(message: StoredMessage) -> dict[str, Any]:
         "tags": message.tags,
         "keys": message.keys,
         "properties": message.all_properties,
-        "body_base64": message.body,
+        "body_base64": b64encode(message.body).decode("ascii"),
     }
 
 
-def message_lines(messages: Iterable[StoredMessage]) -> Iterator[str]:
-    """The same as lines of JSON in ASCII, many in one string."""
-    encode = _quick_encoder()
-    lines: list[str] = []
-    size = 0
-    for message in messages:
-        line = encode(message)
-        lines.append(line)
-        size += len(line)
-        if len(lines) == CHUNK_LINES or size > CHUNK_SIZE:
-            yield "".join(lines)
-            lines, size = [], 0
-    yield "".join(lines)
+def line_blocks(piece: Piece, positions: array[int]) -> Iterator[memoryview]:
+    """The records of a piece at these positions as lines of JSON in ASCII, many at once; each block is good until the next.
+
+    The kernel makes them from the log's bytes, `message_json` those that it leaves.
+    """
+    out, start = memoryview(bytearray(BLOCK_SIZE)), 0
+    while start < len(positions):
+        start, size, need = render(piece.view, positions, start, out)
+        if size:
+            yield out[:size]
+        if start < len(positions) and not need:
+            yield memoryview(_line_of(piece, positions[start]))
+            start += 1
+        elif need > len(out):
+            out = memoryview(bytearray(need))
 
 
-def _quick_encoder() -> Callable[[StoredMessage], str]:
-    """msgspec writes base64 and ASCII several times as fast as the standard library; what is not ASCII it does not escape."""
-    try:
-        import msgspec
-    except ModuleNotFoundError:
-        return lambda message: json_line(message_json(message))
-    quick = msgspec.json.Encoder().encode
-
-    def encode(message: StoredMessage) -> str:
-        data = quick(_fields(message))
-        return data.decode("ascii") + "\n" if data.isascii() else json_line(message_json(message))
-
-    return encode
+def _line_of(piece: Piece, position: int) -> bytes:
+    message = Reader(piece.view, piece.base).decode(position, 0)
+    assert message is not None, "a record that was checked"
+    return json_line(message_json(message)).encode("ascii")

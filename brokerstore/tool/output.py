@@ -6,6 +6,7 @@ an escape; JSON is written in ASCII.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import sys
@@ -29,6 +30,16 @@ def emit_json(value: Any) -> None:
 def json_line(value: Any) -> str:
     """In ASCII, with its line end."""
     return _encode(value) + "\n"
+
+
+def emit_block(lines: memoryview) -> None:
+    """ASCII on stdout, past its text layer where that would change nothing but the time it takes."""
+    raw = getattr(sys.stdout, "buffer", None)
+    if raw is None or codecs.lookup(sys.stdout.encoding).name not in ("utf-8", "ascii", "iso8859-1"):
+        sys.stdout.write(str(lines, "ascii"))
+        return
+    sys.stdout.flush()
+    raw.write(lines)
 
 
 def emit(text: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, NamedTuple
 
 from commitlog import StoredMessage
+from commitlog.walk import Piece
 
 
 class Wanted(NamedTuple):
@@ -31,6 +33,13 @@ class Wanted(NamedTuple):
             and (self.key is None or self.key in message.keys or message.all_properties.get("UNIQ_KEY") == self.key)
             and all(message.all_properties.get(name) == value for name, value in self.properties)
         )
+
+    def positions(self, piece: Piece) -> array[int]:
+        """Of those of a piece's records."""
+        if self == Wanted():
+            return piece.positions
+        pairs = zip(piece.messages(), piece.positions, strict=True)
+        return array("q", (position for message, position in pairs if self.takes(message)))
 
     def rows(self, batch: Any) -> Any:
         """The same of an Arrow batch with the columns of `commitlog.arrow_columns`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import struct
 import sys
@@ -166,6 +168,31 @@ def test_pairs_of_what_is_no_text_are_refused_alike(bad: Any) -> None:
         if bad is not None:
             with pytest.raises((UnicodeEncodeError, TypeError)):
                 half.keys_and_tags(bad, "a")
+
+
+TEXT_BYTES = st.one_of(st.binary(max_size=60), st.text(max_size=30).map(lambda text: text.encode("utf-8", "surrogatepass")))
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXT_BYTES, st.data(), I64)
+def test_texts_are_those_of_the_standard_library(data: bytes, draw: st.DataObject, value: int) -> None:
+    """Decimal, hex, base64, and JSON in ASCII with U+FFFD for what is no UTF-8."""
+    start = draw.draw(st.integers(0, len(data)))
+    size = draw.draw(st.integers(0, len(data) - start))
+    part = data[start : start + size]
+    escaped = json.dumps(part.decode("utf-8", "replace"))[1:-1].encode()
+    wanted = [str(value).encode(), part.hex().encode(), part.hex().upper().encode(), base64.b64encode(part), escaped]
+    framed = [b"\0" + text + b"\0" for text in wanted]
+    assert [half.texts(data, start, size, value) for half in halves()] == [framed] * len(halves())
+
+
+def test_json_text_of_every_byte_and_of_the_greatest_numbers() -> None:
+    """Each byte alone, each pair of border bytes, the ends of 64 bits."""
+    for half in halves():
+        for byte in range(256):
+            found = half.texts(bytes([byte]), 0, 1, -(1 << 63))
+            assert found[4][1:-1].decode() == json.dumps(bytes([byte]).decode("utf-8", "replace"))[1:-1]
+            assert found[0] == b"\0-9223372036854775808\0"
 
 
 def test_native_columns_and_the_clock() -> None:

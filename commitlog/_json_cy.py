@@ -1,0 +1,361 @@
+"""Records as lines of JSON in ASCII, from the log's bytes straight into a buffer: no object a message.
+
+The keys and their order are the tool's, which are fixed.  What is unusual is left to the caller, record by record: names of
+properties that are no UTF-8, more than PAIRS_MAX of them, an IPv4 address inside an IPv6 one (Pythons differ there).
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ._scan_cy import column_of
+from .layout import (
+    BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
+    PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+)  # fmt: skip
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I32, I64, SOURCE_HASH, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, has_bytes, i32s_of,
+        i64s_of, is_same, put_base64, put_bytes, put_decimal, put_hex, put_json_text, source_of, source_of_bytes, target_of,
+        window,
+    )  # fmt: skip
+
+    from ._record_cy import check_record, growth, topic_place, topic_size_at, topic_size_size
+    from ._scan_cy import split_row
+
+PAIRS_MAX = 128
+FIXED_SIZE_MAX = 1024  # of a line without body, topic and properties: less than 400 for the words, less than 400 for the rest
+TEXT_GROWTH = 6  # characters of JSON that a byte can become
+PROPERTIES_GROWTH = 24  # twice as text, once more as keys with quotes around each of one letter, and what stands between them
+QUOTE, COMMA, COLON, DOT, OPEN, CLOSE, SPACE = 34, 44, 58, 46, 91, 93, 32
+UNUSUAL = -1
+WORDS = (
+    b'{"topic":"', b'","queue_id":', b',"queue_offset":', b',"physical_offset":', b',"size":', b',"magic":"', b'","body_crc":',
+    b',"flag":', b',"sys_flag":', b',"born_timestamp_ms":', b',"born_host":"', b'","store_timestamp_ms":', b',"store_host":"',
+    b'","reconsume_times":', b',"prepared_transaction_offset":', b',"message_id":"', b'","tags":', b',"keys":[',
+    b'],"properties":{', b'},"body_base64":"', b'"}\n', b"null",
+    b"\\ufffd",  # what stands for bytes that are no UTF-8
+)  # fmt: skip
+_JOINED = b"".join(WORDS)
+_ENDS_HELD: memoryview = memoryview(array("i", accumulate(map(len, WORDS), initial=0)))
+_WORDS: Source = source_of_bytes(_JOINED)
+_ENDS: I32s = i32s_of(_ENDS_HELD)
+_TAGS: Source = source_of_bytes(b"TAGS")
+_KEYS: Source = source_of_bytes(b"KEYS")
+assert len(_JOINED) < 400
+
+
+def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int, int]:
+    """Lines of the checked records at `positions` (64-bit), from entry `start` on, into `out`.
+
+    (the entry where it stopped, bytes written, bytes that the next line needs at most: 0 for one that is left to the caller).
+    """
+    held: memoryview = memoryview(buffer).cast("B")
+    places: memoryview = column_of(positions, 8)
+    held_out: memoryview = memoryview(out).cast("B")
+    columns: list[memoryview] = [memoryview(array(kind, [0] * PAIRS_MAX)) for kind in ("q", "i", "q", "i")]
+    source: Source = source_of(held)
+    target: Target = target_of(held_out)
+    records: I64s = i64s_of(places)
+    names: I64s = i64s_of(columns[0])
+    name_sizes: I32s = i32s_of(columns[1])
+    values: I64s = i64s_of(columns[2])
+    value_sizes: I32s = i32s_of(columns[3])
+    limit: Size = len(held)
+    room: Size = len(held_out)
+    rows: Size = len(places)
+    row: Size = start
+    at: Size = 0
+    need: Size = 0
+    if held_out.readonly or row < 0:
+        raise ValueError("a buffer to write to and an entry from 0 on are wanted")
+    with cython.nogil:
+        while row < rows:
+            record: Size = records[row]
+            if record < 0 or record > limit or check_record(source, record, limit, 0, 0) <= 0:
+                need = UNUSUAL
+                break
+            need = _line_size_max(source, record)
+            if need > room - at:
+                break
+            stop: Size = _put_line(target, at, source, record, names, name_sizes, values, value_sizes)
+            if stop < 0:
+                need = 0
+                break
+            at = stop
+            row += 1
+    if need < 0:
+        raise ValueError(f"entry {row}: no record lies at {places[row]}")
+    return row, at, need
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _line_size_max(source: Source, record: Size) -> Size:
+    """Bytes that the record's line cannot be longer than."""
+    place: Size = topic_place(source, record)
+    topic_size: Size = topic_size_at(source, record, place)
+    rest: Size = record + get_i32(source, record + SIZE_AT) - place - topic_size
+    return FIXED_SIZE_MAX + (place - record) * 4 // 3 + TEXT_GROWTH * topic_size + PROPERTIES_GROWTH * rest
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _word(out: Target, at: Size, index: Size) -> Size:
+    """One of WORDS."""
+    start: Size = _ENDS[index]
+    size: Size = _ENDS[index + 1] - start
+    put_bytes(out, at, _WORDS, start, size)
+    return at + size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(out: Target, at: Size, index: Size, value: I64) -> Size:
+    """A word, and the number behind it."""
+    return put_decimal(out, _word(out, at, index), value)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_line(
+    out: Target, at: Size, source: Source, record: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
+) -> Size:  # fmt: skip
+    """The place behind the line, or UNUSUAL."""
+    body_stop: Size = topic_place(source, record)
+    topic_size: Size = topic_size_at(source, record, body_stop)
+    place: Size = body_stop + topic_size_size(source, record)
+    at = put_json_text(out, _word(out, at, 0), source, place, topic_size)
+    at = _number(out, at, 1, get_i32(source, record + QUEUE_ID_AT))
+    at = _number(out, at, 2, get_i64(source, record + QUEUE_OFFSET_AT))
+    at = _number(out, at, 3, get_i64(source, record + PHYSICAL_OFFSET_AT))
+    at = _number(out, at, 4, get_i32(source, record + SIZE_AT))
+    at = put_hex(out, _word(out, at, 5), source, record + MAGIC_AT, 4, False)
+    at = _number(out, at, 6, get_i32(source, record + BODY_CRC_AT))
+    at = _number(out, at, 7, get_i32(source, record + FLAG_AT))
+    at = _number(out, at, 8, get_i32(source, record + SYS_FLAG_AT))
+    at = _number(out, at, 9, get_i64(source, record + BORN_TIME_AT))
+    at = _put_hosts(out, at, source, record)
+    if at < 0:
+        return UNUSUAL
+    at = _put_properties(out, at, source, place + topic_size, names, name_sizes, values, value_sizes)
+    if at < 0:
+        return UNUSUAL
+    body_at: Size = record + BODY_AT + growth(source, record)
+    at = put_base64(out, _word(out, at, 19), source, body_at, body_stop - body_at)
+    return _word(out, at, 20)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_hosts(out: Target, at: Size, source: Source, record: Size) -> Size:
+    """From the born host to the message id, or UNUSUAL."""
+    sys_flag: I32 = get_i32(source, record + SYS_FLAG_AT)
+    place: Size = record + BORN_HOST_AT
+    size: Size = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
+    at = _put_host(out, _word(out, at, 10), source, place, size)
+    if at < 0:
+        return UNUSUAL
+    place += size
+    at = _number(out, at, 11, get_i64(source, place))
+    place += 8
+    size = HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE
+    at = _put_host(out, _word(out, at, 12), source, place, size)
+    if at < 0:
+        return UNUSUAL
+    at = _number(out, at, 13, get_i32(source, place + size))
+    at = _number(out, at, 14, get_i64(source, place + size + 4))
+    at = put_hex(out, _word(out, at, 15), source, place, size, True)
+    return put_hex(out, at, source, record + PHYSICAL_OFFSET_AT, 8, True)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_host(out: Target, at: Size, source: Source, place: Size, size: Size) -> Size:
+    """`ip:port`, IPv6 in brackets; UNUSUAL for an IPv4 address inside an IPv6 one."""
+    if size == HOST_SIZE_V6:
+        at = _put_v6(out, at, source, place)
+        if at < 0:
+            return UNUSUAL
+    else:
+        byte: Size = 0
+        while byte < 4:
+            at = put_decimal(out, at, source[place + byte])
+            out[at] = DOT
+            at += 1
+            byte += 1
+        at -= 1
+    out[at] = COLON
+    return put_decimal(out, at + 1, get_i32(source, place + size - 4))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_v6(out: Target, at: Size, source: Source, place: Size) -> Size:
+    """Groups in hex without leading zeros; the first of the longest runs of zero groups, if it has two or more, is `::`."""
+    if get_i64(source, place) == 0 and get_i32(source, place + 8) == 0xFFFF:
+        return UNUSUAL
+    run: Size = _zero_run(source, place)
+    group: Size = 0
+    out[at] = OPEN
+    at += 1
+    while group < 8:
+        if group == run // 16 and run >= 0:
+            out[at] = COLON
+            at += 1
+            group += run % 16
+            if group == 8:
+                out[at] = COLON
+                at += 1
+        else:
+            if group > 0:
+                out[at] = COLON
+                at += 1
+            at = _put_group(out, at, get_i16(source, place + 2 * group) & 0xFFFF)
+            group += 1
+    out[at] = CLOSE
+    return at + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _zero_run(source: Source, place: Size) -> Size:
+    """16 x the group where it begins + its length; -1 where no two zero groups stand together."""
+    best: Size = -1
+    length: Size = 0
+    group: Size = 0
+    while group < 8:
+        length = length + 1 if get_i16(source, place + 2 * group) == 0 else 0
+        group += 1
+        if length > 1 and (best < 0 or length > best % 16):
+            best = 16 * (group - length) + length
+    return best
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_group(out: Target, at: Size, value: I32) -> Size:
+    """In hex without leading zeros."""
+    shift: I32 = 12
+    while shift > 0 and value >> shift == 0:
+        shift -= 4
+    while shift >= 0:
+        digit: I32 = value >> shift & 15
+        out[at] = digit + (48 if digit < 10 else 87)
+        at += 1
+        shift -= 4
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_properties(
+    out: Target, at: Size, source: Source, place: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
+) -> Size:  # fmt: skip
+    """Tags, keys and all pairs of the properties whose length lies at `place`, or UNUSUAL."""
+    size: Size = get_i16(source, place)
+    pairs: Size = split_row(source, place + 2, size, 0, PAIRS_MAX, names, name_sizes, values, value_sizes)
+    if pairs < 0:
+        return UNUSUAL
+    slot: Size = _find(source, names, name_sizes, pairs, _TAGS)
+    at = _word(out, at, 16)
+    at = _word(out, at, 21) if slot < 0 else _put_quoted(out, at, source, values[slot], value_sizes[slot])
+    at = _word(out, at, 17)
+    slot = _find(source, names, name_sizes, pairs, _KEYS)
+    if slot >= 0:
+        at = _put_keys(out, at, source, values[slot], value_sizes[slot])
+    at = _word(out, at, 18)
+    slot = 0
+    while slot < pairs:
+        at = _put_name(out, at, source, names[slot], name_sizes[slot])
+        if at < 0:
+            return UNUSUAL
+        out[at] = COLON
+        at = _put_quoted(out, at + 1, source, values[slot], value_sizes[slot])
+        slot += 1
+        if slot < pairs:
+            out[at] = COMMA
+            at += 1
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_name(out: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
+    """A JSON string; UNUSUAL for what is no UTF-8: two such names can be one as text, and of equal names the last counts."""
+    stop: Size = _put_quoted(out, at, source, start, size)
+    if stop - at > size + 2 and has_bytes(window(out, at, stop - at), stop - at, window(_WORDS, _ENDS[22], 6), 6):
+        return UNUSUAL
+    return stop
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find(source: Source, names: I64s, name_sizes: I32s, pairs: Size, wanted: Source) -> Size:
+    """The pair of a name of four letters, or -1."""
+    slot: Size = 0
+    while slot < pairs:
+        if is_same(source, names[slot], name_sizes[slot], wanted, 4):
+            return slot
+        slot += 1
+    return -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_quoted(out: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
+    """A JSON string."""
+    out[at] = QUOTE
+    at = put_json_text(out, at + 1, source, start, size)
+    out[at] = QUOTE
+    return at + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_keys(out: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
+    """The words of a text, with commas between them."""
+    words: Source = window(source, start, size)
+    is_first: Bool = True
+    begin: Size = 0
+    while begin < size:
+        end: Size = find_byte(words, begin, size, SPACE)
+        if end > begin:
+            if not is_first:
+                out[at] = COMMA
+                at += 1
+            at = _put_quoted(out, at, source, start + begin, end - begin)
+            is_first = False
+        begin = end + 1
+    return at
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH
