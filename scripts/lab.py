@@ -30,7 +30,6 @@ sys.path.insert(0, str(ROOT))
 from brokerstore.testing import faults, machines, rabbitmq_lab, rocketmq_lab  # noqa: E402
 from brokerstore.testing.deep import crash_inside  # noqa: E402
 from brokerstore.testing.report import Report  # noqa: E402
-from brokerstore.testing.rocketmq_check import Broken  # noqa: E402
 from messagestore import FlushMode  # noqa: E402
 from storebytes.builds import build_name  # noqa: E402
 
@@ -171,7 +170,8 @@ class Night:
 
     def lines(self) -> list[str]:
         """As tables."""
-        lines = ["| part | seeds | crash images opened and checked | of recoveries | steps |", "| --- | ---: | ---: | ---: | ---: |"]
+        lines = ["| part | seeds | crash images opened and checked | of recoveries | steps |"]
+        lines.append("| --- | ---: | ---: | ---: | ---: |")
         for part, one in PARTS.items():
             steps = f"{self.seeds[part] * one.steps:,}" if one.steps else ""
             lines.append(f"| {part} | {self.seeds[part]:,} | {self.images[part]:,} | {self.again[part]:,} | {steps} |")
@@ -272,8 +272,8 @@ def main() -> int:
         night.save()
     print("\n".join(night.lines()))
     if given.report is not None:
-        machine_line = f"Machine: {os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
-        given.report.write_text("\n".join([HEAD, machine_line, "", *night.lines(), ""]))
+        where = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+        given.report.write_text("\n".join([HEAD, f"Machine: {where}.", "", *night.lines(), ""]))
     return 1 if night.found else 0
 
 
