@@ -96,10 +96,10 @@ class Protection:
 
 
 def _is_hurt_checksum(end: bytes) -> bool:
-    """Whether a record's last bytes are the checksum property but for one of them."""
+    """Whether a record's last bytes are the checksum property but for one of them, or for what ends the property before it."""
     good = sum(a == b for a, b in zip(end, CRC_NAME + bytes([NAME_END]), strict=False))
     good += sum(0x30 <= digit <= 0x39 for digit in end[-1 - CRC_DIGITS : -1]) + (end[-1:] == bytes([PAIR_END]))
-    return good == CRC_SIZE - 1
+    return good >= CRC_SIZE - 1
 
 
 def verify_log(

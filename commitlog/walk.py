@@ -248,7 +248,8 @@ class _Walk:
 def _piece(file: MappedFile, at: int, checks: int) -> tuple[Piece, str]:
     """Records from `at` on, as many as lie in a row, and why there are no more."""
     view = file.view
-    positions, sizes = array("q", bytes(8 * PIECE_RECORDS)), array("i", bytes(4 * PIECE_RECORDS))
+    room = min(PIECE_RECORDS, (file.size_bytes - at) // BLANK_SIZE + 1)
+    positions, sizes = array("q", bytes(8 * room)), array("i", bytes(4 * room))
     stop, why, rows = scan(view, at, file.size_bytes, file.start_offset, checks, positions, sizes)
     return Piece(file.path, view, file.start_offset, at, stop, positions[:rows]), why
 

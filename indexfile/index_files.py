@@ -321,7 +321,9 @@ class IndexFiles:
             self._delete([kept.pop()])
             next_item = self.items
         last = kept[-1]
-        had_items = last.header.next_item > FIRST_ITEM
+        # one that was emptied, and not deleted before the next crash, still says an end that it no longer has
+        end_before = kept[-2].header.end_physical_offset if len(kept) > 1 else 0
+        had_items = last.header.next_item > FIRST_ITEM or last.header.end_physical_offset > end_before
         if not has_whole_records:
             next_item = last.buffer.without_last_record(next_item, log_end)
         if last.buffer.keep_items(next_item, log_end) == FIRST_ITEM and had_items:

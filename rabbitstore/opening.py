@@ -259,6 +259,8 @@ def _open_persistent(
     for part in parts:
         gone = [entry for entry in part.stored if entry[1] in missing] if missing else []
         part.index.acknowledge(seq_id for seq_id, _, _ in gone)
+        if gone:  # for good: or the next reader of the folder calls it damage that these are in no file
+            part.index.flush()
         part.persistent_count -= len(gone)
         part.persistent_bytes -= sum(size for _, _, size in gone)
         lost += [Problem(part.index.folder, seq_id, "message_lost", msg_id.hex(), "in no file") for seq_id, msg_id, _ in gone]

@@ -1,36 +1,40 @@
-"""The reliability lab for as long as wanted: crash images of random programs over both engines, from ever new seeds.
+"""The reliability lab for as long as wanted: crash images, faults and state machines over both engines, from ever new seeds.
 
     python scripts/lab.py --seconds 60                      # make crash
     python scripts/lab.py --seconds 28800 --state lab.json --report docs/lab-report.md       # make lab-night
 
-With `--state` it goes on where it stopped, whoever stopped it.  A broken promise ends it with the seed and the program that
-show it; `--seed N --part NAME` runs that one again.
+With `--state` it goes on where it stopped, whoever stopped it.  A broken promise is written down with the seed and the program
+that show it, the run goes on, and the command ends with 1; `--seed N --part NAME` runs that one again.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
+import os
+import platform
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from brokerstore.testing import faults, rabbitmq_lab, rocketmq_lab  # noqa: E402
+from brokerstore.testing import faults, machines, rabbitmq_lab, rocketmq_lab  # noqa: E402
 from brokerstore.testing.deep import crash_inside  # noqa: E402
 from brokerstore.testing.report import Report  # noqa: E402
-from brokerstore.testing.rocketmq_check import Broken  # noqa: E402
 from messagestore import FlushMode  # noqa: E402
 from storebytes.builds import build_name  # noqa: E402
 
 SAVE_EVERY_S = 20
+MACHINE_LIVES, MACHINE_STEPS = 20, 50
 
 
 def rocketmq(seed: int, report: Report) -> None:
@@ -58,35 +62,78 @@ def three_deep(seed: int, report: Report) -> None:
         run.do(rocketmq_lab.any_operation(random))
     flushed = run.ledger.flushed
     run.ledger.learn(run.store)
-    image = run.disk.any_image(random)
-    tried = crash_inside(image, run.disk.time_ms, lambda disk: run.recover(disk, flushed), random, depth=3, chances=0)
-    report.images += tried
-    report.again += tried
+    for image in (run.disk.any_image(random), run.disk.after_kill(), run.disk.least()):
+        tried = crash_inside(image, run.disk.time_ms, lambda disk: run.recover(disk, flushed), random, depth=3, chances=0)
+        report.images += tried
+        report.again += tried
+
+
+OPTION_SETS: list[dict[str, Any]] = [
+    {"flush_disk_type": flush, "message_index_enable": is_indexed, "mapped_file_size_consume_queue": size}
+    for flush in (FlushMode.ASYNC, FlushMode.SYNC) for is_indexed in (True, False) for size in (60, 100, 8000)
+]  # fmt: skip
+
+
+@functools.cache
+def every_fault(option_set: int) -> list[faults.Fault]:
+    """Of the base workload with these options; the last set is the other engine's."""
+    counted = faults.Counted()
+    if option_set == len(OPTION_SETS):
+        faults.run_rabbitmq(faults.RABBITMQ_PROGRAM, counted)
+    else:
+        faults.run_rocketmq(faults.ROCKETMQ_PROGRAM, counted, **OPTION_SETS[option_set])
+    return list(faults.faults_of(counted.calls))
+
+
+@functools.cache
+def all_faults() -> list[tuple[int, faults.Fault]]:
+    """Of every option set, in an order that meets all of them early."""
+    every = [(number, fault) for number in range(len(OPTION_SETS) + 1) for fault in every_fault(number)]
+    Random(1).shuffle(every)
+    return every
 
 
 def fault(seed: int, report: Report) -> None:
-    """One fault of a base workload in one of the option sets."""
-    random = Random(seed)
-    changes: dict[str, Any] = {
-        "flush_disk_type": random.choice((FlushMode.ASYNC, FlushMode.SYNC)),
-        "message_index_enable": random.random() < 0.8,
-        "mapped_file_size_consume_queue": random.choice((60, 100, 8000)),
-    }
-    kind, number = random.choice(list(faults.KINDS)), random.randrange(1, 200)
-    try:
-        if random.random() < 0.5:
-            faults.suffer_rocketmq(faults.ROCKETMQ_PROGRAM, faults.Fault(kind, number, random.random() < 0.5), **changes)
-        else:
-            faults.suffer_rabbitmq(faults.RABBITMQ_PROGRAM, faults.Fault(kind, number, random.random() < 0.5))
-    except Broken as error:
-        if "the fault never came" not in str(error):
-            raise
+    """One fault of the base workload in one of the option sets: all of them, one after the other."""
+    option_set, one = all_faults()[seed % len(all_faults())]
+    if option_set == len(OPTION_SETS):
+        faults.suffer_rabbitmq(faults.RABBITMQ_PROGRAM, one)
+    else:
+        faults.suffer_rocketmq(faults.ROCKETMQ_PROGRAM, one, **OPTION_SETS[option_set])
     report.images += 4
 
 
-PARTS: dict[str, tuple[int, Callable[[int, Report], None]]] = {  # how many seeds in a round
-    "rocketmq": (2, rocketmq), "rabbitmq": (6, rabbitmq), "three operations": (6, three_operations),
-    "three deep": (1, three_deep), "faults": (20, fault),
+def machine(name: str) -> Callable[[int, Report], None]:
+    """Lives of a Hypothesis machine; no crash image is counted, only steps."""
+
+    def live(seed: int, _report: Report) -> None:
+        import hypothesis
+        from hypothesis.stateful import run_state_machine_as_test
+
+        profile = hypothesis.settings(
+            max_examples=MACHINE_LIVES, stateful_step_count=MACHINE_STEPS, deadline=None, database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )  # fmt: skip
+        seeded = hypothesis.seed(seed)(type(name, (getattr(machines, name),), {}))
+        run_state_machine_as_test(seeded, settings=profile)
+
+    return live
+
+
+class Part(NamedTuple):
+    """One kind of run: how many seeds in a round, what one does, how many seeds there are in all."""
+
+    share: int
+    do: Callable[[int, Report], None]
+    steps: int = 0  # of a seed
+    limit: Callable[[], float] = lambda: float("inf")
+
+
+PARTS = {
+    "rocketmq": Part(2, rocketmq), "rabbitmq": Part(6, rabbitmq), "three operations": Part(6, three_operations),
+    "three deep": Part(1, three_deep), "faults": Part(40, fault, limit=lambda: len(all_faults())),
+    "rocketmq machine": Part(1, machine("RocketMachine"), MACHINE_LIVES * MACHINE_STEPS),
+    "rabbitmq machine": Part(1, machine("RabbitMachine"), MACHINE_LIVES * MACHINE_STEPS),
 }  # fmt: skip
 
 
@@ -96,85 +143,158 @@ class Night:
     def __init__(self, path: Path | None) -> None:
         """Goes on from the file, if there is one."""
         self.path = path
-        self.seeds: Counter[str] = Counter()
-        self.images: Counter[str] = Counter()
-        self.seconds = 0.0
-        if path is not None and path.exists():
-            found = json.loads(path.read_text())
-            self.seeds, self.images, self.seconds = Counter(found["seeds"]), Counter(found["images"]), found["seconds"]
+        found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        self.seeds: Counter[str] = Counter(found.get("seeds"))
+        self.images: Counter[str] = Counter(found.get("images"))
+        self.again: Counter[str] = Counter(found.get("again"))
+        self.kinds: dict[str, Counter[str]] = {part: Counter(counts) for part, counts in found.get("kinds", {}).items()}
+        self.found: list[dict[str, Any]] = found.get("found", [])
+        self.cpu_seconds: float = found.get("cpu_seconds", 0.0)
+
+    def add(self, part: str, report: Report) -> None:
+        """One seed is done."""
+        self.seeds[part] += 1
+        self.images[part] += report.images
+        self.again[part] += report.again
+        kinds = self.kinds.setdefault(part, Counter())
+        for (operation, kind), count in report.by_kind.items():
+            kinds[f"{operation}|{kind}"] += count
 
     def save(self) -> None:
         """All new or all old."""
         if self.path is not None:
-            text = json.dumps({"seeds": self.seeds, "images": self.images, "seconds": self.seconds}, indent=1)
+            names = ("seeds", "images", "again", "kinds", "found", "cpu_seconds")
             fresh = self.path.with_suffix(".new")
-            fresh.write_text(text)
+            fresh.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1))
             fresh.replace(self.path)
 
     def lines(self) -> list[str]:
-        """As a table."""
-        lines = ["| part | seeds | crash images opened and checked |", "| --- | ---: | ---: |"]
-        lines += [f"| {part} | {self.seeds[part]:,} | {self.images[part]:,} |" for part in PARTS]
-        total = f"| all | {sum(self.seeds.values()):,} | {sum(self.images.values()):,} |"
-        return [
-            *lines,
-            total,
+        """As tables."""
+        lines = ["| part | seeds | crash images opened and checked | of recoveries | steps |"]
+        lines.append("| --- | ---: | ---: | ---: | ---: |")
+        for part, one in PARTS.items():
+            steps = f"{self.seeds[part] * one.steps:,}" if one.steps else ""
+            lines.append(f"| {part} | {self.seeds[part]:,} | {self.images[part]:,} | {self.again[part]:,} | {steps} |")
+        lines.append(f"| all | {self.seeds.total():,} | {self.images.total():,} | {self.again.total():,} | |")
+        lines += ["", f"{self.cpu_seconds / 3600:.2f} hours of one core that other work shared, {build_name()} kernels."]
+        for part in ("rocketmq", "rabbitmq", "three operations"):
+            lines += ["", *self._table(part)]
+        open_finds = [one for one in self.found if not one.get("is_mended")]
+        lines += [
             "",
-            f"{self.seconds / 3600:.2f} hours on one core that other work shared, {build_name()} kernels.",
+            f"Broken promises: {len(self.found)} found, {len(open_finds)} of them not mended (their seeds break today).",
         ]
+        for one in self.found:
+            mended = "; mended since: the seed holds" if one.get("is_mended") else ""
+            lines.append(f"- {one['part']}, seed {one['seed']}: {one['error'].splitlines()[0]}{mended}")
+        return lines
+
+    def retry(self) -> None:
+        """What was found, once more: it may have been mended since."""
+        for one in self.found:
+            try:
+                PARTS[one["part"]].do(one["seed"], Report())
+                one["is_mended"] = True
+            except Exception as error:
+                one["is_mended"] = False
+                print(f"still broken: {one['part']}, seed {one['seed']}: {str(error).splitlines()[0]}")
+        self.save()
+
+    def _table(self, part: str) -> list[str]:
+        """Operations by kinds of file that a crash could leave in more than one way."""
+        counts = self.kinds.get(part, Counter())
+        operations = sorted({key.split("|")[0] for key in counts})
+        kinds = sorted({key.split("|")[1] for key in counts})
+        lines = [f"| {part}: during | {' | '.join(kinds)} |", "| --- |" + " ---: |" * len(kinds)]
+        for operation in operations:
+            row = (f"{counts[f'{operation}|{kind}']:,}" for kind in kinds)
+            lines.append(f"| {operation} | {' | '.join(row)} |")
+        return lines
 
 
-def run(night: Night, seconds: float, first_seed: int) -> None:
-    """Round by round until the time is over."""
-    end = time.monotonic() + seconds
-    saved = last = time.monotonic()
-    while time.monotonic() < end:
-        for part, (count, do) in PARTS.items():
-            for _ in range(count):
-                report = Report()
-                do(first_seed + night.seeds[part], report)
-                night.seeds[part] += 1
-                night.images[part] += report.images
-                now = time.monotonic()
-                night.seconds, last = night.seconds + now - last, now
-                if now - saved > SAVE_EVERY_S:
+def run(night: Night, names: list[str], first_seed: int, is_over: Callable[[], bool]) -> None:
+    """Round by round until it is over."""
+    saved, cpu = time.monotonic(), time.process_time()
+    is_at_work = True
+    while is_at_work:
+        is_at_work = False
+        for name in names:
+            for _ in range(PARTS[name].share):
+                if night.seeds[name] >= PARTS[name].limit():
+                    break
+                is_at_work = True
+                one_seed(night, name, first_seed)
+                night.cpu_seconds, cpu = night.cpu_seconds + time.process_time() - cpu, time.process_time()
+                if time.monotonic() - saved > SAVE_EVERY_S:
                     night.save()
-                    saved = now
-                if now > end:
+                    saved = time.monotonic()
+                if is_over():
                     return
+
+
+def one_seed(night: Night, name: str, first_seed: int) -> None:
+    """A find is written down; the images tried before it count."""
+    report = Report()
+    seed = first_seed + night.seeds[name]
+    try:
+        PARTS[name].do(seed, report)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+        night.found.append({"part": name, "seed": seed, "error": text})
+        print(f"BROKEN {name}, seed {seed}\n{text}", flush=True)
+        night.save()
+    night.add(name, report)
+
+
+def stop_politely(_number: int, _frame: Any) -> None:
+    """As an interruption from the keyboard."""
+    raise KeyboardInterrupt
+
+
+HEAD = """# The lab's long runs
+
+Written by `make lab-night`.  Every image was recovered and checked against what was promised; where a promise was broken, the
+seed is at the end.
+"""
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--images", type=int, default=0, help="end when so many images were checked")
     parser.add_argument("--state", type=Path)
     parser.add_argument("--report", type=Path)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--part", choices=PARTS, default="rocketmq")
+    parser.add_argument("--part", action="append", choices=PARTS)
     parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("--retry", action="store_true", help="first run the seeds again that broke a promise")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
         report = Report()
-        PARTS[given.part][1](given.seed, report)
+        PARTS[(given.part or ["rocketmq"])[0]].do(given.seed, report)
         print(report.table())
         return 0
     night = Night(given.state)
+    end = time.monotonic() + given.seconds
+    signal.signal(signal.SIGTERM, stop_politely)
     try:
-        run(night, given.seconds, given.first_seed)
-    except Broken as error:
-        print(f"BROKEN\n{error}")
-        return 1
+        if given.retry:
+            night.retry()
+        run(night, given.part or list(PARTS), given.first_seed,
+            lambda: time.monotonic() > end or 0 < given.images <= night.images.total())  # fmt: skip
     except KeyboardInterrupt:
         print("stopped")
     finally:
         night.save()
     print("\n".join(night.lines()))
     if given.report is not None:
-        head = "# The lab's long runs\n\nWritten by `make lab-night`; every image was recovered and held what was promised.\n"
-        given.report.write_text("\n".join([head, *night.lines(), ""]))
-    return 0
+        where = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+        given.report.write_text("\n".join([HEAD, f"Machine: {where}.", "", *night.lines(), ""]))
+    return 1 if any(not one.get("is_mended") for one in night.found) else 0
 
 
 if __name__ == "__main__":

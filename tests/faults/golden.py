@@ -69,7 +69,10 @@ def record_fields(data: bytes, at: int) -> Iterator[Field]:
     yield field("properties_size", 2)
     size_bytes = struct.unpack_from(">h", data, place - 2)[0]
     has_crc = data[place + size_bytes - 20 : place + size_bytes - 11] == CRC_START
-    yield field("properties", size_bytes - 20 if has_crc else size_bytes)
+    before = size_bytes - 20 if has_crc else size_bytes
+    yield field("properties", before - 1 if has_crc and before else before)
+    if has_crc and before:
+        yield field("separator", 1)  # without it the checksum is a part of the property before it
     if has_crc:
         yield field("checksum", 20)
     assert place == at + struct.unpack_from(">i", data, at)[0], "the fields fill the record"

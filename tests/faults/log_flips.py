@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from commitlog.verify import verify_log
+from commitlog import verify as verification
+from commitlog.verify import LogReport
 from commitlog.walk import LogFiles, Piece
-from storageio import REAL_DISK
-from tests.faults.golden import LogFile, flipped, unpacked
+from storageio.testing import ForgettingDisk, Image
+from storageio.testing.forgetting_nodes import FileNode
+from tests.faults.golden import LogFile, unpacked
 
 # Fields that nothing in the log itself speaks about, in records without the checksum property.  RocketMQ checks the body
 # alone; with the property (the default of stores made here) each of these is covered.
@@ -32,6 +36,8 @@ UNCOVERED = {
 }
 EMPTY_BODY = "the checksum of no body is read by nobody"
 BEHIND = "behind the records"  # zeros and blank records
+STRETCH_RECORDS = 6
+GAP = 200  # zeros behind a stretch
 
 
 def golden_log(name: str, above: Path) -> list[LogFile]:
@@ -53,29 +59,61 @@ def sampled_bits(file: LogFile, count: int, seed: int) -> list[int]:
     return [random.Random(f"{seed} {file.base}").randrange(8 * len(file.data)) for _ in range(count)]
 
 
-def judge(file: LogFile, bit: int) -> str:
-    """Flip, look, flip back.  What happened: `named`, or `silent: FIELD`.  Anything that may not happen is an error."""
-    field = file.owner(bit // 8)
-    where = f"{file.path.name} bit {bit} ({field.name})"
-    with flipped(file.path, bit):
-        report = verify_log([str(file.folder)])
-        given = _given(file)
-    records = set(file.records)
-    assert given <= records, f"{where}: records that nobody wrote at {sorted(given - records)}"
-    others = records - given - {field.record}
-    assert not others, f"{where}: records that were not touched are gone, at {sorted(others)}"
-    if report.problems:
-        may_be_read = field.name in ("checksum", "behind the records")
-        assert may_be_read or field.record not in given, f"{where}: given out as good, although named"
-        return "named"
-    _check_silence(file, field, where)
-    return f"silent: {field.name}"
+class Stretch:
+    """Some records of a golden file in a row, in memory, as a log of their own: a flip there is judged in a tenth of the time.
+
+    Bytes start..stop of the file, and zeros behind them; the last one has the file's end.
+    """
+
+    def __init__(self, file: LogFile, start: int, stop: int) -> None:
+        self.file, self.start, self.stop = file, start, stop
+        self.records = {at - start for at in file.records if start <= at < stop}
+        is_last = stop == len(file.data)
+        data = file.data[start:stop] if is_last else file.data[start:stop] + bytes(GAP)
+        path = f"/log/{file.base + start:020d}"
+        self.disk = ForgettingDisk.of(Image({path: data}, ("/log",), {path: 0}))
+        node = self.disk._find(path)
+        assert isinstance(node, FileNode)
+        self.live = node.live
+        self.usual = {problem.kind for problem in self.look()[0].problems}  # of its name: no multiple of its size
+
+    def look(self) -> tuple[LogReport, set[int]]:
+        """What verification says, and where the records begin that the same walk gives out."""
+        given: set[int] = set()
+
+        class Watched(LogFiles):
+            def walk(self) -> Iterator[Any]:
+                for step in super().walk():
+                    if isinstance(step, Piece):
+                        given.update(step.positions)
+                    yield step
+
+        with mock.patch.object(verification, "LogFiles", Watched):
+            return verification.verify_log(["/log"], self.disk), given
+
+    def judge(self, bit: int) -> str:
+        """Flip a bit of the file, look, flip back.  `named`, or `silent: FIELD`.  Anything that may not happen is an error."""
+        field = self.file.owner(bit // 8)
+        where = f"{self.file.path.name} bit {bit} ({field.name})"
+        at, mask = bit // 8 - self.start, 1 << bit % 8
+        self.live[at] ^= mask
+        report, given = self.look()
+        self.live[at] ^= mask
+        assert given <= self.records, f"{where}: records that nobody wrote at {sorted(given - self.records)}"
+        others = self.records - given - {field.record - self.start}
+        assert not others, f"{where}: records that were not touched are gone, at {sorted(others)}"
+        if any(problem.kind not in self.usual for problem in report.problems):
+            may_be_read = field.name in ("checksum", "separator", BEHIND)
+            assert may_be_read or field.record - self.start not in given, f"{where}: given out as good, although named"
+            return "named"
+        _check_silence(self.file, field, where)
+        return f"silent: {field.name}"
 
 
-def _given(file: LogFile) -> set[int]:
-    """Where the records begin that a reader is given."""
-    steps = LogFiles(REAL_DISK, [str(file.folder)]).walk()
-    return {at for step in steps if isinstance(step, Piece) for at in step.positions}
+def stretches(file: LogFile) -> list[Stretch]:
+    """The whole file, some records each."""
+    borders = [0, *file.records[STRETCH_RECORDS::STRETCH_RECORDS], len(file.data)]
+    return [Stretch(file, *pair) for pair in itertools.pairwise(borders)]
 
 
 def _check_silence(file: LogFile, field: Any, where: str) -> None:
@@ -93,4 +131,8 @@ def _check_silence(file: LogFile, field: Any, where: str) -> None:
 
 def sweep(file: LogFile, bits: Iterable[int]) -> Counter[str]:
     """Many flips."""
-    return Counter(judge(file, bit) for bit in bits)
+    parts = stretches(file)
+    found: Counter[str] = Counter()
+    for bit in bits:
+        found[next(part for part in parts if bit < 8 * part.stop).judge(bit)] += 1
+    return found
