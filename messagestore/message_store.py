@@ -77,7 +77,7 @@ class MessageStore(PutPath):
 
     def __init__(self, engine: Engine) -> None:
         """Made by `open`."""
-        super().__init__(engine.log.appender, engine.flags, engine.config.is_sync_flush)
+        super().__init__(engine.log.appender, engine.flags.gate, engine.config.is_sync_flush)
         self._engine = engine
         self._topics = engine.topics
         self._append = engine.log.appender.append
@@ -379,7 +379,7 @@ class MessageStore(PutPath):
             if reason:
                 return refused(PutStatus.MESSAGE_ILLEGAL, reason)
             self._engine.admission.admit(topic)
-        if self._is_locked() and self._is_page_cache_busy():
+        if self._lock.locked() and self._is_page_cache_busy():
             return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
         if engine.dispatcher.is_idle:
             engine.dispatcher.wake()

@@ -210,3 +210,14 @@ def test_crc_without_the_fold_is_the_same(world: World) -> None:
         assert crc.checksum(data) == folded == crc.sliced(data)
     finally:
         crc.use_fold(True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=12), st.integers(0, 30))
+def test_a_text_is_written_whole_or_not_at_all(text: str, room: int) -> None:
+    """Lone surrogates have no UTF-8; nothing around the room changes."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    fits = len(encoded) <= room and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    body = encoded + b"\xff" * (room - len(encoded)) if fits else b"\xff" * room
+    wanted = (len(encoded) if fits else -1, b"\xff" + body + b"\xff")
+    assert [half.texts(text, room) for half in halves()] == [wanted] * len(halves())
