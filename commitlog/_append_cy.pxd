@@ -1,12 +1,15 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from commitlog._message_cy cimport Message, PutResult, encode_properties
+from storebytes._lock_cy cimport Lock, give, take_now
+from commitlog._message_cy cimport Message, PutResult, encode_properties, put_keys_and_tags
+from commitlog._packed_cy cimport Packed
 from commitlog._offsets_cy cimport QueueOffsets, TopicQueues
 from commitlog._record_cy cimport Envelope, record_size, write_blank, write_record
 
 cdef Size BATCH_MEMBER_SIZE, BLANK_SIZE, CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, TOPIC_SIZE_MAX
 cdef I32 TRANSACTION_MASK, TRANSACTION_COMMIT, TRANSACTION_NONE, BORN_HOST_V6, STORE_HOST_V6
 cdef I32 NAME_END, PAIR_END
+cdef Size ROW_SIZE
 cdef Size HOST_GROWTH, HOST_SIZE, RECORD_SIZE_MIN
 cdef object OK, ILLEGAL, PROPERTIES_EXCEEDED, NO_FILE
 cdef str SCHEDULE_TOPIC
@@ -18,7 +21,8 @@ cdef class Appender:
     cdef Target _target, _row
     cdef Size _capacity, _origin, _room_end
     cdef object _more_room
-    cdef object _lock, _next_file, _clock
+    cdef Lock _lock
+    cdef object _next_file, _clock
     cdef Envelope _envelope
     cdef bytes _host
     cdef readonly QueueOffsets offsets
@@ -30,9 +34,12 @@ cdef class Appender:
     cdef Size _record_size_max(self)
     cdef bytes _properties_of(self, Message message)
     cdef bytes _tidy(self, str topic, bytes properties, Bool is_raw)
-    cdef object _write(self, Message message, TopicQueues topic, bytes properties, I64 now, PutResult result)
+    cdef object _write(
+        self, Message message, TopicQueues topic, Source properties, Size properties_size, I64 now, PutResult result)
+    cdef Bool _append_usual(self, Message message, I32 queue_id, PutResult result) except -1
     cpdef PutResult append(self, Message message, I32 queue_id=*)
-    cdef PutResult _append(self, Message message, I32 queue_id, bytes properties, I64 now, PutResult result)
+    cdef PutResult _append(
+        self, Message message, I32 queue_id, Source properties, Size properties_size, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)
     cdef PutResult _grant(self, Size size, PutResult result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,10 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import DiskError, InvalidMessage, PutRejected, StoreClosed
 
+from storebytes._lock_cy import Lock, new_lock
+
 from ._message_cy import Message, PutResult, delete_property, encode_properties
+from ._packed_cy import Packed
 from ._offsets_cy import QueueOffsets, TopicQueues
 from ._record_cy import Envelope
 from .hosts import encode_host
@@ -31,8 +33,12 @@ if not cython.compiled:
         source_of_bytes, target_of, window,
     )  # fmt: skip
 
+    from storebytes._lock_cy import give, take_now
+
+    from ._message_cy import put_keys_and_tags
     from ._record_cy import record_size, write_blank, write_record
 
+ROW_SIZE = PROPERTIES_SIZE_MAX + 1
 OK = PutStatus.PUT_OK
 ILLEGAL = PutStatus.MESSAGE_ILLEGAL
 PROPERTIES_EXCEEDED = PutStatus.PROPERTIES_SIZE_EXCEEDED
@@ -69,12 +75,12 @@ class Appender:
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
     ) -> None:
         """No file yet: `attach` one to go on in it, or let the first append ask for one."""
-        self._lock = threading.Lock()
+        self._lock: Lock = new_lock()
         self._next_file = next_file
         self._clock = clock
         self._host = host
         self._envelope = Envelope(host, host, with_crc)
-        self._row_view = memoryview(bytearray(PROPERTIES_SIZE_MAX + 1))
+        self._row_view = memoryview(bytearray(ROW_SIZE))
         self._row: Target = target_of(self._row_view)
         self.offsets = offsets
         self.file_size_bytes = file_size_bytes
@@ -157,10 +163,26 @@ class Appender:
 
         The status says why nothing was written, where it is not PUT_OK.
         """
-        properties: bytes = self._properties_of(message)
+        if queue_id < 0:
+            queue_id = message.queue_id
         result: PutResult = self._result()
+        if take_now(self._lock):
+            try:
+                if self._append_usual(message, queue_id, result):
+                    return result
+            finally:
+                give(self._lock)
+        properties: bytes = self._properties_of(message)
         with self._lock:
-            return self._append(message, message.queue_id if queue_id < 0 else queue_id, properties, self._now(), result)
+            return self._append(message, queue_id, source_of_bytes(properties), len(properties), self._now(), result)
+
+    def _append_usual(self, message: Message, queue_id: I32, result: PutResult) -> Bool:
+        """Under the lock: a message of keys and tags alone, without an object for them; False for any other."""
+        size: Size = put_keys_and_tags(message, self._row, 0, ROW_SIZE)
+        if size < 0:
+            return False
+        self._append(message, queue_id, self._row, size, self._now(), result)
+        return True
 
     def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
         """Append a body whose properties are encoded already; (physical offset, queue offset).
@@ -203,20 +225,27 @@ class Appender:
         `message_count` says how many are in, all of them where the status is PUT_OK.
         What is wrong with any of them is found before the first is written.
         """
-        encoded: list[bytes] = self._prepare(messages, queue_ids)
+        messages = list(messages)  # another thread may change the caller's
+        packed: Packed = self._prepare(messages, queue_ids)
         first: PutResult = self._result()
         result: PutResult = first
         index: Size
         queue_id: I32
         message: Message
+        properties: Source
         total: Size = 0
+        start: Size = 0
+        size: Size
         with self._lock:
             now: I64 = self._now()
             for index in range(len(messages)):
                 message = messages[index]
                 queue_id = message.queue_id if queue_ids is None else queue_ids[index]
-                if self._append(message, queue_id, encoded[index], now, result).status is not OK:
+                size = packed._ends[index] - start
+                properties = window(packed._bytes, start, size)
+                if self._append(message, queue_id, properties, size, now, result).status is not OK:
                     break
+                start += size
                 total += result.size_bytes
                 first.message_count = index + 1
                 if index == 0:
@@ -233,8 +262,11 @@ class Appender:
         """
         if queue_id < 0 and messages:
             queue_id = messages[0].queue_id
-        encoded: list[bytes] = self._prepare(messages, [queue_id] * len(messages))
+        messages = list(messages)
+        packed: Packed = self._prepare(messages, [queue_id] * len(messages))
         result: PutResult = self._result()
+        start: Size = 0
+        size: Size
         sizes: Size = 0
         wire_size: Size = 0
         index: Size
@@ -248,18 +280,24 @@ class Appender:
                 if message.sys_flag & TRANSACTION_MASK:
                     return _refused(result, ILLEGAL, "a batch takes no transactional messages")
                 self._address(message, topic, queue_id)
-                sizes += record_size(self._envelope, len(message.body), len(encoded[index]))
-                wire_size += BATCH_MEMBER_SIZE + len(message.body) + len(encoded[index])
+                size = packed._ends[index] - start
+                sizes += record_size(self._envelope, len(message.body), size)
+                wire_size += BATCH_MEMBER_SIZE + len(message.body) + size
+                start += size
             if wire_size > self.body_size_max:
                 raise InvalidMessage(f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
+            start = 0
             for index in range(len(messages)):
                 message = messages[index]
                 self._address(message, topic, queue_id)
                 self._envelope.prepared_transaction_offset = 0
-                self._write(message, topic, encoded[index], now, result if index == 0 else self._result())
+                size = packed._ends[index] - start
+                properties: Source = window(packed._bytes, start, size)
+                self._write(message, topic, properties, size, now, result if index == 0 else self._result())
+                start += size
             result.message_count = len(messages)
             result.size_bytes = min(sizes, 0x7FFFFFFF)
             return result
@@ -339,13 +377,13 @@ class Appender:
                 result.physical_offset = self.base + self.position
         return result
 
-    def _prepare(self, messages: list[Message], queue_ids: list[int] | None) -> list[bytes]:
+    def _prepare(self, messages: list[Message], queue_ids: list[int] | None) -> Packed:
         """Every message's properties, with everything checked that can be before the lock."""
         if not messages:
             raise InvalidMessage("no messages")
         if queue_ids is not None and len(queue_ids) != len(messages):
             raise InvalidMessage(f"{len(queue_ids)} queue ids for {len(messages)} messages")
-        encoded: list[bytes] = []
+        packed: Packed = Packed(len(messages))
         topic: str | None = None
         index: Size
         for index in range(len(messages)):
@@ -357,21 +395,22 @@ class Appender:
                 encode_host(message.born_host)
             if message.store_host is not None:
                 encode_host(message.store_host)
-            properties: bytes = self._properties_of(message)
-            size: Size = len(message.body) + len(properties)
+            properties_size: Size = packed.add(message)
+            if properties_size < 0:
+                properties_size = packed.add_bytes(self._properties_of(message))
+            size: Size = len(message.body) + properties_size
             queue_id: I32 = message.queue_id if queue_ids is None else queue_ids[index]
             if queue_id < 0 or queue_id >= QUEUES_MAX or size > self._size_sure:
-                self._check_one(index, message, queue_id, properties)
-            encoded.append(properties)
-        return encoded
+                self._check_one(index, message, queue_id, properties_size)
+        return packed
 
-    def _check_one(self, index: int, message: Message, queue_id: int, properties: bytes) -> None:
+    def _check_one(self, index: int, message: Message, queue_id: int, properties_size: int) -> None:
         """Raise `InvalidMessage` if the message would be refused."""
         if not 0 <= queue_id < QUEUES_MAX:
             raise InvalidMessage(f"message {index}: queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         result: PutResult = self._result()
-        self._refusal(len(message.body), len(properties), result)
-        size = RECORD_SIZE_MIN + len(message.body) + len(self.offsets.topic(message.topic).encoded) + len(properties)
+        self._refusal(len(message.body), properties_size, result)
+        size = RECORD_SIZE_MIN + len(message.body) + len(self.offsets.topic(message.topic).encoded) + properties_size
         size += CRC_SIZE + 2 * HOST_GROWTH
         if result.status is OK and size > self._record_size_max():
             _refused(result, ILLEGAL, f"a record of up to {size} bytes; at most {self._record_size_max()}")
@@ -400,23 +439,27 @@ class Appender:
             check_number_properties(topic, properties)
         return properties
 
-    def _append(self, message: Message, queue_id: I32, properties: bytes, now: I64, result: PutResult) -> PutResult:
+    def _append(
+        self, message: Message, queue_id: I32, properties: Source, properties_size: Size, now: I64, result: PutResult
+    ) -> PutResult:
         """One message, under the lock."""
         body_size: Size = len(message.body)
-        if body_size > self.body_size_max or len(properties) > PROPERTIES_SIZE_MAX - CRC_SIZE:
-            self._refusal(body_size, len(properties), result)
+        if body_size > self.body_size_max or properties_size > PROPERTIES_SIZE_MAX - CRC_SIZE:
+            self._refusal(body_size, properties_size, result)
             if result.status is not OK:
                 return result
         topic: TopicQueues = self.offsets.topic(message.topic)
         self._address(message, topic, queue_id)
-        size: Size = record_size(self._envelope, body_size, len(properties))
+        size: Size = record_size(self._envelope, body_size, properties_size)
         if self.position + size > self._room_end or size > self.body_size_max:
             if self._reserve(size, result).status is not OK:
                 return result
-        self._write(message, topic, properties, now, result)
+        self._write(message, topic, properties, properties_size, now, result)
         return result
 
-    def _write(self, message: Message, topic: TopicQueues, properties: bytes, now: I64, result: PutResult) -> None:
+    def _write(
+        self, message: Message, topic: TopicQueues, properties: Source, properties_size: Size, now: I64, result: PutResult
+    ) -> None:
         """One message that is addressed and for which there is room."""
         envelope: Envelope = self._envelope
         if message.born_timestamp_ms == 0:
@@ -437,7 +480,7 @@ class Appender:
                 topic._next[queue_id] = queue_offset + 1
             result.size_bytes = write_record(
                 self._target, start - self._origin, self.base + self._origin, envelope, queue_offset, now,
-                source_of_bytes(message.body), 0, len(message.body), source_of_bytes(properties), len(properties),
+                source_of_bytes(message.body), 0, len(message.body), properties, properties_size,
             )  # fmt: skip
             self.position = start + result.size_bytes
             if self._more_room is not None:  # old bytes lie behind: no reader may take them for a record's head

@@ -3,10 +3,10 @@ from storebytes._bytes_cy cimport *
 
 cdef I32 NAME_END, PAIR_END, SPACE
 cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE
-cdef Source _CRC, _KEYS, _TAGS
+cdef Size START_SIZE, UNUSUAL
+cdef Source _CRC, _KEYS, _TAGS, _KEYS_START, _TAGS_START
 
 @cython.final
-@cython.freelist(256)
 cdef class Message:
     cdef public str topic, tags, born_host, store_host
     cdef public bytes body, properties_raw
@@ -16,10 +16,10 @@ cdef class Message:
     cdef public I64 born_timestamp_ms, prepared_transaction_offset
 
 cpdef bytes encode_properties(Message message)
+cdef Size put_keys_and_tags(Message message, Target out, Size at, Size room) noexcept
 cpdef dict decode_properties(bytes raw, bint with_crc=*)
 
 @cython.final
-@cython.freelist(256)
 cdef class PutResult:
     cdef public object status, reason
     cdef public I64 physical_offset, queue_offset, store_timestamp_ms

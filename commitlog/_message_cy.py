@@ -15,14 +15,18 @@ from .status import PutStatus
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        SOURCE_HASH, Bool, Size, Source, count_byte, encode_keys_and_tags, encode_pairs, find_byte, is_same,
-        source_of_bytes, take_text,
+        I32, SOURCE_HASH, Bool, Size, Source, Target, count_byte, encode_keys_and_tags, encode_pairs, find_byte, is_same,
+        put_bytes, put_text, source_of_bytes, take_text,
     )  # fmt: skip
 
 SPACE = 32
 _CRC: Source = source_of_bytes(b"__CRC32#")
 _KEYS: Source = source_of_bytes(b"KEYS")
 _TAGS: Source = source_of_bytes(b"TAGS")
+_KEYS_START: Source = source_of_bytes(b"KEYS\x01")
+_TAGS_START: Source = source_of_bytes(b"TAGS\x01")
+START_SIZE = 5
+UNUSUAL = -1  # encode_properties has to look
 _RANGES = {  # of the integers, for the plain build; C types hold the compiled one to the same
     "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
     "born_timestamp_ms": 63, "prepared_transaction_offset": 63,
@@ -32,6 +36,9 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 
 
+@cython.freelist(256)
+@cython.no_gc
+@cython.cclass
 class Message:
     """A message to put.
 
@@ -134,6 +141,59 @@ def encode_properties(message: Message) -> bytes:
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Size:
+    """What `encode_properties` gives, written at `at`, of a message that has keys and tags alone; its size.
+
+    UNUSUAL for one that has more, is wrong, or needs more than `room` bytes: nothing counts then that was written.
+    """
+    if message.properties_raw is not None or message.properties:
+        return UNUSUAL
+    start: Size = at
+    stop: Size = at + room
+    size: Size
+    keys: list[str] | None = message.keys
+    if keys:
+        if room < START_SIZE:
+            return UNUSUAL
+        put_bytes(out, at, _KEYS_START, 0, START_SIZE)
+        at += START_SIZE
+        for key in keys:
+            if type(key) is not str:
+                return UNUSUAL
+            size = put_text(out, at, stop - at - 1, key)
+            if size <= 0 or not _is_word(out, at, size, SPACE):
+                return UNUSUAL
+            at += size + 1
+            out[at - 1] = SPACE
+        out[at - 1] = PAIR_END
+    if message.tags:
+        if stop - at < START_SIZE:
+            return UNUSUAL
+        put_bytes(out, at, _TAGS_START, 0, START_SIZE)
+        at += START_SIZE
+        size = put_text(out, at, stop - at - 1, message.tags)
+        if size <= 0 or not _is_word(out, at, size, PAIR_END):
+            return UNUSUAL
+        at += size + 1
+        out[at - 1] = PAIR_END
+    return at - start
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_word(source: Source, at: Size, size: Size, also: I32) -> Bool:
+    """Whether none of these bytes is a separator, or `also`."""
+    stop: Size = at + size
+    while at < stop:
+        if source[at] <= SPACE and (source[at] == NAME_END or source[at] == PAIR_END or source[at] == also):
+            return False
+        at += 1
+    return True
+
+
+@cython.cfunc
 def _key_text(keys: list[str] | None) -> str:
     """Keys as one text; None for none."""
     if not keys:
@@ -231,6 +291,9 @@ def delete_property(raw: bytes, name: bytes) -> bytes:
     return b"".join(kept)
 
 
+@cython.freelist(256)
+@cython.no_gc
+@cython.cclass
 class PutResult:
     """Where a message went.  For several messages the offsets are the first one's."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._scan_cy import gather, locate, split_pairs
 from .columns import FIXED, Batch, batches, fixed_columns
 from .commit_log import CommitLog
-from .filled_rows import QUICK, FilledRows, as_text
+from .filled_rows import QUICK, FilledRows, as_numbers, as_text
 from .hosts import decode_host
 from .layout import CRC_NAME
 
@@ -115,11 +115,6 @@ class _Builder:
         }
         return made[name]()
 
-    def _numbers(self, values: Array) -> Any:
-        """The same memory as an Arrow array.  `pa.array` would import pandas, where there is one: half a second."""
-        kind = self.pa.int32() if values.dtype == self.np.int32 else self.pa.int64()
-        return self.pa.Array.from_buffers(kind, len(values), [None, self.pa.py_buffer(values)])
-
     def _strings(self, texts: list[str]) -> Any:
         """A few of them, without `pa.array` too."""
         np, pa = self.np, self.pa
@@ -148,7 +143,7 @@ class _Builder:
         return self.pa.DictionaryArray.from_arrays(encoded.indices, names)
 
     def _magic(self) -> Any:
-        return self._named(self._numbers(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
+        return self._named(as_numbers(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
 
     def _hosts(self, name: str) -> Any:
         return self._named(self._bytes(*self._stretch(name)), decode_host)
@@ -174,7 +169,7 @@ class _Builder:
         ends, columns = self._pairs()
         name_starts, name_sizes, value_starts, value_sizes = columns
         return self.pa.MapArray.from_arrays(
-            self._numbers(ends), self._text(name_starts, name_sizes), self._text(value_starts, value_sizes)
+            as_numbers(ends), self._text(name_starts, name_sizes), self._text(value_starts, value_sizes)
         )
 
     def _pairs(self) -> tuple[Array, list[Array]]:

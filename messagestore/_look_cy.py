@@ -39,7 +39,7 @@ class ReadPath(PutPath):
 
     def __init__(self, engine: Any) -> None:
         """`_reader` is set by the store: its `QueueReader`."""
-        super().__init__(engine.log.appender, engine.flags, engine.config.is_sync_flush)
+        super().__init__(engine.log.appender, engine.flags.gate, engine.config.is_sync_flush)
         self._engine = engine
         self._log_readers: LogReaders = engine.log.readers
         self._reader: Any = None

@@ -1,12 +1,17 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._append_cy cimport Appender
+from storebytes._lock_cy cimport Lock, is_taken
 from commitlog._message_cy cimport Message, PutResult
+from messagestore._gate_cy cimport Gate
 
-cdef object OK, SPECIAL
+cdef object OK
+cdef str DELAY, INNER_COUNT, LIGHT_NAMES
 
 cdef class PutPath:
     cdef public Appender _appender
-    cdef public object _flags, _dispatcher, _is_locked, _routing
+    cdef public Gate _gate
+    cdef public Lock _lock
+    cdef public object _dispatcher, _routing
     cdef public dict _admitted
     cdef public Bool _is_sync

@@ -12,11 +12,14 @@ from commitlog._append_cy import Appender
 from commitlog._message_cy import Message, PutResult
 from commitlog.status import PutStatus
 from storageio import InvalidMessage
+from storebytes._lock_cy import Lock
 
-from .broker_services.routing import SPECIAL
+from ._gate_cy import Gate
+from .broker_services.names import DELAY, INNER_COUNT, LIGHT_NAMES
 
 if not cython.compiled:
     from storebytes._bytes_cy import I32, SOURCE_HASH, Bool
+    from storebytes._lock_cy import is_taken
 
 OK = PutStatus.PUT_OK
 
@@ -29,14 +32,14 @@ class PutPath:
     both.
     """
 
-    __slots__ = ("_admitted", "_appender", "_dispatcher", "_flags", "_is_locked", "_is_sync", "_routing")
+    __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing")
 
-    def __init__(self, appender: Appender, flags: Any, is_sync: bool) -> None:
-        """`_dispatcher` and `_routing` are set by whoever has them, before `flags` let anything through."""
+    def __init__(self, appender: Appender, gate: Gate, is_sync: bool) -> None:
+        """`_dispatcher` and `_routing` are set by whoever has them, before the gate lets anything through."""
         self._appender = appender
-        self._flags = flags
+        self._gate = gate
         self._is_sync: Bool = is_sync
-        self._is_locked: Any = appender.lock.locked
+        self._lock: Lock = appender.lock
         self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
         self._dispatcher: Any = None
         self._routing: Any = None
@@ -51,7 +54,7 @@ class PutPath:
         try:
             topic: str = message.topic
             is_special: Bool = False
-            if not self._flags.accepts_puts or topic not in self._admitted or self._is_locked():
+            if not self._gate.accepts_puts or topic not in self._admitted or is_taken(self._lock):
                 refusal = self._refusal(topic)  # type: ignore[attr-defined]
                 if refusal is not None:
                     return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
@@ -59,9 +62,8 @@ class PutPath:
             queue_id: I32 = message.queue_id
             if queue_id < 0:
                 queue_id = self._choose(message)  # type: ignore[attr-defined]
-            properties: dict[str, str] | None = message.properties
             result: PutResult
-            if is_special or (properties is not None and not SPECIAL.isdisjoint(properties)):
+            if is_special or (message.properties is not None and _has_special(message.properties)):
                 result = self._routing.append(message, queue_id)
             else:
                 result = self._appender.append(message, queue_id)
@@ -69,7 +71,7 @@ class PutPath:
             raise InvalidMessage(str(error)) from error
         if result.status is not OK:
             return self._answer(result, check)  # type: ignore[attr-defined, no-any-return]
-        if self._dispatcher.is_idle:
+        if self._gate.is_idle:
             self._dispatcher.wake()
         if self._is_sync:
             self._wait_flushed(result, message, check)  # type: ignore[attr-defined]
@@ -81,7 +83,8 @@ class PutPath:
         What is wrong with one of them is found before the first is written.
         """
         try:
-            queue_ids: list[int] = []
+            queue_ids: list[int] | None = None
+            needs_queues: Bool = False
             topic: str | None = None
             seen: set[str] = set()
             is_special: Bool = False
@@ -96,9 +99,11 @@ class PutPath:
                         refusal = self._refusal(topic)  # type: ignore[attr-defined]
                         if refusal is not None:
                             return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
-                if message.properties is not None and not SPECIAL.isdisjoint(message.properties):
+                if message.properties is not None and _has_special(message.properties):
                     is_special = True
-                queue_ids.append(message.queue_id if message.queue_id >= 0 else self._choose(message))  # type: ignore[attr-defined]
+                needs_queues |= message.queue_id < 0
+            if needs_queues or is_special:
+                queue_ids = self._queues_of(messages)
             result: PutResult
             if is_special:
                 result = self._routing.append_each(messages, queue_ids)
@@ -107,6 +112,17 @@ class PutPath:
         except UnicodeEncodeError as error:
             raise InvalidMessage(str(error)) from error
         return self._finish(result, check)  # type: ignore[attr-defined, no-any-return]
+
+    def _queues_of(self, messages: list[Message]) -> list[int]:
+        """Each message's own queue, or the one chosen for it."""
+        return [item.queue_id if item.queue_id >= 0 else self._choose(item) for item in messages]  # type: ignore[attr-defined]
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _has_special(properties: dict[str, str]) -> Bool:
+    """Whether `Routing` has to look (its SPECIAL)."""
+    return DELAY in properties or LIGHT_NAMES in properties or INNER_COUNT in properties
 
 
 def is_compiled() -> bool:

@@ -58,7 +58,7 @@ class DispatchService:
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_timestamp_ms = 0
-        self.is_idle = False
+        self._gate = flags.gate
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.side: SideQueues | None = None  # queues that the kernel does not make
         self.on_progress: list[Callable[[], None]] = []
@@ -90,6 +90,11 @@ class DispatchService:
         """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
         if self.is_idle:
             self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it sleeps for longer than a moment: who puts wakes it."""
+        return bool(self._gate.is_idle)
 
     @property
     def behind_bytes(self) -> int:
@@ -133,9 +138,9 @@ class DispatchService:
             pause = self._round_safely(quiet_rounds + 1)
             quiet_rounds = quiet_rounds + 1 if pause else 0
             if pause:
-                self.is_idle = pause == IDLE_S
+                self._gate.is_idle = pause == IDLE_S
                 self._wake.wait(pause)
-                self.is_idle = False
+                self._gate.is_idle = False
 
     def _round_safely(self, quiet_rounds: int) -> float:
         """One round; how many seconds to pause.  `quiet_rounds`: in a row, with this one, should it be quiet."""

@@ -378,7 +378,7 @@ class MessageStore(ReadPath):
             if reason:
                 return refused(PutStatus.MESSAGE_ILLEGAL, reason)
             self._engine.admission.admit(topic)
-        if self._is_locked() and self._is_page_cache_busy():
+        if self._lock.locked() and self._is_page_cache_busy():
             return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
         if engine.dispatcher.is_idle:
             engine.dispatcher.wake()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntFlag
 
+from ._gate_cy import Gate
+
 
 class Flag(IntFlag):
     """RocketMQ's bits."""
@@ -21,14 +23,14 @@ _STOPS_PUTS = Flag(0x7E)
 
 
 class RunningFlags:
-    """Set by whoever meets the trouble, cleared by whoever sees it gone.  One attribute is read on every put."""
+    """Set by whoever meets the trouble, cleared by whoever sees it gone.  Every put looks at `gate`."""
 
     def __init__(self) -> None:
         """All is well."""
         self.bits = Flag(0)
         self.reasons: dict[Flag, str] = {}
         self.is_writeable = True
-        self.accepts_puts = False
+        self.gate = Gate()
         self._is_open = False
 
     def open(self, is_open: bool) -> None:
@@ -38,7 +40,12 @@ class RunningFlags:
 
     def _weigh(self) -> None:
         self.is_writeable = not self.bits & _STOPS_PUTS
-        self.accepts_puts = self.is_writeable and self._is_open
+        self.gate.accepts_puts = self.is_writeable and self._is_open
+
+    @property
+    def accepts_puts(self) -> bool:
+        """Whether a put may go on."""
+        return bool(self.gate.accepts_puts)
 
     def set(self, flag: Flag, reason: str) -> None:
         """Stop puts (or reads), saying why."""

@@ -1,6 +1,11 @@
 # The compiled half of _bytes_cy.py: read that first.  Inline, so there is no extension module of this name.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
+from cpython.pythread cimport (
+    NOWAIT_LOCK, PY_LOCK_ACQUIRED, PY_LOCK_FAILURE, PyLockStatus, PyThread_acquire_lock, PyThread_allocate_lock,
+    PyThread_free_lock, PyThread_release_lock, PyThread_type_lock,
+)
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -28,6 +33,7 @@ cdef extern from *:
     #define storebytes_little32(value) __builtin_bswap32(value)
     #endif
     #define storebytes_prefetch(place) __builtin_prefetch(place)
+    #define storebytes_utf8(text, size) PyUnicode_AsUTF8AndSize(text, size)
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
     static const char storebytes_64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     static const char storebytes_16[] = "0123456789abcdef0123456789ABCDEF";
@@ -39,12 +45,16 @@ cdef extern from *:
     unsigned int storebytes_big32(unsigned int value) nogil
     unsigned long long storebytes_big64(unsigned long long value) nogil
     unsigned int storebytes_little32(unsigned int value) nogil
+    const char *storebytes_utf8(object text, Py_ssize_t *size) noexcept    # NULL with an error set
     void storebytes_release() nogil
     void storebytes_prefetch(const unsigned char *place) nogil
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
     const char *storebytes_64
     const char *storebytes_16
     const unsigned int SOURCE_HASH              # of the .py and .pxd files that an extension was built from
+
+cdef extern from "pythread.h":
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long timeout_us, int is_interruptible) nogil
 
 ctypedef int I32
 ctypedef long long I64
@@ -56,6 +66,7 @@ ctypedef const unsigned char *Source
 ctypedef unsigned char *Target
 ctypedef int *I32s
 ctypedef long long *I64s
+ctypedef PyThread_type_lock RawLock
 
 cdef inline void put_i16(Target target, Size at, I32 value) noexcept nogil:
     target[at] = <unsigned char>(<U32>value >> 8)
@@ -173,6 +184,17 @@ cdef inline bytes encode_keys_and_tags(str keys, str tags):
         out[5 + tags_size] = 2
     return encoded
 
+cdef inline Size put_text(Target target, Size at, Size room, str text) noexcept:
+    cdef Size size
+    cdef const char *encoded = storebytes_utf8(text, &size)
+    if encoded == NULL:
+        PyErr_Clear()
+        return -1
+    if size > room:
+        return -1
+    memcpy(target + at, encoded, size)
+    return size
+
 cdef inline Bool is_same(Source source, Size at, Size size, Source other, Size other_size) noexcept nogil:
     return size == other_size and memcmp(source + at, other, size) == 0
 
@@ -193,6 +215,34 @@ cdef inline I32s i32s_of(memoryview view):
 
 cdef inline I64s i64s_of(memoryview view):
     return <I64s>PyMemoryView_GET_BUFFER(view).buf
+
+cdef inline RawLock new_raw_lock() except NULL:
+    cdef RawLock lock = PyThread_allocate_lock()
+    if lock == NULL:
+        raise MemoryError
+    return lock
+
+cdef inline Nothing free_raw_lock(RawLock lock) noexcept:
+    if lock != NULL:
+        PyThread_free_lock(lock)
+
+cdef inline Bool take_raw_lock_now(RawLock lock) noexcept:
+    return PyThread_acquire_lock(lock, NOWAIT_LOCK)
+
+cdef inline Bool take_raw_lock(RawLock lock, I64 timeout_us) except -1:
+    # An interrupt ends the waiting where a handler raises; else it begins anew.
+    cdef PyLockStatus status
+    while True:
+        with nogil:
+            status = PyThread_acquire_lock_timed(lock, timeout_us, 1)
+        if status == PY_LOCK_ACQUIRED:
+            return True
+        if status == PY_LOCK_FAILURE:
+            return False
+        PyErr_CheckSignals()
+
+cdef inline Nothing give_raw_lock(RawLock lock) noexcept:
+    PyThread_release_lock(lock)
 
 cdef inline I64 now_ms() noexcept nogil:
     cdef timespec now

@@ -8,6 +8,7 @@ big-endian.  `tests/storebytes/test_primitives.py` compares the halves on random
 
 from __future__ import annotations
 
+import threading
 import time
 from binascii import b2a_base64
 from json import dumps
@@ -25,6 +26,7 @@ Source: TypeAlias = Any  # bytes, memoryview or map; const unsigned char * when 
 Target: TypeAlias = Any  # a writable one; unsigned char * when compiled
 I32s: TypeAlias = Any  # a column of native integers; int * when compiled
 I64s: TypeAlias = Any
+RawLock: TypeAlias = Any  # a lock of the interpreter's thread library, without an object around it
 
 SOURCE_HASH = 0
 
@@ -117,6 +119,18 @@ def encode_keys_and_tags(keys: str | None, tags: str | None) -> bytes:
     return encoded if tags is None else encoded + b"TAGS\x01" + tags.encode() + b"\x02"
 
 
+def put_text(target: Target, at: Size, room: Size, text: str) -> Size:
+    """Write a text's UTF-8 at `at`; its size, or -1 where it has none, or one of more than `room` bytes."""
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        return -1
+    if len(encoded) > room:
+        return -1
+    target[at : at + len(encoded)] = encoded
+    return len(encoded)
+
+
 def is_same(source: Source, at: Size, size: Size, other: Source, other_size: Size) -> Bool:
     """Whether the stretch equals the whole of `other`."""
     return size == other_size and bool(source[at : at + size] == other)
@@ -150,6 +164,28 @@ def i32s_of(view: memoryview) -> I32s:
 def i64s_of(view: memoryview) -> I64s:
     """A column of native 64-bit integers."""
     return view
+
+
+new_raw_lock = threading.Lock
+
+
+def free_raw_lock(lock: RawLock) -> None:
+    """Its memory; the library's own object frees itself."""
+
+
+def take_raw_lock_now(lock: RawLock) -> Bool:
+    """Whether nobody had it; the caller has it then."""
+    return lock.acquire(blocking=False)  # type: ignore[no-any-return]
+
+
+def take_raw_lock(lock: RawLock, timeout_us: I64) -> Bool:
+    """Wait for it with the GIL released, for ever where the time is negative; whether the caller has it."""
+    return lock.acquire(timeout=-1 if timeout_us < 0 else timeout_us / 1e6)  # type: ignore[no-any-return]
+
+
+def give_raw_lock(lock: RawLock) -> None:
+    """By whoever has it."""
+    lock.release()
 
 
 def now_ms() -> I64:

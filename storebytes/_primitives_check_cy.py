@@ -11,6 +11,7 @@ if not cython.compiled:
         I32,
         I64,
         SOURCE_HASH,
+        Size,
         count_byte,
         encode_keys_and_tags,
         encode_pairs,
@@ -36,6 +37,7 @@ if not cython.compiled:
         put_i32,
         put_i64,
         put_json_text,
+        put_text,
         source_of,
         source_of_bytes,
         take_bytes,
@@ -54,6 +56,13 @@ def gets(data: bytes, at: int) -> tuple[int, ...]:
         get_i64(source_of_bytes(data), at),
         get_u32_little(source_of_bytes(data), at),
     )
+
+
+def texts(text: str, room: int) -> tuple[int, bytes]:
+    """What `put_text` says, and the buffer behind a byte that it may not touch."""
+    held: memoryview = memoryview(bytearray(b"\xff" * (room + 2)))
+    size: Size = put_text(target_of(held), 1, room, text)
+    return size, bytes(held)
 
 
 def puts(value16: I32, value32: I32, value64: I64) -> bytes:
@@ -126,7 +135,7 @@ def columns(ints: bytes, longs: bytes) -> tuple[int, int]:
     return i32s_of(held_ints)[1], i64s_of(held_longs)[1]
 
 
-def texts(data: bytes, start: int, size: int, value: I64) -> list[bytes]:
+def encoded(data: bytes, start: int, size: int, value: I64) -> list[bytes]:
     """As decimal, hex of both cases, base64, the inside of a JSON string; one byte to spare on each side."""
     held: memoryview = memoryview(bytearray(6 * size + 24))
     out: list[bytes] = []

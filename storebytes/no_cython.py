@@ -11,6 +11,19 @@ def cfunc(function: Any) -> Any:
     return function
 
 
+def cclass(kind: Any) -> Any:
+    """A class with a C layout when compiled; the class itself here."""
+    return kind
+
+
+no_gc = cclass  # the cycle collector does not visit its objects
+
+
+def freelist(_count: int) -> Any:
+    """So many freed objects of a class are kept for the next ones; nothing here."""
+    return cclass
+
+
 def exceptval(*_values: Any, **_options: Any) -> Any:
     """How a C function reports an exception; nothing here."""
     return cfunc

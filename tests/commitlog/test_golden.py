@@ -392,3 +392,29 @@ def test_store_time_never_goes_back(world: World) -> None:
     assert [message.born_timestamp_ms for message in read(world, log)] == [100, 100, 101, 101]
     log.appender.attach(memoryview(log.files[0]), 0, 0, 1000)
     assert log.appender.append(world.commitlog.Message("T", b"", queue_id=0)).store_timestamp_ms == 1000
+
+
+ODD_TEXT = st.text(st.sampled_from("ab \x01\x02\x00é中😀\ud800") | st.characters(), max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.none() | ODD_TEXT, st.lists(ODD_TEXT, max_size=3), st.booleans())
+def test_keys_and_tags_are_written_in_one_go_as_encoded_before(tags: str | None, keys: list[str], is_many: bool) -> None:
+    """Without an object for them: the bytes that `encode_properties` gives, or its refusal."""
+    for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
+        world = load(build)
+        message = world.commitlog.Message("T", b"body", tags=tags, keys=keys, queue_id=0)
+        log = MemoryLog(world)
+        found: list[Any] = []
+        for step in (
+            lambda: world.commitlog.encode_properties(message),  # noqa: B023
+            lambda: log.appender.append_many([message, message]) if is_many else log.appender.append(message),  # noqa: B023
+        ):
+            try:
+                step()
+                found.append(None)
+            except InvalidMessage as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+        wanted = [] if found[0] else [world.commitlog.encode_properties(message)] * (1 + is_many)
+        assert [there.properties_raw for there in read(world, log)] == wanted

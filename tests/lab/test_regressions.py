@@ -291,7 +291,12 @@ def test_entries_whose_message_is_in_no_file_are_dropped_for_good(world: Any) ->
     """
     lab, check = world.module("brokerstore.testing.rabbitmq_lab"), world.module("brokerstore.testing.rabbitmq_check")
     run = lab.RabbitRun(tries=False)
-    for operation in (("declare", "a", "default"), ("publish", ("a",), 3000, True), ("publish", ("a",), 3000, True), ("close",)):
+    for operation in (
+        ("declare", "a", "default"),
+        ("publish", ("a",), 3000, True),
+        ("publish", ("a",), 3000, True),
+        ("close",),
+    ):
         run.do(operation)
     run.store.close()
     image = run.disk.after_kill()

@@ -183,14 +183,14 @@ def test_texts_are_those_of_the_standard_library(data: bytes, draw: st.DataObjec
     escaped = json.dumps(part.decode("utf-8", "replace"))[1:-1].encode()
     wanted = [str(value).encode(), part.hex().encode(), part.hex().upper().encode(), base64.b64encode(part), escaped]
     framed = [b"\0" + text + b"\0" for text in wanted]
-    assert [half.texts(data, start, size, value) for half in halves()] == [framed] * len(halves())
+    assert [half.encoded(data, start, size, value) for half in halves()] == [framed] * len(halves())
 
 
 def test_json_text_of_every_byte_and_of_the_greatest_numbers() -> None:
     """Each byte alone, each pair of border bytes, the ends of 64 bits."""
     for half in halves():
         for byte in range(256):
-            found = half.texts(bytes([byte]), 0, 1, -(1 << 63))
+            found = half.encoded(bytes([byte]), 0, 1, -(1 << 63))
             assert found[4][1:-1].decode() == json.dumps(bytes([byte]).decode("utf-8", "replace"))[1:-1]
             assert found[0] == b"\0-9223372036854775808\0"
 
@@ -239,3 +239,14 @@ def test_crc_without_the_fold_is_the_same(world: World) -> None:
         assert crc.checksum(data) == folded == crc.sliced(data)
     finally:
         crc.use_fold(True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=12), st.integers(0, 30))
+def test_a_text_is_written_whole_or_not_at_all(text: str, room: int) -> None:
+    """Lone surrogates have no UTF-8; nothing around the room changes."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    fits = len(encoded) <= room and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    body = encoded + b"\xff" * (room - len(encoded)) if fits else b"\xff" * room
+    wanted = (len(encoded) if fits else -1, b"\xff" + body + b"\xff")
+    assert [half.texts(text, room) for half in halves()] == [wanted] * len(halves())

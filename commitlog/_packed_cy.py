@@ -1,0 +1,75 @@
+"""Properties of many messages in one buffer, made before the append lock is taken."""
+
+from __future__ import annotations
+
+from array import array
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ._message_cy import Message
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I64s, SOURCE_HASH, Size, Target, i64s_of, put_bytes, source_of, source_of_bytes, target_of,
+    )  # fmt: skip
+
+    from ._message_cy import put_keys_and_tags
+
+USUAL_SIZE = 64  # of one message's properties
+
+
+class Packed:
+    """Strings of properties one behind the other; the one of message n ends at `_ends[n]`."""
+
+    __slots__ = ("_bytes", "_capacity", "_ends", "_held", "_held_ends", "_used", "count")
+
+    def __init__(self, count: Size) -> None:
+        """Room for as many messages; their bytes make room for themselves."""
+        self.count = 0
+        self._used = 0
+        self._held_ends = memoryview(array("q", bytes(8 * count)))
+        self._ends: I64s = i64s_of(self._held_ends)
+        self._capacity = USUAL_SIZE * count
+        self._held = memoryview(bytearray(self._capacity))
+        self._bytes: Target = target_of(self._held)
+
+    def add(self, message: Message) -> Size:
+        """The next message's, if it has keys and tags alone and they fit; their size, or -1."""
+        size: Size = put_keys_and_tags(message, self._bytes, self._used, self._capacity - self._used)
+        return self._end(size) if size >= 0 else size
+
+    def add_bytes(self, properties: bytes) -> Size:
+        """The next message's, whatever it has; their size."""
+        size: Size = len(properties)
+        if self._used + size > self._capacity:
+            self._grow(self._used + size)
+        put_bytes(self._bytes, self._used, source_of_bytes(properties), 0, size)
+        return self._end(size)
+
+    def _end(self, size: Size) -> Size:
+        """One message more."""
+        self._used += size
+        self._ends[self.count] = self._used
+        self.count += 1
+        return size
+
+    def _grow(self, least: Size) -> None:
+        """The same bytes with more room behind."""
+        capacity: Size = 2 * self._capacity if 2 * self._capacity > least else 2 * least
+        held: memoryview = memoryview(bytearray(capacity))
+        put_bytes(target_of(held), 0, source_of(self._held), 0, self._used)
+        self._held = held
+        self._bytes = target_of(held)
+        self._capacity = capacity
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,88 @@
+"""The append lock: what `threading.Lock` promises, of the class that compiled code takes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.builds import World
+
+
+def test_one_holder_at_a_time(world: World) -> None:
+    """A second taker waits until it is given back, by whatever thread."""
+    lock = world.module("storebytes._lock_cy").Lock()
+    assert lock.acquire()
+    assert lock.locked()
+    assert not lock.acquire(blocking=False)
+    assert not lock.acquire(timeout=0.01)
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(lock.acquire()))
+    waiting.start()
+    time.sleep(0.02)
+    assert found == []
+    lock.release()
+    waiting.join()
+    assert found == [True]
+    lock.release()
+    assert not lock.locked()
+
+
+def test_a_lock_that_nobody_has_cannot_be_given_back(world: World) -> None:
+    """As the standard library says."""
+    with pytest.raises(RuntimeError):
+        world.module("storebytes._lock_cy").Lock().release()
+
+
+def test_an_error_in_the_block_gives_it_back(world: World) -> None:
+    """Of the lock that an appender gets, in either build."""
+    lock = world.module("storebytes._lock_cy").new_lock()
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    assert not lock.locked()
+
+
+def test_counting_threads_lose_nothing(world: World) -> None:
+    """Four threads, each reading, resting and writing one number under it."""
+    lock = world.module("storebytes._lock_cy").new_lock()
+    count = 0
+
+    def work() -> None:
+        nonlocal count
+        for _ in range(200):
+            with lock:
+                seen = count
+                time.sleep(0)
+                count = seen + 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count == 800
+
+
+def test_a_waiting_thread_can_be_interrupted(world: World) -> None:
+    """A signal's handler runs while the main thread waits, and what it raises ends the waiting."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    lock = world.module("storebytes._lock_cy").Lock()
+    lock.acquire()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(Alarm):
+            lock.acquire(timeout=30)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    lock.release()
+    assert lock.acquire(blocking=False)
