@@ -87,7 +87,15 @@ def read_summary(data: bytes, file: str) -> list[SummaryRow]:
 
 def read_locations(data: bytes, file: str) -> list[LocationRow]:
     """Rows by message id, those with reference count 0 included."""
-    return sorted(_rows(read_ets(data, file, take_locations), file, _any_location_row))
+    return sorted(map(LocationRow._make, read_location_rows(data, file)))
+
+
+def read_location_rows(data: bytes, file: str) -> list[tuple[bytes, int, int, int, int]]:
+    """The same in the file's order, as plain tuples: a store may have millions."""
+    rows: list[Any] = read_ets(data, file, take_locations)
+    if all(len(row) == len(LocationRow._fields) for row in rows):
+        return rows
+    return [row if len(row) == len(LocationRow._fields) else tuple(*_rows([row], file, _location_row)) for row in rows]
 
 
 def _rows(rows: list[tuple[Term, ...]], file: str, make: Any) -> Any:
@@ -126,11 +134,6 @@ def _summary_row(name: Any, number: Any, valid: Any, left: Any, right: Any, size
     if name != "file_summary":
         raise ValueError(name)
     return SummaryRow(int(number), int(valid), _optional(left), _optional(right), int(size), locked == "true", int(readers))
-
-
-def _any_location_row(*row: Any) -> LocationRow:
-    """Taken in bulk, or decoded as a term."""
-    return LocationRow(*row) if isinstance(row[0], bytes) else _location_row(*row)
 
 
 def _location_row(name: Any, msg_id: Any, ref_count: Any, number: Any, offset: Any, total_size: Any) -> LocationRow:

@@ -250,7 +250,7 @@ MISFITS = [
     (damages.mark_of_other_clients, f"{STORE}/clean.dot"),
     (damages.torn_segment, "recovery.dets"),
     (damages.unfinished_compaction, f"{STORE}/4.rdt"),
-    (a_place_in_no_file, f"{STORE}/file_summary.ets"),
+    (a_place_in_no_file, f"{STORE}/msg_store_index.ets"),
     (a_longer_file, f"{STORE}/file_summary.ets"),
     (a_strange_file, f"{STORE}/file_summary.ets"),
     (a_missing_segment, "recovery.dets"),
