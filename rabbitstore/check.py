@@ -19,7 +19,7 @@ from .problems import Problem
 from .queue_folder import QueueFolder
 from .records import Record
 from .store_folder import StoreFolder, store_names
-from .table_check import check_clients, check_locations, check_summary, read_tables
+from .table_check import check_clients, check_locations, check_summary, read_tables, valid_bytes
 
 Progress = Callable[[int], None]
 _RECORD_KINDS = {"bad_term", "wrong_term_id"}
@@ -155,7 +155,8 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     read = read_tables(store, found.problems)
     if read.mark is not None and is_persistent and folder.recovery is not None:
         check_clients(store, read.mark, folder.recovery, found.problems)
+    locations = None if read.locations is None else sorted(map(tables.LocationRow._make, read.locations))
     if read.summary is not None:
-        check_summary(store, read.summary, read.locations, found.problems)
-    if read.locations is not None:
-        check_locations(store, read.locations, counts if is_persistent else None, found.problems)
+        check_summary(store, read.summary, None if locations is None else valid_bytes(locations), found.problems)
+    if locations is not None:
+        check_locations(store, locations, counts if is_persistent else None, found.problems)

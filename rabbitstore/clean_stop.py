@@ -16,7 +16,8 @@ from .folder import VhostFolder
 from .paths import numbers_in
 from .problems import Problem
 from .shared_store_cy import SharedStore
-from .table_check import Tables, check_clients, check_places, check_summary, read_tables
+from .store_state_cy import Location, resume_rows
+from .table_check import Tables, check_clients, check_summary, read_tables
 from .tables import LocationRow, RecoveryRow, SummaryRow
 
 _STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
@@ -29,11 +30,11 @@ CLEAN_FILES = (
 
 
 class CleanStop(NamedTuple):
-    """What the last stop noted: the terms of every queue by folder, and the tables of the persistent store."""
+    """What the last stop noted: the terms of every queue by folder, the files of the persistent store, and what lies where."""
 
     terms: dict[str, RecoveryRow]
     summary: list[SummaryRow]
-    locations: list[LocationRow]
+    locations: dict[bytes, Location]
 
 
 def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop | None:
@@ -48,9 +49,14 @@ def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop |
     if read.summary is None or read.locations is None or folder.recovery is None:
         return None
     check_clients(store, read.mark, folder.recovery, problems)
-    check_summary(store, read.summary, read.locations, problems)
-    check_places(store, read.summary, read.locations, problems)
-    return None if problems else CleanStop(folder.recovery, read.summary, read.locations)
+    locations: dict[bytes, Location] = {}
+    valid, bad_row = resume_rows(read.locations, {row.file: row.file_size for row in read.summary}, locations)
+    if bad_row >= 0:
+        where = f"a row of {read.locations[bad_row][0].hex()} within a file"
+        file = f"{store.name}/{layout.LOCATIONS_NAME}"
+        problems.append(Problem(file, 8, "bad_location", where, str(read.locations[bad_row][1:])))
+    check_summary(store, read.summary, valid, problems)
+    return None if problems else CleanStop(folder.recovery, read.summary, locations)
 
 
 def _missing_beside_the_mark(folder: VhostFolder, read: Tables, problems: list[Problem]) -> list[Problem]:

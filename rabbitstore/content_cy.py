@@ -48,6 +48,13 @@ _BINARY = Struct(">cI")  # tag, size
 _pack_binary = _BINARY.pack
 ID_HEAD: bytes = _pack_binary(b"m", MSG_ID_SIZE)
 _LIST_OF_ONE: bytes = b"l" + (1).to_bytes(4, "big")
+BEHIND_BODY: bytes = b"j" + ID_HEAD  # a list's end, and the head of the id
+_last_head: tuple[bytes, bytes, bytes, bytes] = (
+    b"",
+    b"",
+    b"",
+    b"",
+)  # prefix, property block, what they make, with a list of one
 _last: tuple[bytes, str, str, tuple[str, ...]] = (b"\0", "", "", ())  # the last route that was read: its bytes and texts
 
 
@@ -80,15 +87,17 @@ def encode_parts(
 
 @cython.cfunc
 def _term_behind(prefix: bytes, properties_bin: bytes, body: bytes, msg_id: bytes, persistent: Bool) -> bytes:
+    """What stands before the body is made anew only when it differs from the last one's."""
+    global _last_head
     size: Size = len(body)
-    block_head = _pack_binary(b"m", len(properties_bin))
+    last = _last_head
+    if last[0] != prefix or last[1] != properties_bin:
+        head = b"".join((prefix, _pack_binary(b"m", len(properties_bin)), properties_bin, PROTOCOL))
+        last = _last_head = prefix, properties_bin, head, head + _LIST_OF_ONE
     end = TRUE_TERM if persistent else FALSE_TERM
     if 0 < size <= FRAGMENT_SIZE:
-        body_head = _pack_binary(b"m", size)
-        return b"".join(
-            (prefix, block_head, properties_bin, PROTOCOL, _LIST_OF_ONE, body_head, body, b"j", ID_HEAD, msg_id, end)
-        )
-    return b"".join((prefix, block_head, properties_bin, PROTOCOL, _fragments(body), ID_HEAD, msg_id, end))
+        return b"".join((last[3], _pack_binary(b"m", size), body, BEHIND_BODY, msg_id, end))
+    return b"".join((last[2], _fragments(body), ID_HEAD, msg_id, end))
 
 
 def encode_many(contents: Iterable[Fields]) -> list[tuple[bytes, bytes]]:

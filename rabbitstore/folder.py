@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, Mode, StoreCorrupt, UnknownStore
+from storageio import REAL_DISK, Disk, DiskError, Kind, Mode, StoreCorrupt, UnknownStore
 
 from . import layout, tables
 from .content import decode_content
@@ -232,11 +233,13 @@ def shows_larger_segments(disk: Disk, path: str, entries: int) -> bool:
     those files are read whose first or last entry is so high: the server writes the highest number first, we write it last.
     """
     above = f"{path}/{layout.QUEUES_FOLDER}"
-    for folder in disk.list(above) if entries < layout.SEGMENT_ENTRIES_MAX and disk.stat(above) else []:
-        names = disk.list(f"{above}/{folder.name}") if folder.kind is Kind.FOLDER else []
-        for name in [entry.name for entry in names if numbered(entry.name, "idx") is not None]:
-            file = f"{above}/{folder.name}/{name}"
-            if _ends_beyond(disk, file, entries) and _is_larger_segment(read_all(disk, file), entries):
+    if entries >= layout.SEGMENT_ENTRIES_MAX or disk.stat(above) is None:
+        return False
+    for folder in disk.list(above):
+        with contextlib.suppress(DiskError):  # a queue that is deleted meanwhile; other errors are met by who reads it
+            names = disk.list(f"{above}/{folder.name}") if folder.kind is Kind.FOLDER else []
+            files = [f"{above}/{folder.name}/{entry.name}" for entry in names if numbered(entry.name, "idx") is not None]
+            if any(_ends_beyond(disk, file, entries) and _is_larger_segment(read_all(disk, file), entries) for file in files):
                 return True
     return False
 

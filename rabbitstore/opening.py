@@ -97,8 +97,9 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     problems = [*folder.problems, *problems]
     for problem in problems:
         _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
+    lost: list[Problem] = []
     if found is not None:
-        (persistent, parts), lost = found, []
+        persistent, parts = found
     else:
         parts = _load_parts(disk, queue_folders, options, folder.recovery or {}, index_settings)
         persistent, lost = _scan_persistent(disk, path, settings, parts)
@@ -167,24 +168,41 @@ def _resume(
 ) -> tuple[SharedStore, list[LoadedPart]] | None:
     """Everything as the clean stop left it; None when a queue is not, and then `problems` says which."""
     kept = [folder for folder in folders if not _is_dropped(folder, options)]
-    named = {folder.folder for folder in kept}
-    gone = [row.folder for row in clean.terms.values() if row.persistent_count and row.folder not in named]
     parts: list[LoadedPart] = []
-    for folder in kept:
-        part = _resume_part(disk, folder, clean.terms.get(folder.folder), settings.index)
-        if part is None:
-            gone.append(folder.folder)
-            break
-        parts.append(part)
-    if gone:
-        problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"what queue {gone[0]} holds", "something else"))
-        for part in parts:
-            part.index.abandon()
-        return None
+    try:
+        strange = _resume_parts(disk, kept, clean.terms, settings.index, parts)
+        if strange is None:
+            for folder in folders:
+                if _is_dropped(folder, options):
+                    QueueIndex(disk, folder.path, settings.index).delete()
+            return resume_store(disk, f"{path}/{layout.PERSISTENT_FOLDER}", settings.store, clean), parts
+    except BaseException:
+        _abandon(parts)
+        raise
+    _abandon(parts)
+    problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"what queue {strange} holds", "something else"))
+    return None
+
+
+def _resume_parts(
+    disk: Disk, folders: list[QueueFolder], terms: dict[str, RecoveryRow], settings: IndexSettings, parts: list[LoadedPart]
+) -> str | None:
+    """Collect the queues; the folder of the first whose index and terms do not fit each other."""
+    named = {folder.folder for folder in folders}
+    gone = next((row.folder for row in terms.values() if row.persistent_count and row.folder not in named), None)
+    if gone is not None:
+        return gone
     for folder in folders:
-        if _is_dropped(folder, options):
-            QueueIndex(disk, folder.path, settings.index).delete()
-    return resume_store(disk, f"{path}/{layout.PERSISTENT_FOLDER}", settings.store, clean), parts
+        part = _resume_part(disk, folder, terms.get(folder.folder), settings)
+        if part is None:
+            return folder.folder
+        parts.append(part)
+    return None
+
+
+def _abandon(parts: list[LoadedPart]) -> None:
+    for part in parts:
+        part.index.abandon()
 
 
 def _is_dropped(folder: QueueFolder, options: dict[str, QueueOptions]) -> bool:
@@ -242,8 +260,7 @@ def _scan_persistent(
     try:
         return _open_persistent(disk, path, settings, parts)
     except BaseException:
-        for part in parts:
-            part.index.abandon()
+        _abandon(parts)
         raise
 
 

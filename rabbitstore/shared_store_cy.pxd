@@ -18,11 +18,10 @@ cdef class StoreClient:
 cdef class SharedStore:
     cdef public object disk, folder, settings, lock, changed, files, _sync_lock, _mailbox, _failed
     cdef public dict locations, _cache, _views, _maps, _open
-    cdef public list deferred
+    cdef public list deferred, _buffer
     cdef public set _to_confirm
-    cdef public bytearray _buffer
     cdef public bint is_synced, _is_dirty
-    cdef public I64 current, read_count, _new_bytes, _end, _buffer_max, _size_limit
+    cdef public I64 current, read_count, _new_bytes, _end, _buffered_bytes, _buffer_max, _size_limit
 
     cpdef object read(self, bytes msg_id)
     cdef object _fields(self, bytes msg_id)

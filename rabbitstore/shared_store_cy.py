@@ -119,7 +119,8 @@ class SharedStore:
         self._views: dict[int, memoryview] = {}  # of closed files
         self._maps: dict[int, Map] = {}
         self._new_bytes = 0  # appended, not yet in the summary
-        self._buffer = bytearray()
+        self._buffer: list[bytes] = []  # parts of records, in order
+        self._buffered_bytes = 0
         self._end = 0  # of the current file, buffer included
         self._open: dict[int, File] = {}
         self._to_confirm: set[StoreClient] = set()
@@ -361,17 +362,18 @@ class SharedStore:
     def _append(self, msg_id: bytes, term: bytes) -> None:
         """At the current file's end; rolls behind a record that reaches the limit."""
         total: I64 = len(term) + RECORD_MIN
-        buffer: bytearray = self._buffer
-        buffer += _pack_head(total - RECORD_OVERHEAD, msg_id)
-        buffer += term
-        buffer += RECORD_END
+        buffer: list[bytes] = self._buffer
+        buffer.append(_pack_head(total - RECORD_OVERHEAD, msg_id))
+        buffer.append(term)
+        buffer.append(RECORD_END)
         location = Location.__new__(Location)
         location.ref_count, location.file = 1, self.current
         location.offset, location.total_size = self._end, total
         self.locations[msg_id] = location
         self._end += total
         self._new_bytes += total
-        if len(buffer) > self._buffer_max:
+        self._buffered_bytes += total
+        if self._buffered_bytes > self._buffer_max:
             self.flush()
         if self._end >= self._size_limit:
             self._roll()
@@ -465,10 +467,11 @@ class SharedStore:
         """Hand the buffer to the system."""
         with self.lock:
             if self._buffer:
-                start = self._end - len(self._buffer)
+                start = self._end - self._buffered_bytes
                 with self._fatal():
-                    self.open_file(self.current).write(start, self._buffer)
-                self._buffer = bytearray()
+                    self.open_file(self.current).write(start, b"".join(self._buffer))
+                self._buffer = []
+                self._buffered_bytes = 0
                 self._is_dirty = True
 
     def _roll(self) -> None:
@@ -479,7 +482,8 @@ class SharedStore:
                 self.open_file(self.current).sync()
             before = self.current
             self.start_file(before + 1)
-        self._cache.clear()  # what still waits in the mailbox is found by the slow way
+        locations: dict[bytes, Location] = self.locations
+        self._cache = {msg_id: term for msg_id, term in self._cache.items() if msg_id not in locations}  # the mailbox's
         self.delete_if_empty(before)
 
     def sync(self) -> None:

@@ -17,7 +17,7 @@ from .records import find_any_record, scan_records
 from .scan_cy import frame
 from .settings import StoreSettings
 from .shared_store_cy import SharedStore
-from .store_state_cy import FileSummary, Location, place_records
+from .store_state_cy import FileSummary, place_records
 
 
 def open_store(
@@ -44,14 +44,11 @@ def open_store(
 
 
 def resume_store(disk: Disk, folder: str, settings: StoreSettings, clean: CleanStop) -> SharedStore:
-    """The store as the last stop left it; no message file is read.
-
-    Messages without references are left out: nobody revives what no scan has seen to be whole.
-    """
+    """The store as the last stop left it; no message file is read."""
     store = SharedStore(disk, folder, settings, is_synced=True)
     for row in clean.summary:
         store.files.add(row.file, FileSummary(row.file_size, row.valid_total_size))
-    store.locations.update({row[0]: Location(*row[1:]) for row in clean.locations if row.ref_count})
+    store.locations = clean.locations
     if clean.summary:
         store.resume_file(clean.summary[-1].file, clean.summary[-1].file_size)
     else:

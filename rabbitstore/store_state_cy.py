@@ -8,6 +8,8 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from .layout import RECORD_MIN
+
 if not cython.compiled:
     from storebytes._bytes_cy import I64, SOURCE_HASH
 
@@ -135,6 +137,30 @@ def place_records(
         valid += total
         end = offset + total
     return valid, end
+
+
+def resume_rows(
+    rows: list[tuple[bytes, int, int, int, int]], sizes: dict[int, int], locations: dict[bytes, Location]
+) -> tuple[dict[int, int], int]:
+    """Give each id with references the location that a clean stop noted: (id, references, file, offset, total size).
+
+    Returns the bytes that are referenced by file, and the number of the first row that cannot be: outside of its file, or of
+    an id that has one; -1 without one.  Ids without references are left out: nobody revives what no scan has seen to be whole.
+    """
+    valid: dict[int, int] = dict.fromkeys(sizes, 0)
+    ref_count: I64
+    offset: I64
+    total: I64
+    size: I64
+    at: I64
+    for at, (msg_id, ref_count, number, offset, total) in enumerate(rows):
+        size = sizes.get(number, -1)
+        if ref_count < 0 or offset < 0 or total < RECORD_MIN or offset > size - total or msg_id in locations:
+            return valid, at
+        if ref_count:
+            locations[msg_id] = Location(ref_count, number, offset, total)
+            valid[number] += total
+    return valid, -1
 
 
 def is_compiled() -> bool:

@@ -22,7 +22,7 @@ class Tables(NamedTuple):
 
     mark: CleanMark | None
     summary: list[SummaryRow] | None
-    locations: list[LocationRow] | None
+    locations: list[tuple[bytes, int, int, int, int]] | None  # the fields of `LocationRow`, in no order
 
 
 def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
@@ -39,7 +39,7 @@ def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
     return Tables(
         read(layout.CLEAN_NAME, "bad_clean_mark", tables.read_clean_mark),
         read(layout.SUMMARY_NAME, "bad_table", tables.read_summary),
-        read(layout.LOCATIONS_NAME, "bad_table", tables.read_locations),
+        read(layout.LOCATIONS_NAME, "bad_table", tables.read_location_rows),
     )
 
 
@@ -51,22 +51,24 @@ def check_clients(store: StoreFolder, mark: CleanMark, recovery: dict[str, Recov
         problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
 
 
-def check_summary(
-    store: StoreFolder, rows: list[SummaryRow], locations: list[LocationRow] | None, problems: list[Problem]
-) -> None:
-    """Sizes against the files; neighbours against each other; valid bytes against the other table."""
+def valid_bytes(rows: list[LocationRow]) -> dict[int, int]:
+    """Referenced bytes by file, as the message index has them."""
+    valid: dict[int, int] = {}
+    for row in rows:
+        valid[row.file] = valid.get(row.file, 0) + (row.total_size if row.ref_count else 0)
+    return valid
+
+
+def check_summary(store: StoreFolder, rows: list[SummaryRow], valid: dict[int, int] | None, problems: list[Problem]) -> None:
+    """Sizes against the files; neighbours against each other; `valid` bytes against those of the other table."""
     file = f"{store.name}/{layout.SUMMARY_NAME}"
     numbers = [row.file for row in rows]
-    valid = dict.fromkeys(numbers, 0)
-    for place in locations or ():
-        if place.ref_count:
-            valid[place.file] = valid.get(place.file, 0) + place.total_size
     for row, left, right in zip(rows, [None, *numbers], [*numbers[1:], None], strict=False):
         if (row.left, row.right) != (left, right):
             expected = f"{row.file}.rdq between {left} and {right}"
             problems.append(Problem(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
-        if locations is not None and row.valid_total_size != valid[row.file]:
-            expected = f"{valid[row.file]} valid bytes in {row.file}.rdq"
+        if valid is not None and row.valid_total_size != valid.get(row.file, 0):
+            expected = f"{valid.get(row.file, 0)} valid bytes in {row.file}.rdq"
             problems.append(Problem(file, 8, "bad_table", expected, str(row.valid_total_size)))
     sizes = store.sizes()
     listed = {row.file: row.file_size for row in rows}
@@ -92,17 +94,3 @@ def check_locations(
     for msg_id in (counts or {}).keys() - listed:
         if msg_id in store.places:
             problems.append(Problem(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))
-
-
-def check_places(store: StoreFolder, summary: list[SummaryRow], rows: list[LocationRow], problems: list[Problem]) -> None:
-    """Every row lies within a file of the summary, and no id has two."""
-    file = f"{store.name}/{layout.LOCATIONS_NAME}"
-    sizes = {row.file: row.file_size for row in summary}
-    least = layout.RECORD_MIN
-    for row in rows:
-        if row.ref_count < 0 or not 0 <= row.offset <= sizes.get(row.file, -1) - row.total_size or row.total_size < least:
-            where = f"{row.msg_id.hex()} in {row.file}.rdq at {row.offset}"
-            problems.append(Problem(file, 8, "bad_location", where, f"{row.total_size} bytes in {sizes.get(row.file)}"))
-            return
-    if len({row.msg_id for row in rows}) != len(rows):
-        problems.append(Problem(file, 8, "bad_location", "one row a message", "two"))

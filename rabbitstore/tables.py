@@ -11,6 +11,7 @@ from storageio import StoreCorrupt
 from .dets_table import read_dets, write_dets
 from .ets_rows_cy import take_locations
 from .ets_table import read_ets, write_ets
+from .layout import JOURNAL_SEQ
 from .terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Term, encode
 
 _REFS = re.compile(rb"\{client_refs,\[((?:<<[0-9,\s]*>>[,\s]*)*)\]\}\.")
@@ -87,7 +88,15 @@ def read_summary(data: bytes, file: str) -> list[SummaryRow]:
 
 def read_locations(data: bytes, file: str) -> list[LocationRow]:
     """Rows by message id, those with reference count 0 included."""
-    return sorted(_rows(read_ets(data, file, take_locations), file, _any_location_row))
+    return sorted(map(LocationRow._make, read_location_rows(data, file)))
+
+
+def read_location_rows(data: bytes, file: str) -> list[tuple[bytes, int, int, int, int]]:
+    """The same in the file's order, as plain tuples: a store may have millions."""
+    rows: list[Any] = read_ets(data, file, take_locations)
+    if all(len(row) == len(LocationRow._fields) for row in rows):
+        return rows
+    return [row if len(row) == len(LocationRow._fields) else tuple(*_rows([row], file, _location_row)) for row in rows]
 
 
 def _rows(rows: list[tuple[Term, ...]], file: str, make: Any) -> Any:
@@ -119,24 +128,29 @@ def _location_term(row: LocationRow) -> bytes:
 
 
 def _optional(value: Any) -> int | None:
-    return None if value == UNDEFINED else int(value)
+    return None if value == UNDEFINED else _number(value)
+
+
+def _number(value: Any) -> int:
+    """A count, a size or a sequence number; `ValueError` for one that no file has."""
+    number = int(value)
+    if not 0 <= number <= JOURNAL_SEQ:
+        raise ValueError(f"{number} is no size")
+    return number
 
 
 def _summary_row(name: Any, number: Any, valid: Any, left: Any, right: Any, size: Any, locked: Any, readers: Any) -> SummaryRow:
     if name != "file_summary":
         raise ValueError(name)
-    return SummaryRow(int(number), int(valid), _optional(left), _optional(right), int(size), locked == "true", int(readers))
-
-
-def _any_location_row(*row: Any) -> LocationRow:
-    """Taken in bulk, or decoded as a term."""
-    return LocationRow(*row) if isinstance(row[0], bytes) else _location_row(*row)
+    return SummaryRow(
+        _number(number), _number(valid), _optional(left), _optional(right), _number(size), locked == "true", _number(readers)
+    )
 
 
 def _location_row(name: Any, msg_id: Any, ref_count: Any, number: Any, offset: Any, total_size: Any) -> LocationRow:
     if name != "msg_location" or len(msg_id) != 16:
         raise ValueError(name)
-    return LocationRow(msg_id, int(ref_count), int(number), int(offset), int(total_size))
+    return LocationRow(msg_id, *map(_number, (ref_count, number, offset, total_size)))
 
 
 def read_recovery(data: bytes, file: str) -> dict[str, RecoveryRow]:
@@ -158,16 +172,17 @@ def _recovery_row(folder: Any, terms: Any) -> RecoveryRow:
     if not isinstance(folder, CharList):
         raise ValueError("the key is no text")
     known = {str(name): value for name, value in terms}
-    segments = dict(known["v2_index_state"][1] if "v2_index_state" in known else known.get("segments", []))
+    rows = dict(known["v2_index_state"][1] if "v2_index_state" in known else known.get("segments", []))
+    segments = {_number(segment): _number(unacked) for segment, unacked in rows.items()}
     ref = known.get("persistent_ref", UNDEFINED)
     return RecoveryRow(
         folder.decode("latin-1"),
         segments,
-        int(known["next_seq_id"]),
-        int(known["next_deliver_seq_id"]),
+        _number(known["next_seq_id"]),
+        _number(known["next_deliver_seq_id"]),
         None if ref == UNDEFINED else ref,
-        int(known["persistent_count"]),
-        int(known["persistent_bytes"]),
+        _number(known["persistent_count"]),
+        _number(known["persistent_bytes"]),
     )
 
 

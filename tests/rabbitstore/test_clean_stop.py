@@ -224,6 +224,11 @@ def a_place_in_no_file(folder, _manifest):
     damages.replace_rows(folder / STORE / "msg_store_index.ets", tables.read_locations, tables.write_locations, change)
 
 
+def terms_that_count_below_zero(folder, _manifest):
+    change = lambda rows: [row._replace(segments={0: -3}) for row in rows.values()]  # noqa: E731
+    damages.replace_rows(folder / "recovery.dets", tables.read_recovery, tables.write_recovery, change)
+
+
 def tables_of_an_older_stop(folder, _manifest):
     """Everything consistent with each other, and with files that are not there any more."""
     image = {name: (folder / name).read_bytes() for name in CLEAN_FILES if (folder / name).exists()}
@@ -244,13 +249,14 @@ MISFITS = [
     (damages.torn_recovery_terms, "recovery.dets"),
     (damages.unclosed_recovery_terms, "recovery.dets"),
     (damages.terms_of_another_time, "recovery.dets"),
+    (terms_that_count_below_zero, "recovery.dets"),
     (damages.wrong_valid_size, f"{STORE}/file_summary.ets"),
     (damages.wrong_neighbour, f"{STORE}/file_summary.ets"),
     (damages.location_of_a_live_message_missing, f"{STORE}/file_summary.ets"),
     (damages.mark_of_other_clients, f"{STORE}/clean.dot"),
     (damages.torn_segment, "recovery.dets"),
     (damages.unfinished_compaction, f"{STORE}/4.rdt"),
-    (a_place_in_no_file, f"{STORE}/file_summary.ets"),
+    (a_place_in_no_file, f"{STORE}/msg_store_index.ets"),
     (a_longer_file, f"{STORE}/file_summary.ets"),
     (a_strange_file, f"{STORE}/file_summary.ets"),
     (a_missing_segment, "recovery.dets"),

@@ -72,7 +72,7 @@ def an_entry_beyond_its_segment(folder, _manifest):
     """Found by the folder fuzzer: a relative number that only larger segments have was written back by the recovery."""
     path = folder / DEEP / "2.idx"
     data = path.read_bytes()
-    path.write_bytes(data + b"\xd0" + data[1:34])
+    path.write_bytes(data + b"\xd0" + data[1 : 34 + int.from_bytes(data[30:34], "big")])
 
 
 def missing_end_mark(folder, _manifest):
@@ -380,13 +380,17 @@ def eager():
     return RabbitSettings(background=False, store=StoreSettings(file_size_limit=262144, file_garbage_fraction=0.0))
 
 
-@pytest.mark.parametrize("damaged", [wrong_size_in_the_middle], indirect=True)
+def wrong_size_in_a_closed_file(folder, manifest):
+    patch(folder / STORE / "5.rdq", live_record(manifest, 5)["offset"], b"\x7f")
+
+
+@pytest.mark.parametrize("damaged", [wrong_size_in_a_closed_file], indirect=True)
 def test_the_collector_leaves_a_file_in_which_damage_hides_messages(damaged):
     """After a clean stop nobody has scanned the file: one message is damaged, all behind it are delivered, collected or not."""
-    data = (damaged / STORE / "6.rdq").read_bytes()
+    data = (damaged / STORE / "5.rdq").read_bytes()
     with RabbitStore.open(str(damaged), "r+", settings=eager(), disk=WhenItWasWritten()) as store:
         assert store.parts.is_resumed and store.collect() > 0
-        assert (damaged / STORE / "6.rdq").read_bytes() == data
+        assert (damaged / STORE / "5.rdq").read_bytes() == data
         assert fetch_all(store) == (3036, 1)
 
 
