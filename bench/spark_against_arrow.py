@@ -1,6 +1,6 @@
 """Spark on a store of 1 GiB against plain pyarrow and NumPy on the same machine, side by side, alternating.
 
-    python -m bench.spark_against_arrow [--bytes 1g] [--rounds 3] [--folder /tmp/bench-spark]
+    python -m bench.spark_against_arrow [--bytes 1g] [--rounds 3] [--only all,meta] [--folder ...] [--out ...]
 
 Each figure is a ratio of medians; least and greatest ratio of the rounds stand behind it.  *Plain* reads with two processes,
 the same columns from the same kernel, each process a half of the file; that is what two cores can do.  Targets are those of
@@ -232,14 +232,14 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure(path: Path, folder: Path, rounds: int, wanted: set[str] | None) -> dict[str, list[float]]:
+def measure(path: Path, folder: Path, out: Path, rounds: int, wanted: set[str] | None) -> dict[str, list[float]]:
     """Seconds of each, one list entry a round; the first round is not counted."""
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
     from sparkstore.reading import read_messages, read_meta
 
     spark, parts = session(folder), halves(path)
-    spark_out, plain_out, numpy_out = (str(folder / name) for name in ("export-spark", "export-plain", "numpy"))
+    spark_out, plain_out, numpy_out = (str(out / name) for name in ("export-spark", "export-plain", "numpy"))
 
     def noop(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -310,13 +310,14 @@ def main() -> None:
     parser.add_argument(
         "--only", help="words of the figures wanted, with commas: all, meta, count, audit, reindex, export, two"
     )
+    parser.add_argument("--out", help="where exports go, of both sides; in memory the disk is no part of the figure")
     parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args()
     folder = Path(asked.folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = make_store(folder, size_of(asked.bytes))
     wanted = set(asked.only.split(",")) if asked.only else None
-    seconds = measure(path, folder, asked.rounds, wanted)
+    seconds = measure(path, folder, Path(asked.out or folder), asked.rounds, wanted)
     found = ratios(seconds)
     for name, row in found.items():
         print(f"{name:<40} {row['median']:>6} ({row['least']} to {row['greatest']})   {row['target']}")
