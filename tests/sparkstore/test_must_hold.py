@@ -55,7 +55,7 @@ def workers_bytes(spark: SparkSession) -> dict[int, int]:
             if entry.name.isdigit():
                 status = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines())
                 parents[int(entry.name)] = int(status["PPid"])
-                if b"pyspark" in (entry / "cmdline").read_bytes():
+                if b"-m\0pyspark." in (entry / "cmdline").read_bytes():
                     found[int(entry.name)] = int(status.get("VmHWM", "0").split()[0]) * 1024
         except OSError:
             continue
