@@ -194,17 +194,24 @@ def _java_hashes(texts: list[bytes]) -> Any:
 
 
 def worker_memory_bytes() -> int:
-    """The most that one of Spark's Python workers has had in memory, as the kernel counts it."""
-    found = 0
+    """The most that one of this session's Python workers has had in memory, as the kernel counts it."""
+    parents, sizes = {}, {}
     for entry in Path("/proc").iterdir():
         try:
-            command = (entry / "cmdline").read_bytes()
-            if entry.name.isdigit() and b"pyspark.daemon" in command:
+            if entry.name.isdigit():
                 status = (entry / "status").read_text()
-                found = max(found, int(status.partition("VmHWM:")[2].split()[0]) * 1024)
-        except (OSError, IndexError, ValueError):
+                parents[int(entry.name)] = int(status.partition("PPid:")[2].split()[0])
+                if b"-m\0pyspark." in (entry / "cmdline").read_bytes():
+                    sizes[int(entry.name)] = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        except (OSError, IndexError):
             continue
-    return found
+    return max((size for pid, size in sizes.items() if _is_below(pid, parents)), default=0)
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != os.getpid():
+        pid = parents[pid]
+    return pid == os.getpid()
 
 
 def session(folder: Path) -> Any:
@@ -232,8 +239,8 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure(path: Path, folder: Path, out: Path, rounds: int, wanted: set[str] | None) -> dict[str, list[float]]:
-    """Seconds of each, one list entry a round; the first round is not counted."""
+def measure(path: Path, folder: Path, out: Path, rounds: int, warm: int, wanted: set[str] | None) -> dict[str, list[float]]:
+    """Seconds of each, one list entry a round; the first ones, in which the JVM compiles, are not counted."""
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
     from sparkstore.reading import read_messages, read_meta
@@ -260,13 +267,13 @@ def measure(path: Path, folder: Path, out: Path, rounds: int, wanted: set[str] |
         }
         works = {name: work for name, work in works.items() if wanted is None or name.split()[1] in wanted}
         seconds: dict[str, list[float]] = {name: [] for name in works}
-        for number in range(rounds + 1):
+        for number in range(1 - warm, rounds + 1):
             for name, work in works.items():
                 if name == "plain export":
                     shutil.rmtree(plain_out, ignore_errors=True)
                 took = timed(work)
                 print(f"round {number} {name}: {took:.2f} s", file=sys.stderr, flush=True)
-                if number:
+                if number > 0:
                     seconds[name].append(took)
     seconds["worker bytes"] = [worker_memory_bytes()]
     spark.stop()
@@ -306,6 +313,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", default="1g")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=3, help="rounds before those")
     parser.add_argument("--folder", default="/tmp/bench-spark")
     parser.add_argument(
         "--only", help="words of the figures wanted, with commas: all, meta, count, audit, reindex, export, two"
@@ -317,7 +325,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = make_store(folder, size_of(asked.bytes))
     wanted = set(asked.only.split(",")) if asked.only else None
-    seconds = measure(path, folder, Path(asked.out or folder), asked.rounds, wanted)
+    seconds = measure(path, folder, Path(asked.out or folder), asked.rounds, asked.warm, wanted)
     found = ratios(seconds)
     for name, row in found.items():
         print(f"{name:<40} {row['median']:>6} ({row['least']} to {row['greatest']})   {row['target']}")
