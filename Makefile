@@ -14,7 +14,7 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark bench-peers fuzz damage-night
+.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night bench-peers fuzz damage-night
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -23,7 +23,7 @@ help:
 	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
 	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
-	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy"
+	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy   make spark-night  and its rows against the tool's dump"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make docs         the pages, as a site in build/site"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
@@ -87,6 +87,9 @@ bench: $(VENV)/.kernels $(VENV)/.dev
 
 bench-spark: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m bench.spark_against_arrow
+
+spark-night: bench-spark
+	@$(RUN) -m bench.spark_equals_dump
 
 # Its own requirements, beside those of development; the rows against RocketMQ want Java 17 and Maven.
 bench-peers: $(VENV)/.kernels $(VENV)/.dev

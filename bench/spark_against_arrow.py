@@ -1,10 +1,10 @@
 """Spark on a store of 1 GiB against plain pyarrow and NumPy on the same machine, side by side, alternating.
 
-    python -m bench.spark_against_arrow [--bytes 1g] [--rounds 3] [--folder /tmp/bench-spark]
+    python -m bench.spark_against_arrow [--bytes 1g] [--rounds 3] [--only all,meta] [--folder ...] [--out ...]
 
 Each figure is a ratio of medians; least and greatest ratio of the rounds stand behind it.  *Plain* reads with two processes,
 the same columns from the same kernel, each process a half of the file; that is what two cores can do.  Targets are those of
-the project's plan: at least, or at most.
+the project's plan: at least, or at most.  Spark runs with the settings that docs/spark.md recommends.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ TOPICS, QUEUES = 16, 8
 HOSTS = "127.0.0.1:10911"
 META = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp_ms")
 DAY_MS = 86_400_000
+# Arrow looks at bounds and nulls of each value once more, and the parallel collector costs a process of few cores least.
+JAVA_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 def make_store(folder: Path, size_bytes: int) -> Path:
@@ -192,17 +194,24 @@ def _java_hashes(texts: list[bytes]) -> Any:
 
 
 def worker_memory_bytes() -> int:
-    """The most that one of Spark's Python workers has had in memory, as the kernel counts it."""
-    found = 0
+    """The most that one of this session's Python workers has had in memory, as the kernel counts it."""
+    parents, sizes = {}, {}
     for entry in Path("/proc").iterdir():
         try:
-            command = (entry / "cmdline").read_bytes()
-            if entry.name.isdigit() and b"pyspark.daemon" in command:
+            if entry.name.isdigit():
                 status = (entry / "status").read_text()
-                found = max(found, int(status.partition("VmHWM:")[2].split()[0]) * 1024)
-        except (OSError, IndexError, ValueError):
+                parents[int(entry.name)] = int(status.partition("PPid:")[2].split()[0])
+                if b"-m\0pyspark." in (entry / "cmdline").read_bytes():
+                    sizes[int(entry.name)] = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        except (OSError, IndexError):
             continue
-    return found
+    return max((size for pid, size in sizes.items() if _is_below(pid, parents)), default=0)
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != os.getpid():
+        pid = parents[pid]
+    return pid == os.getpid()
 
 
 def session(folder: Path) -> Any:
@@ -214,6 +223,7 @@ def session(folder: Path) -> Any:
     settings = {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "3g", "spark.local.dir": str(folder / "local"), "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     }  # fmt: skip
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for name, value in settings.items():
@@ -229,14 +239,14 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure(path: Path, folder: Path, rounds: int, wanted: set[str] | None) -> dict[str, list[float]]:
-    """Seconds of each, one list entry a round; the first round is not counted."""
+def measure(path: Path, folder: Path, out: Path, rounds: int, warm: int, wanted: set[str] | None) -> dict[str, list[float]]:
+    """Seconds of each, one list entry a round; the first ones, in which the JVM compiles, are not counted."""
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
     from sparkstore.reading import read_messages, read_meta
 
     spark, parts = session(folder), halves(path)
-    spark_out, plain_out, numpy_out = (str(folder / name) for name in ("export-spark", "export-plain", "numpy"))
+    spark_out, plain_out, numpy_out = (str(out / name) for name in ("export-spark", "export-plain", "numpy"))
 
     def noop(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -257,13 +267,13 @@ def measure(path: Path, folder: Path, rounds: int, wanted: set[str] | None) -> d
         }
         works = {name: work for name, work in works.items() if wanted is None or name.split()[1] in wanted}
         seconds: dict[str, list[float]] = {name: [] for name in works}
-        for number in range(rounds + 1):
+        for number in range(1 - warm, rounds + 1):
             for name, work in works.items():
                 if name == "plain export":
                     shutil.rmtree(plain_out, ignore_errors=True)
                 took = timed(work)
                 print(f"round {number} {name}: {took:.2f} s", file=sys.stderr, flush=True)
-                if number:
+                if number > 0:
                     seconds[name].append(took)
     seconds["worker bytes"] = [worker_memory_bytes()]
     spark.stop()
@@ -303,17 +313,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", default="1g")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=3, help="rounds before those")
     parser.add_argument("--folder", default="/tmp/bench-spark")
     parser.add_argument(
         "--only", help="words of the figures wanted, with commas: all, meta, count, audit, reindex, export, two"
     )
+    parser.add_argument("--out", help="where exports go, of both sides; in memory the disk is no part of the figure")
     parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args()
     folder = Path(asked.folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = make_store(folder, size_of(asked.bytes))
     wanted = set(asked.only.split(",")) if asked.only else None
-    seconds = measure(path, folder, asked.rounds, wanted)
+    seconds = measure(path, folder, Path(asked.out or folder), asked.rounds, asked.warm, wanted)
     found = ratios(seconds)
     for name, row in found.items():
         print(f"{name:<40} {row['median']:>6} ({row['least']} to {row['greatest']})   {row['target']}")

@@ -22,7 +22,8 @@ report gives a row whose `problem` says it and whose other columns are null, but
 retention took after the plan is `DataLost`; with `failOnDataLoss` false it is passed over.  Spark wraps errors of tasks;
 `plain_errors()` gives them back as `JobError` with our words alone.
 
-*Memory.*  A task holds one batch (8192 rows, at most 16 MiB of records) and maps 64 MiB of a file at a time.
+*Memory.*  A task holds one batch (8192 rows, at most 16 MiB of records) and what it has walked of a file's map, at most 64 MiB:
+a worker stays under 400 MB.
 
 *Jobs* are DataFrames alone and run over Spark Connect; what touches a store runs beside the server, which must see the folder.
 

@@ -12,7 +12,7 @@
     checkCrc             auto (default): where bodies are read; true; false
     badRecords           fail (default), skip, report: as a row of the column `problem`
     failOnDataLoss       true (default): what retention took away while it was wanted is an error; false: it is passed over
-    splitBytes           most bytes of one task (default 128m); 0: a task a file
+    splitBytes           most bytes of one task (default 256m); 0: a task a file
     batchRows            rows of one Arrow batch (default 8192)
     fileBytes            length of the log's files, where they do not say it
     pushFilters          true: take `where(...)` on numbers and topic; wants spark.sql.python.filterPushdown.enabled
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from .errors import BadOption
 
-SPLIT_BYTES = 128 << 20
+SPLIT_BYTES = 256 << 20  # a smaller task costs more before its first row than it reads
 BATCH_ROWS = 8192
 BATCH_ROWS_MAX = 1 << 20
 OFFSET_MAX = (1 << 63) - 1

@@ -161,10 +161,12 @@ def _rows(stretch: Stretch, at: int, checks: int, batch_rows: int) -> tuple[Batc
 
     view, base = stretch.view, stretch.base
     positions, sizes = np.empty(batch_rows, np.int64), np.empty(batch_rows, np.int32)
-    after, why, rows = scan(view, at - base, _limit(stretch), base, checks, positions, sizes)
+    limit = _limit(stretch)
+    stop = min(limit, at - base + BATCH_BYTES)  # what is looked at is in memory until the map goes
+    after, why, rows = scan(view, at - base, stop, base, checks, positions, sizes)
     if rows == 0 and why == STOPS[TORN]:
         after, why, rows = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
-    elif rows and why == STOPS[TORN]:
+    elif rows and (why == STOPS[TORN] or (why == "end" and stop < limit)):
         why = "full"  # looked at again, from there on
     return (Batch(view, base, positions[:rows], sizes[:rows]) if rows else None), base + after, why
 

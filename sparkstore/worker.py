@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TypeVar
 
+from pyspark import TaskContext
+
 Item = TypeVar("Item")
 
 
 def settled(items: Iterator[Item]) -> Iterator[Item]:
     """The items as they are; behind them the worker is settled."""
     yield from items
-    settle()
+    if TaskContext.get() is not None:
+        settle()
 
 
 @cache

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VARIANT = "variant"
+UNREPEATED = ("body", "message_id", "physical_offset")  # a dictionary of their values would be made and thrown away
 
 
 def export(
@@ -39,7 +40,10 @@ def export(
             wanted = dict.fromkeys([*(MESSAGE_COLUMNS if columns is None else columns), "topic", "store_timestamp_ms"])
             rows, lanes = with_day(read_messages(spark, path, list(wanted), **options)), ["topic", "day"]
         rows = _parsed(rows, json) if json is not None else rows
-        rows.write.mode(mode).option("compression", compression).partitionBy(*lanes).parquet(out)
+        writer = rows.write.mode(mode).option("compression", compression)
+        for name in UNREPEATED:
+            writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
+        writer.partitionBy(*lanes).parquet(out)
 
 
 def with_day(rows: DataFrame) -> DataFrame:

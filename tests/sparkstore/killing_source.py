@@ -18,7 +18,9 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
+from sparkstore.options import parse_read_options
 from sparkstore.sink import StoreBatchWriter, StoreStreamWriter, batch_writer, stream_writer
+from sparkstore.source import BrokerStoreReader, BrokerStoreSource
 from storageio.testing import WrappedDisk
 
 OWN = ("killtask", "killcommit", "once")
@@ -105,3 +107,21 @@ class KillingStreamWriter(StoreStreamWriter):
         if self.kill_commit and batchId == 1:
             self.disk = OnceKillingDisk(self.kill_commit, self.once)
         super().commit(messages, batchId)
+
+
+class VanishingSource(BrokerStoreSource):
+    """`brokerstore_vanishing`: retention takes the log's first file between the plan and the tasks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "brokerstore_vanishing"
+
+    def reader(self, schema: Any) -> Any:
+        return VanishingReader(parse_read_options(self.options), schema)
+
+
+class VanishingReader(BrokerStoreReader):
+    def partitions(self) -> Any:
+        planned = super().partitions()
+        Path(planned[0].value.file).unlink()
+        return planned

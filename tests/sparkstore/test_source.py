@@ -393,3 +393,67 @@ def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyP
     for piece in (100, 1000, 7001):
         monkeypatch.setattr(splits_module, "PIECE_BYTES", piece)
         assert places(made) == expected
+
+
+def looked_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The place in the last file where planning begins to look for the log's end."""
+    places_seen: list[int] = []
+    real = splits_module._count_piece
+
+    def noted(mapped: Any, at: int) -> Any:
+        places_seen.append(at)
+        return real(mapped, at)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(splits_module, "_count_piece", noted)
+        assert rows(store) == dumped(store)
+    return places_seen[0]
+
+
+def test_the_end_of_a_log_at_rest_is_known_from_its_note(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gigabyte of headers is not walked; without the note it is, to the same end."""
+    last = dumped(made)[-1]["physical_offset"] % 65536
+    assert looked_from(made, monkeypatch) == last > 0
+    (made / "brokerstore" / "clean.json").unlink()
+    assert looked_from(made, monkeypatch) == 0
+
+
+def test_a_note_is_not_believed_where_somebody_wrote_since(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another time in the checkpoint, or no such record any more: the log may have been cut and written again."""
+    checkpoint, last = made / "checkpoint", dumped(made)[-1]
+    before = checkpoint.read_bytes()
+    checkpoint.write_bytes((last["store_timestamp_ms"] + 1).to_bytes(8, "big") + before[8:])
+    assert looked_from(made, monkeypatch) == 0
+    checkpoint.write_bytes(before)
+    file = sorted((made / "commitlog").iterdir())[-1]
+    data = bytearray(file.read_bytes())
+    at = last["physical_offset"] % 65536
+    data[at : at + last["size"]] = bytes(last["size"])
+    file.write_bytes(data)
+    assert looked_from(made, monkeypatch) == 0
+    assert len(rows(made)) == 1499
+
+
+def test_a_note_of_nonsense_is_none(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one that points behind the file."""
+    note = made / "brokerstore" / "clean.json"
+    whole = json.loads(note.read_text())
+    for text in ("", "[]", json.dumps(whole | {"last_offset": 1 << 62}), json.dumps(whole | {"last_offset": -1})):
+        note.write_text(text)
+        assert looked_from(made, monkeypatch) == 0
+
+
+def test_reading_columns_does_not_import_pandas(made: Path) -> None:
+    """A worker would wait half a second for it, and have 40 MB more."""
+    import subprocess
+    import sys
+
+    script = f"""
+import sys
+from sparkstore.source import BrokerStoreSource
+source = BrokerStoreSource({{"path": {str(made)!r}}})
+reader = source.reader(source.schema())
+assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 1500
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

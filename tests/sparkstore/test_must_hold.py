@@ -1,0 +1,141 @@
+"""What must hold of a real Spark over whole stores: rows, memory of workers, and bad input that leaves no partial result."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from commitlog import Message
+from messagestore import MessageStore
+from sparkstore import read_messages
+from sparkstore.errors import DataLost, UnknownColumn
+from sparkstore.jobs import export
+from sparkstore.spark_errors import JobError, plain_errors
+from storageio import StoreCorrupt, UnknownStore
+
+from .local import dumped
+from .stores import SMALL, damage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+WORKER_BYTES_MAX = 400_000_000
+
+
+def test_rows_equal_the_dump_in_several_files_and_odd_splits(spark: SparkSession, made: Path) -> None:
+    """All columns of every row; nothing is lost or comes twice."""
+    assert len(list((made / "commitlog").iterdir())) > 10
+    found = read_messages(spark, str(made), splitBytes="30011").orderBy("physical_offset").collect()
+    assert [row.asDict(recursive=True) for row in found] == dumped(made)
+
+
+def test_a_pattern_of_folders_with_the_store_of_each_row(spark: SparkSession, made: Path) -> None:
+    """Two stores that a pattern finds, a third that it does not."""
+    for name in ("made-2", "other"):
+        with MessageStore.open(made.parent / name, config=SMALL) as store:
+            store.put_many([Message("t", b"x") for _ in range(7)])
+    frame = spark.read.format("brokerstore").load(f"{made.parent}/made*")
+    assert frame.schema.names[-1] == "store"
+    counts = {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()}
+    assert counts == {str(made): 1500, str(made.parent / "made-2"): 7}
+
+
+def workers_bytes(spark: SparkSession) -> dict[int, int]:
+    """The most that each Python worker of this session has had in memory, as the kernel counts it."""
+    parents, found = {}, {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit():
+                status = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines())
+                parents[int(entry.name)] = int(status["PPid"])
+                if b"-m\0pyspark." in (entry / "cmdline").read_bytes():
+                    found[int(entry.name)] = int(status.get("VmHWM", "0").split()[0]) * 1024
+        except OSError:
+            continue
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    return {pid: size for pid, size in found.items() if is_ours(pid)}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux says how much memory a process had")
+def test_a_worker_stays_under_400_megabytes(spark: SparkSession, tmp_path: Path) -> None:
+    """A file of more than that, in one task: bodies of a mebibyte, so that batches are bounded by bytes and not by rows."""
+    size, path = 1 << 20, tmp_path / "big"
+    with MessageStore.open(path, config=SMALL.but(mapped_file_size_commit_log=440 << 20)) as store:
+        for number in range(420):
+            store.put(Message("t", bytes([number % 251]) * size))
+    frame = read_messages(spark, str(path), splitBytes="0").selectExpr("length(body) size")
+    assert frame.rdd.getNumPartitions() == 1
+    assert [tuple(row) for row in frame.groupBy("size").count().collect()] == [(size, 420)]
+    found = workers_bytes(spark)
+    assert found and max(found.values()) > 60_000_000, "the workers were seen"
+    assert max(found.values()) < WORKER_BYTES_MAX, found
+
+
+def no_store(path: Path) -> tuple[type, str]:
+    for entry in (path / "commitlog").iterdir():
+        entry.unlink()
+    (path / "commitlog").rmdir()
+    return UnknownStore, str(path)
+
+
+def damaged_record(path: Path) -> tuple[type, str]:
+    file, at = damage(path, next(row for row in dumped(path)[900:] if len(row["body"]) == 300))
+    return StoreCorrupt, f"{file} at byte {at}"
+
+
+def torn_tail(path: Path) -> tuple[type, str]:
+    """As a writer leaves it that was killed in the middle of a record: the size is there, the rest is not."""
+    last, file = dumped(path)[-1], sorted((path / "commitlog").iterdir())[-1]
+    (path / "abort").touch()
+    (path / "brokerstore" / "clean.json").unlink()
+    at = last["physical_offset"] % 65536 + last["size"]
+    with file.open("r+b") as log:
+        log.seek(at)
+        log.write((500).to_bytes(4, "big") + bytes.fromhex("daa320a7"))
+    return StoreCorrupt, f"{file} at byte {at}"
+
+
+@pytest.mark.parametrize("spoil", [no_store, damaged_record, torn_tail], ids=lambda spoil: spoil.__name__)
+def test_bad_input_is_one_error_and_no_partial_result(spark: SparkSession, made: Path, tmp_path: Path, spoil: Any) -> None:
+    """Its kind, the file and the offset; what was to be written is not there."""
+    kind, text = spoil(made)
+    with pytest.raises(JobError) as caught:
+        export(spark, str(made), str(tmp_path / "out"), splitBytes="100000")
+    assert caught.value.kind is kind and text in str(caught.value)
+    assert not list((tmp_path / "out").rglob("*.parquet")), "no partial result"
+
+
+def test_an_unknown_column_is_one_error_and_no_partial_result(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    """Before any task."""
+    with pytest.raises(JobError) as caught, plain_errors():
+        frame = spark.read.format("brokerstore").schema("topic string, colour string").load(str(made))
+        frame.write.parquet(str(tmp_path / "out"))
+    assert caught.value.kind is UnknownColumn and "colour" in str(caught.value)
+    assert not list((tmp_path).rglob("*.parquet"))
+
+
+def test_a_file_that_vanishes_while_it_is_read(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    """One error that names it, and no partial result; passed over where failOnDataLoss is false."""
+    from .killing_source import VanishingSource
+
+    spark.dataSource.register(VanishingSource)
+    truth = dumped(made)
+    first, second = sorted((made / "commitlog").iterdir())[:2]
+    with pytest.raises(JobError) as caught, plain_errors():
+        spark.read.format("brokerstore_vanishing").load(str(made)).write.parquet(str(tmp_path / "out"))
+    assert caught.value.kind is DataLost and str(first) in str(caught.value)
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    lost = spark.read.format("brokerstore_vanishing").option("failOnDataLoss", "false").load(str(made))
+    kept = int(second.name) + 65536
+    assert lost.count() == sum(row["physical_offset"] >= kept for row in truth)
