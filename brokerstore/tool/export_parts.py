@@ -52,9 +52,18 @@ class Parts:
             return
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise InvalidMessage(f"{self._note}: no note of an export: {error}; take it away to begin anew") from error
-        if said != json.loads(json.dumps(self._about)) or not all(os.path.exists(part) for part in self._names()):
+        is_ours = said == json.loads(json.dumps(self._about))
+        if (
+            is_ours and not self._has_parts() and os.path.exists(self._out)
+        ):  # it ended between the file's place and the note's end
+            self.position = self.sealed = self.problems = 0
+            return
+        if not is_ours or not self._has_parts():
             raise InvalidMessage(f"{self._note} is of another export; take it away to begin anew, or give another --out")
         say(f"brokerstore: the export goes on at {self.position}, where it was interrupted")
+
+    def _has_parts(self) -> bool:
+        return all(os.path.exists(part) for part in self._names())
 
     def _names(self) -> list[str]:
         return [f"{self._out}.part-{number}" for number in range(1, self.sealed + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64decode
 from collections.abc import Iterator
 from itertools import islice
@@ -27,7 +28,9 @@ def export_messages(target: Target, form: str, out: str | None, wanted: RabbitWa
             found = filter(wanted.takes, folder.messages(wanted.queue))
             yield from (_lines if form == "jsonl" else _batches)(islice(found, position, None), position, told)
 
-    return export_items(items, form, out, {"folder": target.path, "vhost": target.vhost, "wanted": list(wanted)})
+    return export_items(
+        items, form, out, {"folder": os.path.abspath(target.path), "vhost": target.vhost, "wanted": list(wanted)}
+    )
 
 
 def _lines(messages: Iterator[Any], position: int, told: list[Any]) -> Iterator[Item]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from brokerstore.tool import export_parts
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
 
+UNLINK = os.unlink
 FORMS = ["jsonl", "csv", "arrow", "parquet"]
 
 
@@ -162,6 +164,30 @@ def test_another_export_does_not_go_on_with_it(fixture_store: Any, tmp_path: Pat
         file.unlink()
     ran = run("export", "-o", out, store)
     assert (ran.code, "the log begins at" in ran.talk) == (2, True)
+
+
+@pytest.mark.parametrize("part_count", [1, 3])
+def test_killed_when_the_file_stood_there(
+    fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_count: int
+) -> None:
+    """The note outlived the parts: nothing is missing, and the next run makes the file anew."""
+    store, out = fixture_store("plain").store, tmp_path / "out"
+    wanted = run("export", store).out
+    monkeypatch.setattr(export_parts, "SEAL_SIZE", (1 << 30) if part_count == 1 else 300_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(export_parts.os, "unlink", _fail_at_the_note)
+        assert run("export", "-o", out, store).code == 5
+    assert Path(f"{out}.part.json").exists()
+    for _ in range(2):
+        assert run("export", "-o", out, store).code == 0
+        assert out.read_text() == wanted
+        assert list(tmp_path.iterdir()) == [out]
+
+
+def _fail_at_the_note(path: str) -> None:
+    if path.endswith(".json"):
+        raise OSError(5, "Input/output error")
+    UNLINK(path)
 
 
 @pytest.mark.parametrize("form", ["csv", "arrow", "parquet"])

@@ -68,6 +68,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Shape:
     """The page of a folder with harmless names, drawn with all its pictures."""
     folder = tmp_path_factory.mktemp("usual")
     write_log(folder / "store", ["orders", "bills"], ["order-1", "order-2"])
+    (folder / "store" / "commitlog" / "notes.txt").touch()  # a problem, which the page lists
     first = Shape(run("report", folder / "store").out)
     write_rabbit(folder / "vhost", ["mail", "post"])
     second = Shape(run("report", folder / "vhost").out)
