@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from storageio import MissingExtra
 
+from ..tool.output import printable
 from .facts import Facts, FileMap
 
 INK, LINE = "#000001", "#000002"
@@ -102,7 +104,9 @@ def _svg(title: str, height: float, draw: Draw) -> str:
             axes.spines[side].set_visible(False)
         draw(axes)
         made = io.StringIO()
-        figure.savefig(made, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # whoever opens the page has its own fonts
+            figure.savefig(made, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _for_page(made.getvalue(), title)
 
 
@@ -120,6 +124,7 @@ def _for_page(svg: str, title: str) -> str:
 
 
 def _short(name: str) -> str:
+    name = printable(name)
     return name if len(name) <= NAME_SHOWN else name[: NAME_SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 

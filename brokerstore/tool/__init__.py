@@ -31,13 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, ReaderWentError):
         code = _reader_went()
     except OSError as error:
-        code = _say(f"output failed: {error.strerror or error}", IO_ERROR)
+        code = _say(f"output failed: {error.strerror or error}; run: df -h  (make room where the output goes)", IO_ERROR)
     except MemoryError:
-        code = _say("out of memory", IO_ERROR)
+        code = _say("out of memory; run: free -h", IO_ERROR)
     except Exception as error:
         if os.environ.get("BROKERSTORE_DEBUG") == "1":
             raise
         code = _say(f"internal error, please report it: {type(error).__name__}: {error}", PROBLEM)
+        _say("run: it again with BROKERSTORE_DEBUG=1  (the traceback belongs into the report)", PROBLEM)
     return code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .examples import add_examples
 from .options import (
     JSON,
     LIMIT,
@@ -188,15 +189,16 @@ def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
 @filters
 @QUIET
 def export(target: Target, form: str, out: str | None, chosen: Filters, quiet: bool) -> int:
-    """Every message as JSON Lines, Parquet, Arrow or CSV; constant memory."""
+    """Every message as JSON Lines, Parquet, Arrow or CSV; constant memory.
+
+    Interrupted, an export into a file goes on where it stopped when the same command is run again.
+    """
     if out is None and form in ("parquet", "arrow"):
         raise click.UsageError(f"{form} needs --out FILE")
     if target.is_rabbit:
-        from .rabbit_commands import export_messages as export_rabbit
+        from .rabbit_export import export_messages as export_rabbit
 
-        if form != "jsonl":
-            raise click.UsageError("a RabbitMQ folder is exported as jsonl")
-        return export_rabbit(target, out, chosen.for_rabbit())
+        return export_rabbit(target, form, out, chosen.for_rabbit())
     from .export import export_messages
 
     return export_messages(target, form, out, chosen.for_log(), quiet)
@@ -228,6 +230,7 @@ def _add_other_commands() -> None:
 
     for command in (*cli_write.COMMANDS, *cli_more.COMMANDS, *mqadmin.COMMANDS):
         brokerstore.add_command(command)
+    add_examples(brokerstore)
 
 
 _add_other_commands()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from messagestore import MessageStore
@@ -9,6 +13,23 @@ from messagestore import MessageStore
 from .codes import CLEAN
 from .output import emit, emit_json, progress
 from .target import Target
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(new: str) -> Iterator[None]:
+    """A copy that failed half way is taken away again, and only what it made; a store that was there stays."""
+    before = set(os.listdir(new)) if os.path.isdir(new) else None
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            shutil.rmtree(new, ignore_errors=True)
+        elif not before:
+            for name in os.listdir(new):
+                shutil.rmtree(os.path.join(new, name), ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(new, name))
+        raise
 
 
 def copy_store(
@@ -22,7 +43,7 @@ def copy_store(
         wanted = list(topics) if not every else store.topics()
         config = store.config.but(**given) if given else None
         total = sum(store.max_offset(topic, queue_id) for topic in wanted for queue_id in store.queue_ids(topic))
-        with progress("copy", total, wanted=not quiet, is_bytes=False) as advance:
+        with progress("copy", total, wanted=not quiet, is_bytes=False) as advance, _whole_or_nothing(new):
             done = store.copy_topics(new, wanted, config, progress=advance)
     if as_json:
         emit_json({"topics": done.topics, "messages": done.messages, "groups": done.groups})

@@ -42,7 +42,7 @@ def json_blocks(files: LogFiles, told: list[Finding], wanted: Wanted, limit: int
     left = limit
     for piece in good_pieces(files, told):
         positions = wanted.positions(piece)[:left]
-        yield from line_blocks(piece, positions)
+        yield from (block for block, _ in line_blocks(piece, positions))
         if left is not None:
             left -= len(positions)
             if left == 0:

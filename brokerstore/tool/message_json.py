@@ -45,19 +45,20 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def line_blocks(piece: Piece, positions: array[int]) -> Iterator[memoryview]:
-    """The records of a piece at these positions as lines of JSON in ASCII, many at once; each block is good until the next.
+def line_blocks(piece: Piece, positions: array[int]) -> Iterator[tuple[memoryview, int]]:
+    """The records of a piece at these positions as lines of JSON in ASCII, many at once, and how many of them are done.
 
+    Each block is good until the next.
     The kernel makes them from the log's bytes, `message_json` those that it leaves.
     """
     out, start = memoryview(bytearray(BLOCK_SIZE)), 0
     while start < len(positions):
         start, size, need = render(piece.view, positions, start, out)
         if size:
-            yield out[:size]
+            yield out[:size], start
         if start < len(positions) and not need:
-            yield memoryview(_line_of(piece, positions[start]))
             start += 1
+            yield memoryview(_line_of(piece, positions[start - 1])), start
         elif need > len(out):
             out = memoryview(bytearray(need))
 

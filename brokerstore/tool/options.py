@@ -11,6 +11,7 @@ import click
 from storageio import StoreError
 
 from .codes import exit_code
+from .hints import after_answer, after_error
 from .output import ReaderWentError, say, time_ms
 from .target import Target, find_target
 from .wanted import RabbitWanted, Wanted
@@ -50,7 +51,7 @@ MOMENT = time_ms  # an option's type: milliseconds since 1970, or an ISO 8601 ti
 
 
 def named_errors(command: Command) -> Command:
-    """Errors of the library become a line on stderr and an exit code."""
+    """Errors of the library become a line on stderr, another that says what to run next, and an exit code."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> int:
@@ -58,11 +59,22 @@ def named_errors(command: Command) -> Command:
             return command(*arguments, **options)
         except StoreError as error:
             say(f"brokerstore: {type(error).__name__}: {error}")
+            _say_next(after_error(error, _command_name(), options.get("folder") or options.get("first")))
             return exit_code(error)
         except BrokenPipeError as error:
             raise ReaderWentError from error  # click would make a problem of it
 
     return run
+
+
+def _command_name() -> str:
+    """Without the tool's own name: `offsets show`."""
+    return click.get_current_context().command_path.partition(" ")[2]
+
+
+def _say_next(line: str) -> None:
+    if line:
+        say(f"brokerstore: {line}")
 
 
 def with_target(*, sizes: bool = False) -> Callable[[Command], Command]:
@@ -72,7 +84,9 @@ def with_target(*, sizes: bool = False) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def run(folder: str, **options: Any) -> int:
             about = {name: options.pop(name, None) for name in _TARGET_OPTIONS}
-            return command(find_target(folder, about), **options)
+            code = command(find_target(folder, about), **options)
+            _say_next(after_answer(code, _command_name(), folder))
+            return code
 
         wrapped: Command = named_errors(run)
         for option in reversed((*_STORE, *(_SIZES if sizes else ()))):

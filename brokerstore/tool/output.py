@@ -175,4 +175,5 @@ def _bar(is_bytes: bool) -> Any:
         return None
     amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    # left alone: rich would send what goes to stdout to the bar's stream, even where stdout is a file
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)

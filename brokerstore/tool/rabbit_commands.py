@@ -12,8 +12,7 @@ from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
-from .export import text_file
-from .output import body_text, emit, emit_json, fields, json_line, progress, say, size_text, table, time_text
+from .output import body_text, emit, emit_json, fields, progress, say, size_text, table, time_text
 from .target import Target
 from .wanted import RabbitWanted
 
@@ -23,7 +22,7 @@ KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
 
 
 @contextlib.contextmanager
-def _folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
+def open_folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
     """The virtual host's folder; in the end what was wrong is said."""
     with RabbitStore.open(target.path, "r", vhost=target.vhost) as store:
         folder = store.folder()
@@ -49,7 +48,7 @@ def _problem_text(problem: Problem) -> str:
 def show_info(target: Target, as_json: bool) -> int:
     """From names, sizes and indexes."""
     told: list[Problem] = []
-    with _folder(target, told) as folder:
+    with open_folder(target, told) as folder:
         queues = folder.queues()
         facts: dict[str, Any] = {
             "kind": target.kind.value,
@@ -84,7 +83,7 @@ def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
 def list_queues(target: Target, as_json: bool) -> int:
     """One row a queue."""
     told: list[Problem] = []
-    with _folder(target, told) as folder:
+    with open_folder(target, told) as folder:
         rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
     if as_json:
         emit_json({"queues": rows})
@@ -96,7 +95,7 @@ def list_queues(target: Target, as_json: bool) -> int:
 def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: int | None) -> int:
     """One line a message, in the order a broker would deliver them."""
     told: list[Problem] = []
-    with _folder(target, told) as folder:
+    with open_folder(target, told) as folder:
         left = -1 if limit is None else limit
         for message in filter(wanted.takes, folder.messages(wanted.queue)) if left else ():
             _show_row(message, as_json, told)
@@ -108,7 +107,7 @@ def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: in
 
 def _show_row(message: StoredMessage, as_json: bool, told: list[Problem]) -> None:
     if as_json:
-        made = _json(message, told)
+        made = shown_json(message, told)
         if made is not None:
             emit_json(made)
         return
@@ -119,7 +118,7 @@ def _show_row(message: StoredMessage, as_json: bool, told: list[Problem]) -> Non
     emit(f"{message.queue:<24}  {message.seq_id:>8}  {flags:<3}  {route}  {body_text(message.body, BODY_SHOWN)}")
 
 
-def _json(message: StoredMessage, told: list[Problem]) -> dict[str, Any] | None:
+def shown_json(message: StoredMessage, told: list[Problem]) -> dict[str, Any] | None:
     """None, with the problem told, for one whose property block is damaged."""
     try:
         return message.to_json()
@@ -136,7 +135,7 @@ def get_messages(
     """By message id (32 hex digits, in every queue that has it), or of one queue from a sequence number on."""
     told: list[Problem] = []
     shown = 0
-    with _folder(target, told) as folder:
+    with open_folder(target, told) as folder:
         for message in folder.messages(queue):
             is_wanted = message.seq_id >= seq_id if seq_id is not None else message.msg_id.hex() == str(message_id).lower()
             if is_wanted:
@@ -151,7 +150,7 @@ def get_messages(
 
 def _show_whole(message: StoredMessage, told: list[Problem]) -> None:
     """Every field, one a line."""
-    shown = _json(message, told)
+    shown = shown_json(message, told)
     if shown is None:
         return
     del shown["body_base64"]
@@ -207,7 +206,7 @@ def show_stats(target: Target, as_json: bool) -> int:
     told: list[Problem] = []
     names = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
     rows: dict[str, list[int]] = {}
-    with _folder(target, told) as folder:
+    with open_folder(target, told) as folder:
         for queue in folder.queues():
             rows[queue.queue] = [0] * (len(names) - 1)
         for message in folder.messages():
@@ -222,15 +221,4 @@ def show_stats(target: Target, as_json: bool) -> int:
         emit_json({"queues": found, "total": total, "stores": stores})
     else:
         table(names, [list(row.values()) for row in found])
-    return PROBLEM if told else CLEAN
-
-
-def export_messages(target: Target, out: str | None, wanted: RabbitWanted) -> int:
-    """JSON Lines."""
-    told: list[Problem] = []
-    with _folder(target, told) as folder, text_file(out) as write:
-        for message in filter(wanted.takes, folder.messages(wanted.queue)):
-            made = _json(message, told)
-            if made is not None:
-                write(json_line(made))
     return PROBLEM if told else CLEAN

@@ -123,3 +123,32 @@ def test_what_cannot_be_copied_is_said(fixture_store: Any, tmp_path: Path) -> No
     ran = run(*copy, "--topic", "HotTopic")
     assert ran.code == 3
     assert "already" in ran.talk
+
+
+TOO_LONG = ("--topic", "HotTopic", "--topic", "EdgeTopic")  # some of its messages have 64 KiB
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_copy_that_does_not_fit_leaves_nothing(fixture_store: Any, tmp_path: Path, is_there: bool) -> None:
+    """Log files smaller than a record of the topic: said, and no half of a store stays; an empty folder that was there does."""
+    new = tmp_path / "new"
+    if is_there:
+        new.mkdir()
+    ran = run("copy", fixture_store("plain").store, "--to", new, *TOO_LONG, "--commitlog-size", 8192)
+    assert ran.code == 1
+    assert "PutRejected" in ran.talk
+    assert list(tmp_path.rglob("*")) == ([new] if is_there else [])
+    assert run("copy", fixture_store("plain").store, "--to", new, "--topic", "HotTopic").code == 0
+
+
+def test_an_interrupted_copy_leaves_nothing(fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run again from the beginning."""
+
+    def stop(*_arguments: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    new = tmp_path / "new"
+    with monkeypatch.context() as patch:
+        patch.setattr("messagestore.broker_services.copying._copy_groups", stop)
+        assert run("copy", fixture_store("plain").store, "--to", new, "--topic", "HotTopic").code == 130
+    assert list(tmp_path.iterdir()) == []

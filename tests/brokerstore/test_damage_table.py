@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.brokerstore.tool import run
 COMMANDS = [
     "info", "ls", "dump", "get --at 0", "get --topic LiveFilter --queue 0 --offset 0 --count 9", "tail", "stats",
     "stats --by hour", "verify", "verify --log-only", "recover", "offsets show", "export", "export --to csv",
+    "export --to parquet --out OUT", "export --to arrow --out OUT", "export --out OUT", "report", "query", "diff",
 ]  # fmt: skip
 
 
@@ -57,18 +59,20 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_reading_a_damaged_store(fixture_store: Any, name: str) -> None:
+def test_reading_a_damaged_store(fixture_store: Any, tmp_path: Path, name: str) -> None:
     """No command ends in an error of our own; those that say nothing is wrong have an answer."""
     store = fixture_store("broker-live", own=True).store
     DAMAGE[name](store)
     before = contents(store)
-    for line in [*COMMANDS, "query"]:
+    for line in COMMANDS:
         command, *options = line.split()
-        arguments = ["LiveFilter", "key"] if command == "query" else []
-        ran = run(command, *options, store, *arguments) if command != "offsets" else run(command, "show", store)
+        options = [str(tmp_path / "out") if option == "OUT" else option for option in options]
+        behind = {"query": ["LiveFilter", "key"], "diff": [store]}.get(command, [])
+        ran = run(command, *options, store, *behind)
         assert "internal error" not in ran.talk, (line, ran.talk)
         assert ran.code in (0, 1, 2, 3, 5), line
         assert ran.code == 0 or ran.talk or ran.out, line
+        assert ran.code == 0 or "run: " in ran.talk or "Try " in ran.talk or command == "diff", (line, ran.talk)
     assert contents(store) == before
 
 
@@ -86,6 +90,11 @@ RABBIT_COMMANDS = [
     "verify",
     "recover",
     "export",
+    "export --to csv",
+    "export --to parquet --out OUT",
+    "export --to arrow --out OUT",
+    "report",
+    "diff",
 ]
 
 
@@ -102,7 +111,52 @@ def test_reading_a_damaged_rabbitmq_folder(fixture_store: Any, tmp_path: Path, p
     before = contents(folder)
     for line in RABBIT_COMMANDS:
         command, *options = line.split()
-        ran = run(command, *options, folder)
+        options = [str(tmp_path / "out") if option == "OUT" else option for option in options]
+        ran = run(command, *options, folder, *([folder] if command == "diff" else []))
         assert "internal error" not in ran.talk, (line, ran.talk)
         assert ran.code in (0, 1, 2), line
+    assert contents(folder) == before
+
+
+READ_QUICKLY = [command for command in COMMANDS if command != "report" and "OUT" not in command]
+
+
+def harm(folder: Path, chance: random.Random) -> str:
+    """One file gone, cut, grown, emptied, with a bit turned, a stretch of zeros or of noise, or the bytes of another file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    path, other = chance.choice(files), chance.choice(files)
+    data = bytearray(path.read_bytes())
+    at, size = chance.randrange(len(data) + 1), chance.choice([1, 8, 20, 512, 4096])
+    how = chance.choice(["gone", "cut", "grown", "empty", "bit", "zeros", "noise", "other"])
+    if how == "gone":
+        path.unlink()
+        return f"{how} {path}"
+    if how == "bit" and data:
+        data[at % len(data)] ^= 1 << chance.randrange(8)
+    elif how in ("zeros", "noise"):
+        data[at : at + size] = bytes(size) if how == "zeros" else chance.randbytes(size)
+    else:
+        data = {"cut": data[:at], "grown": data + b"\xff" * size, "other": bytearray(other.read_bytes())}.get(how, bytearray())
+    path.write_bytes(data)
+    return f"{how} {path} at {at}"
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
+def test_any_harm_to_any_file(fixture_store: Any, tmp_path: Path, kind: str, seed: int) -> None:
+    """One to three harms chosen by a seed: every reading command answers or names what is wrong, and changes nothing."""
+    chance = random.Random(f"{kind} {seed}")
+    if kind == "rocketmq":
+        folder, commands = fixture_store("broker-live", own=True).store, READ_QUICKLY
+    else:
+        folder, commands = tmp_path / "vhost", [one for one in RABBIT_COMMANDS if one != "report" and "OUT" not in one]
+        shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
+    done = [harm(folder, chance) for _ in range(chance.randint(1, 3))]
+    before = contents(folder)
+    for line in [*commands, *(["report"] if seed % 6 == 0 else [])]:
+        command, *options = line.split()
+        behind = {"query": ["LiveFilter", "key"], "diff": [folder]}.get(command, [])
+        ran = run(command, *options, folder, *behind)
+        assert "internal error" not in ran.talk, (done, line, ran.talk)
+        assert ran.code in (0, 1, 2, 3, 5), (done, line)
     assert contents(folder) == before

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from brokerstore.tool import options
+from brokerstore.tool.hints import after_error
 from commitlog import CommitLog, LogPaths, Message
-from storageio import REAL_DISK
+from storageio import REAL_DISK, StoreError, StoreLocked
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
 
@@ -169,7 +170,8 @@ def test_5_the_output_has_no_room(big: Path) -> None:
 
 def test_130_interrupted(big: Path) -> None:
     """In the middle of a dump that nobody reads on."""
-    process = start("dump", "--json", big)
+    # a shell's background job begins with the signal ignored
+    process = start("dump", "--json", big, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stdout is not None
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)
@@ -223,6 +225,62 @@ def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
     assert talk == b""
 
 
+def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> None:
+    """Codes 1 to 7: one line on stderr with a command that is there; and what it names runs."""
+    log = Log(tmp_path)
+    log.put(log.offsets[1], "magic", 0)
+    store = fixture_store("crash-torn", own=True).store
+    cases: list[tuple[int, tuple[object, ...], str]] = [
+        (1, ("verify", log.store), f"run: brokerstore recover {log.store}"),
+        (1, ("dump", log.store), f"run: brokerstore verify {log.store}"),
+        (1, ("get", "--at", log.offsets[1], log.store), f"run: brokerstore verify {log.store}"),
+        (1, ("recover", store), f"run: brokerstore recover {store} --apply"),
+        (2, ("decode-id", "xyz"), "run: brokerstore decode-id --help"),
+        (2, ("dump", "--limit", "-1", log.store), "Try 'brokerstore dump --help'"),
+        (3, ("info", tmp_path / "missing"), "run: find"),
+        (5, ("info", "x" * 5000), "run: ls -ld"),
+        (7, ("recover", store, "--apply"), f"run: brokerstore verify {store}"),
+    ]
+    for code, arguments, wanted in cases:
+        ran = run(*arguments)
+        assert (ran.code, wanted in ran.talk) == (code, True), (arguments, ran.talk)
+    assert run("verify", store).code == 0
+
+
+def test_4_and_6_say_what_to_run_next(fixture_store: Any) -> None:
+    """Who has it; and a check after what was dropped."""
+    store = fixture_store("broker-live", own=True).store
+    lock = REAL_DISK.lock(str(store / "lock"))
+    try:
+        ran = run("rebuild", store)
+        assert (ran.code, f"run: fuser -v {store / 'lock'}" in ran.talk) == (4, True)
+    finally:
+        lock.release()
+    first = sorted((store / "commitlog").iterdir())[0]
+    data = bytearray(first.read_bytes())
+    data[run("dump", "--json", "--limit", 5, store).lines[3]["physical_offset"] + 8] ^= 0xFF
+    first.write_bytes(data)
+    assert "--skip-bad" in run("recover", store).talk
+    ran = run("recover", store, "--apply", "--skip-bad")
+    assert (ran.code, f"run: brokerstore verify {store}" in ran.talk) == (6, True)
+    assert run("verify", store).code == 0
+
+
+def test_every_error_has_a_next_step() -> None:
+    """Whatever class the library raises; a new one is met here."""
+    for kind in every_error(StoreError):
+        error = kind.__new__(kind)
+        Exception.__init__(error, "text")
+        assert after_error(error, "dump", "DIR's"), kind
+    assert "'a folder/lock'" in after_error(StoreLocked("x"), "put", "a folder")  # a shell takes it as one word
+
+
+def every_error(kind: type[StoreError]) -> Iterator[type[StoreError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from every_error(below)
+
+
 def test_an_error_of_our_own_shows_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, unless BROKERSTORE_DEBUG=1 asks for more."""
 
@@ -231,7 +289,9 @@ def test_an_error_of_our_own_shows_no_traceback(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(options, "find_target", fail)
     ran = run("verify", tmp_path)
-    assert (ran.code, ran.talk) == (1, "brokerstore: internal error, please report it: ZeroDivisionError: oops\n")
+    first, second = ran.talk.splitlines()
+    assert (ran.code, first) == (1, "brokerstore: internal error, please report it: ZeroDivisionError: oops")
+    assert "BROKERSTORE_DEBUG=1" in second
     monkeypatch.setenv("BROKERSTORE_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run("verify", tmp_path)

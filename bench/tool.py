@@ -1,0 +1,167 @@
+"""The tool's own figures: `python -m bench.tool FOLDER`, which it fills and empties again.
+
+`dump --json` of a log of 1 GiB to nothing, to a file and through a pipe; `export --to parquet` beside pyarrow writing the same
+table; `info` on a store of 1,000 files, time and memory; `tail -f`: from a put to its line, and the share of a core when idle.
+Each is the median of a few runs, with the least and the greatest; what is compared runs in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from brokerstore import Message, MessageStore, StoreConfig
+
+TOOL = [sys.executable, "-m", "brokerstore"]
+RUNS = 3
+BODY = 1024
+
+
+def fill(folder: Path, size_bytes: int, config: StoreConfig | None = None) -> int:
+    """Messages of 1 KiB with a tag, a key and two properties; how many."""
+    body, number = os.urandom(BODY), 0
+    with MessageStore.open(folder, config=config or StoreConfig()) as store:
+        store.create_topic("orders", queues=8)
+        while number * 1200 < size_bytes:
+            store.put_many([
+                Message("orders", body, tags="paid", keys=[f"order-{number + one}"],
+                        properties={"region": "eu-west", "customer": str((number + one) % 977)})
+                for one in range(1000)
+            ])  # fmt: skip
+            number += 1000
+    return number
+
+
+def log_bytes(folder: Path) -> int:
+    """Of all records."""
+    with MessageStore.open(folder, "r") as store:
+        return store.engine.log.written_offset
+
+
+def seconds(job: Callable[[], object]) -> float:
+    """Of one run."""
+    before = time.perf_counter()
+    job()
+    return time.perf_counter() - before
+
+
+def said(name: str, values: list[float], unit: str) -> None:
+    """Median, least, greatest."""
+    print(f"{name}: {statistics.median(values):.3g} {unit} ({min(values):.3g} .. {max(values):.3g})", flush=True)
+
+
+def dumps(folder: Path, work: Path) -> None:
+    """Bytes of the log a second."""
+    size = log_bytes(folder) / 1e6
+    ways = {"nothing": "> /dev/null", "a file": f"> {work / 'dump.jsonl'}", "a pipe": "| cat > /dev/null"}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(RUNS):
+        for name, way in ways.items():
+            command = f"{sys.executable} -m brokerstore dump --json {folder} {way}"
+            found[name].append(size / seconds(lambda command=command: subprocess.run(command, shell=True, check=True)))
+    for name, rates in found.items():
+        said(f"dump --json to {name}", rates, "MB/s of log")
+    (work / "dump.jsonl").unlink()
+
+
+def exports(folder: Path, work: Path) -> None:
+    """The tool with all that it does, and pyarrow on the table that came out of it, held in memory."""
+    import pyarrow.parquet as pq
+
+    out, other = work / "ours.parquet", work / "plain.parquet"
+    ours, plain = [], []
+    for _ in range(RUNS):
+        out.unlink(missing_ok=True)
+        command = [*TOOL, "export", "-q", "--to", "parquet", "--out", str(out), str(folder)]
+        ours.append(seconds(lambda command=command: subprocess.run(command, check=True)))
+        table = pq.read_table(out)
+        plain.append(seconds(lambda table=table: pq.write_table(table, other, compression="zstd")))
+        del table
+    said("export --to parquet", ours, "s")
+    said("pyarrow writing that table", plain, "s")
+    said("share of pyarrow's rate", [b / a for a, b in zip(ours, plain, strict=True)], "")
+    out.unlink()
+    other.unlink()
+
+
+def infos(work: Path) -> None:
+    """A log of 1,000 files."""
+    folder = work / "many"
+    config = StoreConfig().but(mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=20_000)
+    fill(folder, 1000 * (1 << 16), config)
+    files = len(list((folder / "commitlog").iterdir()))
+    times, sizes = [], []
+    for _ in range(7):
+        times.append(1000 * seconds(lambda: _child([*TOOL, "info", "--json", str(folder)], sizes)))
+    said(f"info on {files} log files", times, "ms")
+    said("its memory at most", sizes, "MB")
+    shutil.rmtree(folder)
+
+
+def _child(command: list[str], sizes: list[float]) -> None:
+    """Run it; its greatest resident size."""
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+    _, status, used = os.wait4(pid, 0)
+    assert status == 0
+    sizes.append(used.ru_maxrss / 1000)
+
+
+def tails(work: Path) -> None:
+    """A follower in a process of its own, a writer here."""
+    with MessageStore.open(work / "followed", config=StoreConfig.small()) as store:
+        store.put(Message("orders", b"first", queue_id=0))
+        command = [*TOOL, "tail", "-f", "--json", str(work / "followed")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        late = []
+        for pause_s in [0.11] * 40 + [1.3] * 10:  # in use, and idle
+            time.sleep(pause_s)
+            before = time.perf_counter()
+            store.put(Message("orders", b"next", queue_id=0))
+            process.stdout.readline()
+            late.append(1000 * (time.perf_counter() - before))
+        said("tail -f, from put to line", late, "ms")
+        time.sleep(1)
+        before_s, started = _processor_s(process.pid), time.perf_counter()
+        time.sleep(10)
+        said("tail -f, idle", [100 * (_processor_s(process.pid) - before_s) / (time.perf_counter() - started)], "% of a core")
+        process.kill()
+        process.wait()
+
+
+def _processor_s(pid: int) -> float:
+    """As the system counted it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main(arguments: list[str]) -> int:
+    """`FOLDER [dump] [export] [info] [tail]`, all four without a name."""
+    work = Path(arguments[0]) / "bench-tool"
+    wanted = arguments[1:] or ["dump", "export", "info", "tail"]
+    work.mkdir(parents=True)
+    try:
+        if "dump" in wanted or "export" in wanted:
+            fill(work / "big", (1 << 30) - (1 << 24))
+        for name, job in (("dump", dumps), ("export", exports)):
+            if name in wanted:
+                job(work / "big", work)
+        for name, alone in (("info", infos), ("tail", tails)):
+            if name in wanted:
+                alone(work)
+    finally:
+        shutil.rmtree(work)
+    print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""The forms of an export: writers of one part each, and parts put together.
+
+What is written is a block of finished lines for `jsonl`, else an Arrow batch.  Memory holds one of them at a time.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, Protocol
+
+
+class Part(Protocol):
+    """A file that takes what is exported; whole when it is closed."""
+
+    def write(self, item: Any) -> object:
+        """The next block or batch."""
+
+    def close(self) -> object:
+        """End the file."""
+
+
+class LinePart:
+    """Lines as they come."""
+
+    def __init__(self, file: BinaryIO, _is_first: bool) -> None:
+        """Takes the file over."""
+        self._file = file
+
+    def write(self, item: memoryview | bytes) -> None:
+        """Finished lines."""
+        self._file.write(item)
+
+    def close(self) -> None:
+        """On the disk, too."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class CsvPart(LinePart):
+    """Lists with spaces between them or as JSON, properties as JSON, the body in base64; the header in the first part."""
+
+    def __init__(self, file: BinaryIO, is_first: bool) -> None:
+        """Takes the file over."""
+        super().__init__(file, is_first)
+        self._needs_header = is_first
+
+    def write(self, item: Any) -> None:
+        """An Arrow batch."""
+        super().write(csv_text(item, self._needs_header).encode())
+        self._needs_header = False
+
+
+def csv_text(batch: Any, with_header: bool) -> str:
+    """The rows of an Arrow batch."""
+    made = io.StringIO(newline="")
+    writer = csv.writer(made, lineterminator="\n")
+    if with_header:
+        writer.writerow("body_base64" if name == "body" else name for name in batch.schema.names)
+    writer.writerows([_cell(name, value) for name, value in row.items()] for row in batch.to_pylist())
+    return made.getvalue()
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name == "keys":
+        return " ".join(value)  # a key has no spaces
+    if name == "body":
+        return b64encode(value).decode("ascii")
+    if isinstance(value, list):
+        return json.dumps(dict(value) if name == "properties" else value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+class _ArrowPart:
+    """A writer that is made with the first batch's schema; later empty batches are left out."""
+
+    def __init__(self, file: BinaryIO, _is_first: bool) -> None:
+        """Takes the file over."""
+        self._file = file
+        self._writer: Any = None
+
+    def write(self, item: Any) -> None:
+        """An Arrow batch."""
+        if self._writer is None:
+            self._writer = self._make(item.schema)
+        if item.num_rows:
+            self._writer.write_batch(item)
+
+    def _make(self, schema: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.ipc.new_file(self._file, schema)
+
+    def close(self) -> None:
+        """On the disk, too."""
+        if self._writer is not None:
+            self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class _ParquetPart(_ArrowPart):
+    """A batch is a row group."""
+
+    def _make(self, schema: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetWriter(self._file, schema, compression="zstd")
+
+
+PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {
+    "jsonl": LinePart, "csv": CsvPart, "arrow": _ArrowPart, "parquet": _ParquetPart,
+}  # fmt: skip
+
+
+def join(form: str, parts: Sequence[str], out: str) -> None:
+    """Parts in one file, as if it had been written at once; a batch in memory at a time."""
+    with open(out, "wb") as file:
+        if form in ("jsonl", "csv"):
+            for part in parts:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            return
+        made = PARTS[form](file, True)
+        for part in parts:
+            for batch in _batches(form, part):
+                made.write(batch)
+        made.close()
+
+
+def _batches(form: str, part: str) -> Any:
+    """Every batch of a part; of a part without rows an empty one, which has the columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if form == "arrow":
+        reader = pa.ipc.open_file(pa.memory_map(part))
+        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+        yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+        return
+    with pq.ParquetFile(part) as file:
+        yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+        for index in range(file.num_row_groups):
+            yield from file.read_row_group(index).combine_chunks().to_batches()

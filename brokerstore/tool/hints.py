@@ -1,0 +1,98 @@
+"""What to run next, for each kind of error and each answer that is not clean: one line on stderr."""
+
+from __future__ import annotations
+
+import os
+from shlex import quote
+
+from storageio import (
+    DiskError,
+    DiskFull,
+    InvalidMessage,
+    MissingExtra,
+    PutRejected,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    StoreRewound,
+    UnknownStore,
+    UnsupportedPlatform,
+)
+
+from .codes import PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+
+QUIET_COMMANDS = ("diff", "import", "bench", "doctor")  # their answers say all; nothing in one folder is to be mended
+
+
+def after_error(error: StoreError, command: str, folder: str | None) -> str:
+    """The line for a command that ended with an error; empty where there is nothing to run."""
+    place = folder if folder is not None else "DIR"
+    return next((line(error, command, place) for kind, line in _NEXT if isinstance(error, kind)), "")
+
+
+def after_answer(code: int, command: str, folder: str) -> str:
+    """The line for a command that ended with an exit code; empty where its answer says all."""
+    place = quote(folder)
+    if code in (REPAIRED_DROPPED, REPAIRED_KEPT):
+        return f"run: brokerstore verify {place}  (to see that it is whole)"
+    if code != PROBLEM or command in QUIET_COMMANDS:
+        return ""
+    if command == "verify":
+        return f"run: brokerstore recover {place}  (a plan; nothing is changed without --apply)"
+    if command == "recover":
+        return f"run: brokerstore recover {place} --apply  (keeps what it cuts; with --skip-bad or --truncate if it asks)"
+    return f"run: brokerstore verify {place}  (names every problem)"
+
+
+def _unknown(error: StoreError, _command: str, place: str) -> str:
+    if "already" in str(error):
+        return "run it with a folder that is not there yet, or take that one away"
+    return (
+        f"run: find {quote(place)} -name commitlog -o -name msg_store_persistent  (the folder above either is the one to give)"
+    )
+
+
+def _locked(_error: StoreError, _command: str, place: str) -> str:
+    lock = quote(os.path.join(place, "lock"))
+    return f"run: fuser -v {lock}  (who has it; reading needs no lock: brokerstore info {quote(place)})"
+
+
+def _full(error: StoreError, _command: str, place: str) -> str:
+    return f"run: df -h {_file(error, place)}  (make room, then run it again)"
+
+
+def _refused(error: StoreError, _command: str, place: str) -> str:
+    return f"run: ls -ld {_file(error, place)}; dmesg | tail  (rights, or a disk that fails: copy the folder first)"
+
+
+def _file(error: StoreError, place: str) -> str:
+    file = getattr(error, "file", "")
+    return quote(file if file and len(file) < 4096 else place[:4096])
+
+
+def _usage(_error: StoreError, command: str, _place: str) -> str:
+    return f"run: brokerstore {command} --help".replace("  ", " ")
+
+
+def _corrupt(_error: StoreError, _command: str, place: str) -> str:
+    return f"run: brokerstore verify {quote(place)}  (names every problem; then recover, a plan without --apply)"
+
+
+_NEXT = (
+    (MissingExtra, lambda *_: "run: pip install 'brokerstore[all]'"),
+    (UnknownStore, _unknown),
+    (StoreLocked, _locked),
+    (DiskFull, _full),
+    (DiskError, _refused),
+    (InvalidMessage, _usage),
+    (PutRejected, _usage),
+    (
+        UnsupportedPlatform,
+        lambda _error, _command, place: f"run: brokerstore info {quote(place)}  (reading works; write on Linux)",
+    ),
+    (StoreRewound, lambda _error, command, place: f"run: brokerstore {command} {quote(place)}  (again: the log was cut)"),
+    (StoreReadOnly, _refused),
+    (StoreCorrupt, _corrupt),
+    (StoreError, _corrupt),
+)

@@ -1,0 +1,204 @@
+"""The whole answer of each command on the stores that real systems wrote, to the letter: on a pipe and on a terminal.
+
+The files in `golden/` are renewed by `python -m tests.brokerstore.golden_cases` and looked at by eye.  That they say what is so
+was checked against the manifests, which the real RocketMQ and RabbitMQ made with their own readers: the tests at the end do it
+again for each figure that a manifest has.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import threading
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerstore.tool import main
+from brokerstore.tool.cli import brokerstore as tool
+from tests.brokerstore.golden_cases import ALONE, GOLDEN, RABBITMQ, ROCKETMQ, answer, cases, file_of, unpack, writes
+from tests.brokerstore.test_golden import expected
+from tests.brokerstore.tool import Ran
+
+pty = pytest.importorskip("pty")
+CASES = cases()
+BENCH = "none: bench NEW --messages 1000"  # a table of this machine's figures, which a terminal draws in other columns
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {}
+
+
+def folder_of(case: str, folders: dict[str, Path], above: Path) -> Path:
+    """Unpacked once for all who only read."""
+    name = case.split(": ")[0]
+    if name not in folders and not writes(case):
+        folders[name] = unpack(name, above)
+    return folders[name] if not writes(case) else unpack(name, above)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_answer_is_the_golden_one(
+    case: str, folders: dict[str, Path], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Exit code, data and talk."""
+    folder = folder_of(case, folders, tmp_path if writes(case) else tmp_path_factory.mktemp("golden"))
+    assert answer(case, folder, tmp_path / "new") == file_of(case).read_text()
+
+
+def on_terminal(*arguments: object) -> Ran:
+    """As `run`, with both streams on a pseudo-terminal; colours and the drawing of bars and tables taken out."""
+    out, talk = _Terminal(), _Terminal()
+    with redirect_stdout(out.stream), redirect_stderr(talk.stream):
+        code = main([str(argument) for argument in arguments])
+    return Ran(code, out.text(), talk.text())
+
+
+class _Terminal:
+    """A stream that says it is a terminal, and what came out on the other side."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = pty.openpty()
+        self.stream = io.TextIOWrapper(io.FileIO(theirs, "w"), encoding="utf-8", write_through=True)
+        self._parts: list[bytes] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while part := os.read(self._ours, 65536):
+                self._parts.append(part)
+        except OSError:  # the other side is gone
+            pass
+
+    def text(self) -> str:
+        self.stream.close()
+        self._reader.join()
+        os.close(self._ours)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(self._parts).decode().replace("\r\n", "\n"))
+
+
+def words(text: str) -> list[str]:
+    """Lines by their words: a drawn table has other spaces than one on a pipe; a bar that is gone leaves a line's beginning."""
+    lines = [" ".join(line.rpartition("\r")[2].split()) for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "report" not in case and case != BENCH])
+def test_the_same_answer_on_a_terminal(
+    case: str,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Word for word, whoever reads: JSON to the letter."""
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("TERM", "xterm")
+    folder = folder_of(case, folders, tmp_path if writes(case) else tmp_path_factory.mktemp("golden"))
+    line = case.split(": ", 1)[1]
+    quiet = (
+        " -q"
+        if any(f"{name} " in line for name in ("verify", "recover", "rebuild", "copy", "import", "bench", "export"))
+        else ""
+    )
+    found = answer(f"{case}{quiet}", folder, tmp_path / "new", on_terminal)
+    golden = file_of(case).read_text()
+    assert words(found) == words(golden)
+    if "--json" in case:
+        assert found == golden
+
+
+def test_every_command_has_golden_answers() -> None:
+    """And no golden file is nobody's."""
+    named = {case.split(": ")[1].split()[0] for case in CASES}
+    assert {name for name, command in tool.commands.items() if not command.hidden} <= named
+    assert set(GOLDEN.rglob("*.txt")) == {file_of(case) for case in CASES}
+    assert len({file_of(case) for case in CASES}) == len(CASES)
+    assert ALONE
+
+
+def golden(case: str) -> Any:
+    """The exit code, and the objects of the kept answer."""
+    text = file_of(case).read_text()
+    body = text.partition("--- stdout\n")[2].partition("--- stderr\n")[0]
+    return int(text.split()[1]), [json.loads(line) for line in body.splitlines()]
+
+
+def manifest(name: str, above: Path) -> Any:
+    folder = unpack(name, above)
+    wanted = "before.json" if name.startswith("crash") else "manifest.json"
+    return json.loads(next(path for path in sorted(above.rglob(wanted)) if folder).read_text())
+
+
+@pytest.mark.parametrize("name", [name for name in ROCKETMQ if not name.startswith("crash")])
+def test_golden_figures_are_those_of_the_real_store(name: str, tmp_path: Path) -> None:
+    """Offsets, queues, messages, bytes and blanks, as its own readers counted them."""
+    truth = manifest(name, tmp_path)
+    code, (info,) = golden(f"{name}: info STORE --json")
+    assert (code, info["min_offset"], info["max_offset"]) == (0, truth["minPhyOffset"], truth["maxPhyOffset"])
+    code, (verified,) = golden(f"{name}: verify STORE --json")
+    counts = verified["counts"]
+    assert (code, verified["ok"], verified["problems"]) == (0, True, [])
+    assert (counts["records"], counts["blanks"]) == (truth["messageCount"], len(truth["blankRecords"]))
+    code, (stats,) = golden(f"{name}: stats STORE --json")
+    assert (code, stats["total"]["messages"]) == (0, truth["messageCount"])
+    assert stats["total"]["size_bytes"] == sum(message["storeSize"] for message in truth["messages"])
+    code, (listed,) = golden(f"{name}: ls STORE --json")
+    ends = {(row["topic"], row["queue_id"]): row["max_offset"] for row in listed["queues"]}
+    known = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in truth["queues"]}
+    assert {lane: end for lane, end in ends.items() if lane in known} == {lane: known[lane] for lane in ends if lane in known}
+    assert known.keys() & ends.keys()
+
+
+def test_golden_messages_are_those_of_the_real_store(tmp_path: Path) -> None:
+    """Every message that a golden answer on `plain` shows, field by field."""
+    truth = {message["physicalOffset"]: expected(message) for message in manifest("plain", tmp_path)["messages"]}
+    seen = 0
+    for case in [case for case in CASES if case.startswith("plain: ") and case.endswith("--json") and "put " not in case]:
+        for one in golden(case)[1]:
+            if "body_base64" in one:
+                seen += 1
+                assert one == truth[one["physical_offset"]], case
+    assert seen > 8
+    hot = [one for one in truth.values() if one["topic"] == "HotTopic" and "hot-1" in one["keys"]]
+    assert sorted(one["physical_offset"] for one in golden("plain: query STORE HotTopic hot-1 --json")[1]) == sorted(
+        one["physical_offset"] for one in hot
+    )
+    assert golden("plain: tail STORE -n 3 --json")[1] == list(truth.values())[-3:]
+
+
+@pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
+def test_golden_recovery_keeps_what_the_real_store_kept(name: str, tmp_path: Path) -> None:
+    """`recovered.json` is the real store's own account after it had recovered the same folder."""
+    unpack(name, tmp_path)
+    kept = json.loads(next(tmp_path.rglob("recovered.json")).read_text())
+    code, (plan,) = golden(f"{name}: recover STORE --json")
+    assert (code, plan["applied"]) == (1, False)
+    code, (done,) = golden(f"{name}: recover STORE --apply --json")
+    assert done["applied"] is True
+    assert (done["plan"]["valid_end"], done["plan"]["records_kept"]) == (kept["maxPhyOffset"], kept["messageCount"])
+    assert code == (6 if done["plan"]["records_dropped"] else 7)
+
+
+@pytest.mark.parametrize("name", RABBITMQ)
+def test_golden_queues_are_those_of_the_real_server(name: str, tmp_path: Path) -> None:
+    """Persistent messages are those that the server had when it had started again; of version 1 all that its index has."""
+    truth = manifest(name, tmp_path)
+    code, (listed,) = golden(f"{name}: ls STORE --json")
+    rows = {row["queue"]: row for row in listed["queues"]}
+    recovered = {queue: held.get("messages_after_recovery") for queue, held in truth["queues"].items()}
+    wanted = {queue: count for queue, count in recovered.items() if count is not None and queue in rows}
+    assert (code, {queue: rows[queue]["persistent"] for queue in wanted}) == (0, wanted)
+    assert len(wanted) > 9
+    indexed = {queue: sum(not one["acked"] for one in held["messages"]) for queue, held in truth["queues"].items()}
+    if name == "rabbitmq-clean":
+        del wanted["q.prio"]  # its messages are listed by priority there
+        assert {queue: rows[queue]["messages"] for queue in wanted} == {queue: indexed[queue] for queue in wanted}
+    code, (verified,) = golden(f"{name}: verify STORE --json")
+    assert (code, verified["ok"], verified["counts"]["records"]) == (0, True, len(truth["rdq_records"]))
