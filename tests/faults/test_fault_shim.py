@@ -103,7 +103,7 @@ def bodies(store: Path) -> Counter[bytes]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_fault_of_the_system_below_the_tool_loses_nothing(name: str, shim: Path, tmp_path: Path) -> None:
     """A named end, and the same end as ever when it is run again; a source that is only read is not touched."""
-    make, text, result, count = COMMANDS[name]
+    make, _text, _result, count = COMMANDS[name]
     (tmp_path / "golden").mkdir()
     make(tmp_path / "golden")
     calls = _once(name, shim, tmp_path, {}, wanted=count).calls
