@@ -137,13 +137,29 @@ def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path]
 
 @pytest.mark.parametrize("name", ["consumequeue", "index", "config", "brokerstore"])
 def test_folders_that_are_links_are_not_emptied(store: Path, name: str) -> None:
-    """A rebuild and a recovery take away the link, never what it points at.
-
-    The log's own folder may be a link to another disk, and is then the store's: docs/safety.md.
-    """
+    """A rebuild and a recovery take away the link, never what it points at."""
     shutil.rmtree(store / name)
     (store / name).symlink_to(store.parent / "precious")
     looked_at(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
+
+
+def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(store: Path) -> None:
+    """`recover --apply` mended a log that lay outside of the folder.  A folder that is a link itself is fine."""
+    log, outside = store / "commitlog", store.parent / "precious-log"
+    path = log / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body 7")] ^= 1
+    path.write_bytes(data)
+    log.rename(outside)
+    log.symlink_to(outside)
+    answer = looked_at(store, ["verify", "recover", "recover --apply --skip-bad"])
+    assert answer["verify"][0] == 1 and "--follow-links" in answer["recover --apply --skip-bad"][1]
+    linked = store.parent / "linked" / "store"
+    linked.parent.mkdir()
+    linked.symlink_to(store)
+    code, talk = look(linked, ["recover --apply --skip-bad --follow-links"])["recover --apply --skip-bad --follow-links"]
+    assert code == 6, talk
+    assert look(linked, ["verify"])["verify"][0] == 0
 
 
 def crafted(topic: bytes, *, queue_id: int = 0, queue_offset: int = 0, at: int = 0, properties: bytes = b"", body: bytes = b"b",
