@@ -1,6 +1,7 @@
 """Whole folders of both engines with bytes changed: verified, read, opened for writing, recovered.
 
-A golden folder lies in memory; each run changes one to four places of its files, looks, and puts the files back.
+`Folder` damages a golden folder in real files, and puts the files back.  `SmallFolder` has every kind of file too, but a few
+messages alone, and lies in memory: fifty times as many runs.
 """
 
 from __future__ import annotations
@@ -8,13 +9,70 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from unittest import mock
 
+from brokerstore.testing import rabbitmq_lab, rocketmq_lab
 from fuzz.mutate import mutated
 from messagestore import MessageStore
+from messagestore.mending import recover as mending
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
-from storageio import StoreError
+from storageio import REAL_DISK, Disk, StoreError
+from storageio.testing import ForgettingDisk, Image
+
+MEND_EVERY = 10
+ROCKETMQ_PROGRAM: rocketmq_lab.Program = [
+    ("put", "HotTopic", 0, 40, 1), ("put_many", "T", 6, 60), ("put_batch", "U", 1, 4, 30), ("put", "T", 1, 900, 2),
+    ("dispatch",), ("commit", "T", 0), ("flush",), ("derive", True), ("put", "T", 0, 300, 1), ("flush",), ("dispatch",),
+]  # fmt: skip
+RABBITMQ_PROGRAM: rocketmq_lab.Program = [
+    ("declare", "a", "default"), ("declare", "b", "lazy"), ("publish", ("a", "b"), 10, True), ("publish", ("a",), 400, True),
+    ("sync",), ("get", "a", True), ("publish", ("b",), 900, True), ("publish", ("a",), 900, False), ("flush_journals",),
+    ("publish", ("a", "b"), 150, True), ("publish", ("b",), 300, True), ("sync",),
+]  # fmt: skip
+
+
+def damaged(chance: random.Random, data: bytes) -> bytes:
+    """In a window, so that large files change in small places."""
+    at = chance.randrange(len(data)) if data else 0
+    window = data[at : at + 64]
+    made = mutated(chance, [window])
+    keeps_size = chance.random() < 0.8
+    return data[:at] + (made[: len(window)].ljust(len(window), b"\0") if keeps_size else made) + data[at + 64 :]
+
+
+class SmallFolder:
+    """A folder of some twenty messages in memory, closed cleanly or not, damaged anew in each run."""
+
+    def __init__(self, *, is_rabbit: bool, is_closed: bool) -> None:
+        """Made by a program of the lab."""
+        self.is_rabbit = is_rabbit
+        run = rabbitmq_lab.RabbitRun(1, tries=False) if is_rabbit else rocketmq_lab.Run(1, tries=False)
+        for operation in RABBITMQ_PROGRAM if is_rabbit else ROCKETMQ_PROGRAM:
+            run.do(operation)
+        if is_closed:
+            run.store.close()
+        self.image = run.disk.after_kill()
+        self.time_ms = run.disk.time_ms
+        run.store.abandon() if isinstance(run, rabbitmq_lab.RabbitRun) else rocketmq_lab.abandon(run.store)
+        self.root = rabbitmq_lab.ROOT if is_rabbit else rocketmq_lab.ROOT
+        self.names = sorted(self.image.files)
+
+    def run(self, seed: int) -> None:
+        """One damage; every tenth run recovers and opens for writing, which must end sound or by name."""
+        chance = random.Random(seed)
+        files = dict(self.image.files)
+        for name in chance.sample(self.names, chance.randint(1, 3)):
+            files[name] = damaged(chance, files[name])
+        image = self.image._replace(files=files)
+        look(self.root, self._disk(image), is_rabbit=self.is_rabbit)
+        if seed % MEND_EVERY == 0:
+            with mock.patch.object(mending, "Engine", rocketmq_lab.StillEngine):
+                mend(self.root, self._disk(image), is_rabbit=self.is_rabbit)
+
+    def _disk(self, image: Image) -> ForgettingDisk:
+        return ForgettingDisk.of(image, self.time_ms)
 
 
 class Folder:
@@ -30,7 +88,7 @@ class Folder:
         chance = random.Random(seed)
         changed = chance.sample(sorted(self.files), chance.randint(1, 3))
         for name in changed:
-            (self.work / name).write_bytes(self._damaged(chance, self.files[name]))
+            (self.work / name).write_bytes(damaged(chance, self.files[name]))
         try:
             self.look()
             if seed % 10 == 0:
@@ -43,46 +101,66 @@ class Folder:
                 for name in changed:
                     (self.work / name).write_bytes(self.files[name])
 
-    def _damaged(self, chance: random.Random, data: bytes) -> bytes:
-        """In a window, so that large files change in small places."""
-        at = chance.randrange(len(data)) if data else 0
-        window = data[at : at + 64]
-        made = mutated(chance, [window])
-        keeps_size = chance.random() < 0.8
-        return data[:at] + (made[: len(window)].ljust(len(window), b"\0") if keeps_size else made) + data[at + 64 :]
-
     def look(self) -> None:
         """An answer or a named error."""
-        try:
-            if self.is_rabbit:
-                verify(str(self.work))
-                list(RabbitStore.open(str(self.work), "r").messages())
-            else:
-                verify_store(str(self.work))
-                self._read()
-        except StoreError:
-            return
-
-    def _read(self) -> None:
-        with MessageStore.open(self.work, "r") as store:
-            for topic in store.topics():
-                for queue_id in store.queue_ids(topic):
-                    store.get(topic, queue_id, store.min_offset(topic, queue_id))
-            store.query("HotTopic", "hot-0")
+        look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
 
     def mend(self) -> None:
-        """A recovery that says it is done leaves nothing wrong that a second one would mend."""
-        try:
-            if self.is_rabbit:
-                for _ in range(3):  # what a first one drops can have hidden other damage
-                    apply_recovery(plan_recovery(str(self.work)))
-                left = {action.kind for action in plan_recovery(str(self.work)).actions}
-                assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a name need not be found
-                RabbitStore.open(str(self.work), "r+").close()
-            else:
-                Recovery(str(self.work), Choice.SKIP).apply()
-                left = Recovery(str(self.work), Choice.SKIP).plan().actions
-                assert not left, f"a second recovery has something to do: {left}"
-                MessageStore.open(self.work, "a").close()
-        except StoreError:
-            return
+        """See `mend`."""
+        mend(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
+
+
+def look(root: str, disk: Disk, *, is_rabbit: bool) -> None:
+    """An answer or a named error."""
+    try:
+        if is_rabbit:
+            verify(root, disk)
+            list(RabbitStore.open(root, "r", disk=disk).messages())
+        else:
+            verify_store(root, disk=disk)
+            _read(root, disk)
+    except StoreError:
+        return
+
+
+def _read(root: str, disk: Disk) -> None:
+    with MessageStore.open(root, "r", disk=disk) as store:
+        for topic in store.topics():
+            for queue_id in store.queue_ids(topic):
+                store.get(topic, queue_id, store.min_offset(topic, queue_id))
+        store.query("HotTopic", "hot-0")
+
+
+def mend(root: str, disk: Disk, *, is_rabbit: bool) -> None:
+    """A recovery that says it is done leaves nothing wrong that a second one would mend."""
+    try:
+        if is_rabbit:
+            for _ in range(3):  # what a first one drops can have hidden other damage
+                apply_recovery(plan_recovery(root, disk), disk)
+            left = {action.kind for action in plan_recovery(root, disk).actions}
+            assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a name need not be found
+            _open_rabbit(root, disk)
+        else:
+            config = (
+                rocketmq_lab.lab_config() if isinstance(disk, ForgettingDisk) else None
+            )  # new files are as small as the others
+            Recovery(root, Choice.SKIP, config, disk).apply()
+            again = Recovery(root, Choice.SKIP, config, disk).plan().actions
+            assert not again, f"a second recovery has something to do: {again}"
+            _open_rocket(root, disk)
+    except StoreError:
+        return
+
+
+def _open_rabbit(root: str, disk: Disk) -> None:
+    if disk is REAL_DISK:
+        RabbitStore.open(root, "r+").close()
+    else:
+        RabbitStore.open(root, "r+", settings=rabbitmq_lab.SETTINGS, disk=disk).abandon()
+
+
+def _open_rocket(root: str, disk: Disk) -> None:
+    if isinstance(disk, ForgettingDisk):
+        rocketmq_lab.abandon(rocketmq_lab.open_still(disk, rocketmq_lab.lab_config(), root))
+    else:
+        MessageStore.open(root, "a").close()

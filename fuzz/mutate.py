@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 SIZE_MAX = 1 << 13
 NUMBERS = (0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, (1 << 63) - 1, 1 << 63)
@@ -15,6 +15,16 @@ def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
     for _ in range(chance.randint(1, 6)):
         chance.choice(_CHANGES)(chance, data, seeds)
     return bytes(data[:SIZE_MAX])
+
+
+def neighbours(chance: random.Random, data: bytes, count: int) -> Iterator[bytes]:
+    """The bytes, and more of them, each with one byte changed from the one before: a tenth of a new mutation's price."""
+    yield data
+    changed = bytearray(data)
+    for word in memoryview(chance.randbytes(4 * (count - 1))).cast("I"):
+        if changed:
+            changed[(word >> 8) % len(changed)] ^= word & 0xFF or 1
+        yield bytes(changed)
 
 
 def _place(chance: random.Random, data: bytearray) -> int:

@@ -1,7 +1,8 @@
 """Run the fuzzers.
 
     python -m fuzz.run decoders --runs 200000 [--target NAME] [--seed N]      deterministic, no coverage needed
-    python -m fuzz.run folders --runs 5000 --golden FOLDER [--rabbit]
+    python -m fuzz.run small-folders --runs 5000
+    python -m fuzz.run folders --runs 500 --golden FOLDER [--rabbit]
     python -m fuzz.run guided --seconds 60 [--target NAME] [--keep]           atheris: finds its way by coverage
 
 A find is kept in `fuzz/corpus/` and ends the run.
@@ -20,9 +21,10 @@ from pathlib import Path
 
 from fuzz import corpus
 from fuzz.decoders import TARGETS, canary, run_one
-from fuzz.mutate import mutated
+from fuzz.mutate import mutated, neighbours
 
 ALL = {**TARGETS, "canary": canary}
+NEIGHBOURS = 8  # runs of one mutation: with each further one a byte is changed
 
 
 def decoder_runs(name: str, runs: int, seed: int) -> int:
@@ -31,9 +33,10 @@ def decoder_runs(name: str, runs: int, seed: int) -> int:
     chance = random.Random(f"{seed} {name}")
     for data in seeds:
         _run(name, target, data)
-    for _ in range(runs):
-        _run(name, target, mutated(chance, seeds))
-    return runs + len(seeds)
+    for _ in range(-(-runs // NEIGHBOURS)):
+        for data in neighbours(chance, mutated(chance, seeds), NEIGHBOURS):
+            _run(name, target, data)
+    return -(-runs // NEIGHBOURS) * NEIGHBOURS + len(seeds)
 
 
 def _run(name: str, target: Callable[[bytes], None], data: bytes) -> None:
@@ -62,6 +65,20 @@ def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
     return runs
 
 
+def small_folder_runs(runs: int, seed: int) -> int:
+    """Runs over folders in memory: both engines, cleanly closed and not, in turn."""
+    from fuzz.folders import SmallFolder
+
+    kinds = [SmallFolder(is_rabbit=kind > 1, is_closed=kind % 2 == 1) for kind in range(4)]
+    for number in range(seed, seed + runs):
+        try:
+            kinds[number // 10 % len(kinds)].run(number)
+        except Exception as error:
+            error.add_note(f"small folder run {number}")
+            raise
+    return runs
+
+
 def guided(name: str, seconds: int, *, keep: bool) -> int:
     """One target under atheris in a process of its own, since libFuzzer ends it; its exit code."""
     with tempfile.TemporaryDirectory() as fresh:
@@ -82,7 +99,7 @@ def guided(name: str, seconds: int, *, keep: bool) -> int:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("decoders", "folders", "guided"))
+    parser.add_argument("what", choices=("decoders", "folders", "small-folders", "guided"))
     parser.add_argument("--runs", type=int, default=200_000)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -95,7 +112,9 @@ def main() -> int:
     began = time.monotonic()
     if asked.what == "guided":
         return max(guided(name, max(1, asked.seconds // len(names)), keep=asked.keep) for name in names)
-    if asked.what == "folders":
+    if asked.what == "small-folders":
+        done = small_folder_runs(asked.runs, asked.seed)
+    elif asked.what == "folders":
         done = folder_runs(asked.golden, asked.runs, asked.seed, is_rabbit=asked.rabbit)
     else:
         done = sum(decoder_runs(name, asked.runs // len(names), asked.seed) for name in names)

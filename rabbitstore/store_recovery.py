@@ -12,8 +12,9 @@ from typing import NamedTuple
 from storageio import Disk, Mode, StoreCorrupt
 
 from .clean_stop import CleanStop
+from .content import is_message
 from .paths import numbers_in, read_all
-from .records import find_any_record, scan_records
+from .records import TERM_AT, Record, find_any_record, scan_records
 from .scan_cy import frame
 from .settings import StoreSettings
 from .shared_store_cy import SharedStore
@@ -126,15 +127,16 @@ def salvage(disk: Disk, folder: str, number: int) -> None:
     """Join `N.rdt`, found at start, to `N.rdq`, then delete it.
 
     The server appends it whole; behind a torn or zeroed tail a scan would never reach it, so the file is cut there first:
-    what is cut is a copy of what `N.rdt` holds, which was complete on the disk before the file was touched.
+    what is cut is a copy of what `N.rdt` holds, which was complete on the disk before the file was touched.  Until then the
+    file has better copies, and a later copy counts: of each message only a copy that is better than the file's is joined.
     """
     target, source = f"{folder}/{number}.rdq", f"{folder}/{number}.rdt"
-    data = read_all(disk, source)
-    good = data[: scan_records(data, source).valid_end]
     file = disk.open(target, Mode.CREATE)
     try:
         size = file.size()
-        end = scan_records(read_all(disk, target), target).valid_end
+        known = read_all(disk, target)
+        end = scan_records(known, target).valid_end
+        good = _better_records(read_all(disk, source), known)
         if good:
             if end < size:
                 file.truncate(end)
@@ -144,3 +146,19 @@ def salvage(disk: Disk, folder: str, number: int) -> None:
         file.close()
     disk.sync_folder(folder)
     disk.delete(source)
+
+
+def _better_records(data: bytes, known: bytes) -> bytes:
+    """The records in `data` but for those of which `known` has the same or a better copy."""
+    there = {record.msg_id: _goodness(known, record) for record in scan_records(known, "").records}
+    records = [record for record in scan_records(data, "").records if there.get(record.msg_id, _NONE) < _goodness(data, record)]
+    return b"".join(data[record.offset : record.offset + record.total_size] for record in records)
+
+
+_NONE = (False, -1 << 62)
+
+
+def _goodness(data: bytes, record: Record) -> tuple[bool, int]:
+    """Whole messages before others; of two copies a crash left more zeros in the torn one."""
+    term = data[record.offset + TERM_AT : record.offset + record.total_size - 1]
+    return is_message(term, record.msg_id), -term.count(0)

@@ -41,8 +41,9 @@ def put(
 @click.option("--skip-bad", is_flag=True, help="Close holes with filler records and keep what lies behind them.")
 @click.option("--truncate", is_flag=True, help="End the log at the first hole, as RocketMQ does.")
 @click.option("--no-backup", is_flag=True, help="Do not keep what is cut beside the store.")
+@click.option("--follow-links", is_flag=True, help="Mend a log that is a link to another disk, too.")
 def recover(
-    target: Target, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool
+    target: Target, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool, follow_links: bool
 ) -> int:  # fmt: skip
     """Say what would make the folder whole, and with --apply do it."""
     if skip_bad and truncate:
@@ -54,7 +55,7 @@ def recover(
     from .recover import recover_store
 
     choice = "skip-bad" if skip_bad else "truncate" if truncate else "refuse"
-    return recover_store(target, as_json, quiet, choice, apply=apply, keep_backup=not no_backup)
+    return recover_store(target, as_json, quiet, choice, apply=apply, keep_backup=not no_backup, follow_links=follow_links)
 
 
 @click.command()

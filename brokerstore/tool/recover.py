@@ -12,14 +12,16 @@ PLAN_PASSES, APPLY_PASSES = 2, 5  # over the log at most: checked, compared; men
 
 
 def recover_store(
-    target: Target, as_json: bool, quiet: bool, choice: str, *, apply: bool, keep_backup: bool
+    target: Target, as_json: bool, quiet: bool, choice: str, *, apply: bool, keep_backup: bool, follow_links: bool = False
 ) -> int:  # fmt: skip
     """Exit code 1: something is to be done, or a choice is missing.  6 and 7: it was done."""
     target.need_store()
     target.need_shape()
     total = sum(file.size_bytes for file in target.files().files) * (APPLY_PASSES if apply else PLAN_PASSES)
     with progress("recover", total, wanted=not quiet) as advance:
-        recovery = Recovery(target.path, Choice(choice), target.config(), keep_backup=keep_backup, progress=advance)
+        recovery = Recovery(
+            target.path, Choice(choice), target.config(), keep_backup=keep_backup, follow_links=follow_links, progress=advance
+        )
         plan = recovery.apply() if apply else recovery.plan()
     applied = recovery.report_path is not None
     if as_json:

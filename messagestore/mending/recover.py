@@ -34,6 +34,7 @@ from .agreement import Agreement
 from .damage import Hole, Survey, survey
 from .fillers import fill
 from .left_alone import left_alone
+from .links import refuse_links
 from .mend_config import mend_config, plan_config
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
@@ -98,7 +99,7 @@ class Recovery:
 
     def __init__(
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
-        keep_backup: bool = True, progress: Callable[[int], None] | None = None,
+        keep_backup: bool = True, follow_links: bool = False, progress: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
         """Reads only.  Raises `UnknownStore` for RocksDB queues and for a DLedger log."""
         refuse_foreign(disk, root)
@@ -106,6 +107,7 @@ class Recovery:
         self.choice = choice
         self.disk = disk
         self.keep_backup = keep_backup
+        self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
         self.progress = progress
         self.report_path: str | None = None  # of what `apply` did
         self.config = found_sizes(config or StoreConfig(), Places(root), disk)
@@ -283,6 +285,8 @@ class Recovery:
             plan = seen.plan
             if plan.needs_choice or not plan.actions:
                 return plan
+            if not self.follow_links:
+                refuse_links(self.disk, self.places)
             AbortFile(self.disk, self.root).create(process_id())
             if self._restore_ring():
                 seen = self._look()  # the log has more now than it was looked at with

@@ -137,13 +137,29 @@ def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path]
 
 @pytest.mark.parametrize("name", ["consumequeue", "index", "config", "brokerstore"])
 def test_folders_that_are_links_are_not_emptied(store: Path, name: str) -> None:
-    """A rebuild and a recovery take away the link, never what it points at.
-
-    The log's own folder may be a link to another disk, and is then the store's: docs/safety.md.
-    """
+    """A rebuild and a recovery take away the link, never what it points at."""
     shutil.rmtree(store / name)
     (store / name).symlink_to(store.parent / "precious")
     looked_at(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
+
+
+def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(store: Path) -> None:
+    """`recover --apply` mended a log that lay outside of the folder.  A folder that is a link itself is fine."""
+    log, outside = store / "commitlog", store.parent / "precious-log"
+    path = log / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body 7")] ^= 1
+    path.write_bytes(data)
+    log.rename(outside)
+    log.symlink_to(outside)
+    answer = looked_at(store, ["verify", "recover", "recover --apply --skip-bad"])
+    assert answer["verify"][0] == 1 and "--follow-links" in answer["recover --apply --skip-bad"][1]
+    linked = store.parent / "linked" / "store"
+    linked.parent.mkdir()
+    linked.symlink_to(store)
+    code, talk = look(linked, ["recover --apply --skip-bad --follow-links"])["recover --apply --skip-bad --follow-links"]
+    assert code == 6, talk
+    assert look(linked, ["verify"])["verify"][0] == 0
 
 
 def crafted(topic: bytes, *, queue_id: int = 0, queue_offset: int = 0, at: int = 0, properties: bytes = b"", body: bytes = b"b",
@@ -225,6 +241,16 @@ def test_many_queues(store: Path) -> None:
     looked_at(store, ["info", "ls", "verify", "report", "put T body"])
 
 
+@pytest.mark.skipif(not os.environ.get("BROKERSTORE_NIGHT"), reason="makes two million folders: BROKERSTORE_NIGHT=1")
+@pytest.mark.timeout(3000)
+def test_a_million_queues(store: Path) -> None:
+    """Looked at and listed with bounded memory, and no more descriptors than ever."""
+    above = store / "consumequeue" / "T"
+    for number in range(1, 1_000_000):
+        (above / str(number)).mkdir()
+    looked_at(store, ["info", "ls", "verify"])
+
+
 def test_deep_and_absurd_json(store: Path) -> None:
     """In the broker's files and in our own."""
     deep, long_number = "[" * 500_000, '{"end_offset": ' + "9" * 5000 + "}"
@@ -246,6 +272,27 @@ def test_a_compressed_body_that_grows_without_end(store: Path) -> None:
     with MessageStore.open(store, "r") as opened:
         message = opened.message_at(0)
         assert message is not None and message.body == bomb
+        with pytest.raises(StoreCorrupt):
+            opened.plain_body(message)
+
+
+@pytest.mark.parametrize("kind", ["lz4", "zstd"])
+def test_other_compressions_that_grow_without_end(store: Path, kind: str) -> None:
+    """As above; `plain_body` is what a reader asks for."""
+    if kind == "lz4":
+        frame = pytest.importorskip("lz4.frame")
+        bomb, flag = frame.compress(bytes(65 << 20)), 1 << 8
+    else:
+        zstandard = pytest.importorskip("zstandard")
+        bomb, flag = zstandard.ZstdCompressor().compress(bytes(65 << 20)), 2 << 8
+    data = crafted(b"T", body=bomb, sys_flag=1 | flag)
+    size = 1 << (len(data) + 64).bit_length()
+    write_log(store)
+    (store / "commitlog" / "00000000000000000000").write_bytes(data.ljust(size, b"\0"))
+    looked_at(store, ["dump --limit 50", "verify", "export"])
+    with MessageStore.open(store, "r") as opened:
+        message = opened.message_at(0)
+        assert message is not None
         with pytest.raises(StoreCorrupt):
             opened.plain_body(message)
 
@@ -330,6 +377,22 @@ def test_absurd_json_of_our_own_in_a_rabbitmq_folder(vhost: Path) -> None:
         looked_at(vhost, RABBIT)
         with RabbitStore.open(str(vhost), "r+") as opened:
             assert "q.mixed" in opened.queue_names()
+
+
+def test_deep_terms_in_place_of_a_message(vhost: Path) -> None:
+    """Lists in lists, a hundred thousand deep, and tuples, maps and atoms that say they are longer than the file."""
+    deep = b"\x83" + b"l\0\0\0\1" * 100_000 + b"j" * 100_001
+    tuples = b"\x83" + b"h\1" * 100_000 + b"j"
+    terms = (deep, tuples, b"\x83l\xff\xff\xff\xffj", b"\x83i\x7f\xff\xff\xff", b"\x83t\xff\xff\xff\xff", b"\x83n\xff\0",
+             b"\x83o\xff\xff\xff\xff\0", b"\x83P\xff\xff\xff\xff" + zlib.compress(bytes(65 << 20)))  # fmt: skip
+    places = [vhost / place for place in (*RABBIT_PLACES[1:4], "queues/434QJ29PS1F7KJO6A26YZF1Z8/clean.dot", "recovery.dets")]
+    for term in terms:
+        record = struct.pack(">Q16s", 16 + len(term), b"i" * 16) + term + b"\xff"
+        (vhost / "msg_store_persistent" / "0.rdq").write_bytes(record)
+        for path in places:
+            path.write_bytes(term)
+        looked_at(vhost, ["verify"])
+    looked_at(vhost, ["dump", "recover", "info"])
 
 
 def test_names_of_queues_that_are_paths_or_markup(vhost: Path) -> None:

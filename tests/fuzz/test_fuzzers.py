@@ -9,13 +9,14 @@ import pytest
 
 from fuzz import corpus
 from fuzz.decoders import TARGETS, run_one
-from fuzz.run import decoder_runs, folder_runs
+from fuzz.run import decoder_runs, folder_runs, small_folder_runs
 from storebytes.builds import build_name
 from tests.faults.golden import fast_folder, unpacked
 
 SCARCE = 1 if build_name() == "compiled" else 20  # the plain text takes part with fewer
 DECODER_RUNS = 200_000 // SCARCE
-FOLDER_RUNS = {"batchcq": 700, "lmq": 60, "rabbitmq-clean": 60}
+FOLDER_RUNS = {"batchcq": 200, "lmq": 20, "rabbitmq-clean": 20}
+SMALL_FOLDER_RUNS = 5_000 // SCARCE
 LARGE_QUEUES = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "434QJ29PS1F7KJO6A26YZF1Z8")
 
 
@@ -40,6 +41,13 @@ def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
         for queue in LARGE_QUEUES if name.startswith("rabbitmq") else ():
             shutil.rmtree(golden / "queues" / queue)
         folder_runs(golden, max(FOLDER_RUNS[name] // SCARCE, 10), 1, is_rabbit=name.startswith("rabbitmq"))
+
+
+@pytest.mark.parametrize("quarter", range(4))
+def test_a_damaged_small_folder_is_read_and_mended_or_named(quarter: int) -> None:
+    """The same in memory, of both engines, cleanly closed and not: fifty times as many."""
+    runs = SMALL_FOLDER_RUNS // 4
+    assert small_folder_runs(runs, 1 + quarter * runs) == runs
 
 
 def test_expiries_of_any_64_bits_are_read() -> None:

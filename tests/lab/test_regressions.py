@@ -307,3 +307,22 @@ def test_entries_whose_message_is_in_no_file_are_dropped_for_good(world: Any) ->
     store.abandon()
     for left in (disk.after_kill(), disk.least()):
         check.check_folder(lab.ROOT, ForgettingDisk.of(left))
+
+
+def test_a_copy_that_the_collector_had_not_synced_does_not_replace_a_whole_message(world: Any) -> None:
+    """Killed while it wrote `0.rdt`: recovery joined the torn copy to `0.rdq`, and as the later one it counted.
+
+    A confirmed message was lost, although the file that the collector had not touched yet had it whole.
+    """
+    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    run = lab.RabbitRun(tries=False)
+    for operation in (("declare", "a", "default"), ("publish", ("a",), 3000, True), ("publish", ("a",), 3000, True), ("sync",)):
+        run.do(operation)
+    image, floor = run.disk.after_kill(), run.ledger.floor()
+    path = f"{lab.ROOT}/msg_store_persistent/0.rdq"
+    whole = image.files[path]
+    torn = bytearray(whole[: len(whole) // 2])
+    torn[512:1024] = bytes(512)
+    files = image.files | {path.replace("rdq", "rdt"): bytes(torn)}
+    times = image.times_ms | {path.replace("rdq", "rdt"): 0}
+    run.recover(ForgettingDisk.of(image._replace(files=files, times_ms=times)), floor)

@@ -1,0 +1,139 @@
+"""The tool as it is installed, with faults of the system put before the C library: EIO, ENOSPC, short writes.
+
+Nothing of the library is replaced: `fault_shim.c` stands between Python and the kernel (LD_PRELOAD).  After a fault the tool
+ends with a code and a sentence; run again without it, it gets to the same end as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from brokerstore import Message, MessageStore
+from messagestore import StoreConfig
+from rabbitstore import RabbitStore
+
+POINTS = int(os.environ.get("BROKERSTORE_SHIM_POINTS", "2"))  # of each command; 0: every call
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=200
+)
+KINDS = [("EIO", {}), ("ENOSPC", {"FAULT_FOREVER": "1"}), ("ENOSPC", {"FAULT_SHORT": "1"}), ("EIO", {"FAULT_FOREVER": "1"})]
+FINE = (0, 6, 7)
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("gcc") is None, reason="the shim is made by gcc and put before the library on Linux"
+)
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shim") / "shim.so"
+    source = Path(__file__).with_name("fault_shim.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-w", "-o", str(path), str(source), "-ldl"], check=True)
+    return path
+
+
+class Ended(NamedTuple):
+    code: int
+    talk: str
+    calls: int
+
+
+def run_tool(shim: Path, folder: Path, command: list[str], fault: dict[str, str]) -> Ended:
+    """The tool in a process of its own."""
+    count = folder.parent / "calls"
+    environment = os.environ | {"LD_PRELOAD": str(shim), "FAULT_BELOW": str(folder), "FAULT_COUNT": str(count)} | fault
+    made = subprocess.run([sys.executable, "-m", "brokerstore", *command], env=environment, capture_output=True, text=True,
+                          timeout=120, check=False)  # fmt: skip
+    return Ended(made.returncode, made.stderr[-2000:], int(count.read_text()))
+
+
+def damaged_store(folder: Path) -> None:
+    """Thirty messages; one damaged in its middle, a queue gone, a checkpoint of nonsense."""
+    store = folder / "store"
+    with MessageStore.open(store, "a", CONFIG) as made:
+        for number in range(30):
+            made.put(Message("T", b"body %d" % number, keys=["key"], queue_id=number % 2))
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body 7")] ^= 1
+    path.write_bytes(data)
+    shutil.rmtree(store / "consumequeue" / "T" / "1")
+    (store / "checkpoint").write_bytes(b"\xff" * 4096)
+
+
+def whole_store(folder: Path) -> None:
+    store = folder / "store"
+    with MessageStore.open(store, "a", CONFIG) as made:
+        for number in range(30):
+            made.put(Message("T", b"body %d" % number, keys=["key"], queue_id=number % 2))
+
+
+def rabbit_folder(folder: Path) -> None:
+    with RabbitStore.open(str(folder / "vhost")) as made:
+        made.declare_queue("q")
+        for number in range(30):
+            made.publish("q", b"body %d" % number)
+
+
+COMMANDS = {
+    "recover": (damaged_store, "recover --apply --skip-bad {}/store", "store", 29),
+    "rebuild": (whole_store, "rebuild {}/store all", "store", 30),
+    "copy": (whole_store, "copy {}/store --to {}/new --topic T", "new", 30),
+    "import": (rabbit_folder, "import {}/vhost --to {}/new", "new", 30),
+}
+
+
+def bodies(store: Path) -> Counter[bytes]:
+    with MessageStore.open(store, "r") as opened:
+        return Counter(
+            bytes(message.body) for topic in opened.topics() for queue_id in opened.queue_ids(topic)
+            for message in opened.read(topic, queue_id) if message.body.startswith(b"body")
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_fault_of_the_system_below_the_tool_loses_nothing(name: str, shim: Path, tmp_path: Path) -> None:
+    """A named end, and the same end as ever when it is run again; a source that is only read is not touched."""
+    make, _text, _result, count = COMMANDS[name]
+    (tmp_path / "golden").mkdir()
+    make(tmp_path / "golden")
+    calls = _once(name, shim, tmp_path, {}, wanted=count).calls
+    assert calls > 20
+    numbers = range(1, calls + 1, max(calls // POINTS, 1) if POINTS else 1)
+    for place, number in enumerate(numbers):
+        kind, more = KINDS[(place + len(name)) % len(KINDS)]
+        fault = {"FAULT_AT": str(number), "FAULT_ERRNO": str(getattr(errno, kind)), **more}
+        _once(name, shim, tmp_path, fault, wanted=count)
+    print(f"{name}: {len(numbers)} of {calls} calls failed")
+
+
+def _once(name: str, shim: Path, above: Path, fault: dict[str, str], *, wanted: int) -> Ended:
+    _make, text, result, _count = COMMANDS[name]
+    folder = above / "work"
+    shutil.copytree(above / "golden", folder)
+    command = [part.format(folder) for part in text.split()]
+    first = run_tool(shim, folder, command, fault)
+    where = f"{name} {fault}: code {first.code}\n{first.talk}"
+    assert "Traceback" not in first.talk and "internal error" not in first.talk, where
+    assert first.code in (*FINE, 1, 4, 5), where
+    ended = first
+    if first.code not in FINE:
+        assert first.talk.strip(), where
+        ended = run_tool(shim, folder, command, {})
+        if ended.code == 3 and name == "copy":  # a half-made copy is not written over: it says so
+            shutil.rmtree(folder / "new")
+            ended = run_tool(shim, folder, command, {})
+    assert ended.code in FINE, f"{where}\nand again: code {ended.code}\n{ended.talk}"
+    found = bodies(folder / result)
+    assert len(found) == wanted and set(found.values()) == {1}, f"{where}\n{len(found)} messages, {found.most_common(1)}"
+    shutil.rmtree(folder)
+    return first

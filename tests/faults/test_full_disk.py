@@ -1,0 +1,162 @@
+"""A small real file system filled to its last block: the kernel's ENOSPC, in files and in maps, never SIGBUS, nothing lost.
+
+A map of a file with holes kills the process where no block is left for a page, so every file has to be allocated before it
+is mapped.  Each run lives in a child: its death by a signal is what this looks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message
+from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore.mending.verification import verify_store
+from rabbitstore import RabbitStore
+from storageio import StoreError
+from tests.faults.store_damage import messages_of
+
+SIZE_KIB = 3072
+COUNT = struct.Struct("<q")
+CONFIG = StoreConfig(
+    flush_disk_type=FlushMode.SYNC, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=50, max_index_num=4000,
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None,
+    reason="mounting a file system is root's on Linux",
+)
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """3 MiB, empty; where mounting is not permitted, or there is no mkfs, the reason is said."""
+    with tempfile.TemporaryDirectory() as above:
+        folder = Path(above) / "disk"
+        folder.mkdir()
+        if request.param == "tmpfs":
+            command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)]
+        else:
+            if shutil.which("mkfs.ext4") is None:
+                pytest.skip("no mkfs.ext4")
+            image = Path(above) / "image"
+            image.write_bytes(bytes(1024 * SIZE_KIB))
+            subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-N", "1000", "-O", "^has_journal", str(image)], check=True)
+            command = ["mount", "-o", "loop", str(image), str(folder)]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"not permitted to mount: {made.stderr.strip()}")
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path, leave_bytes: int) -> Path:
+    """A file that takes all but so many bytes."""
+    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+    path = folder / "filler"
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):  # a file's own blocks of addresses count too
+        for _ in range(max(free - leave_bytes, 0) // 1024):
+            file.write(b"x" * 1024)
+    return path
+
+
+def lived(do: Callable[[mmap.mmap], None]) -> int:
+    """Run in a child; how many it says were acknowledged.  It ends by itself: a named error is what it must meet."""
+    shared = mmap.mmap(-1, COUNT.size)
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            do(shared)
+            code = 4  # the disk was never full
+        except StoreError:
+            code = 0
+        except BaseException as error:
+            sys.stderr.write(f"{error!r}\n")
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"the process ended with {code}; -7 is SIGBUS: a page of a map without a block"
+    return int(COUNT.unpack(shared[:])[0])
+
+
+def body_of(number: int) -> bytes:
+    return b"%08d" % number + bytes(number % 700)
+
+
+def put_until_full(folder: Path, first: int) -> Callable[[mmap.mmap], None]:
+    """New topics too, so that queues, index and config files meet the full disk, not the log alone."""
+
+    def do(shared: mmap.mmap) -> None:
+        store = MessageStore.open(folder, "a", CONFIG)
+        for number in itertools.count(first):
+            result = store.put(Message(f"T{number // 40 % 20}", body_of(number), keys=[f"k{number}"], queue_id=0))
+            if result.status.name != "PUT_OK":
+                store.close()
+                raise StoreError(result.reason or result.status.name)
+            COUNT.pack_into(shared, 0, number + 1)
+
+    return do
+
+
+@pytest.mark.parametrize("leave_kib", [0, 20, 70, 140, 300, 700, 1200])
+def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path, leave_kib: int) -> None:
+    """Full at another moment each time; with room again the store goes on where it was."""
+    folder = small_disk / "store"
+    with MessageStore.open(folder, "a", CONFIG) as store:
+        for number in range(10):
+            store.put(Message("T0", body_of(number), keys=[f"k{number}"], queue_id=0))
+    filler = fill(small_disk, leave_kib * 1024)
+    count = max(lived(put_until_full(folder, 10)), 10)
+    in_log = {int(message.body[:8]) for message in messages_of(folder)}  # a queue may wait for room to be written
+    assert in_log >= set(range(count)), "acknowledged, and not there on the full disk"
+    with MessageStore.open(folder, "r") as reader:
+        assert b"00000000" in next(iter(reader.read("T0", 0))).body
+    filler.unlink()
+    with MessageStore.open(folder, "a", CONFIG) as store:
+        assert _numbers(store) >= set(range(count)), "acknowledged and lost"
+        assert store.put(Message("T0", b"%08d" % 10**7, queue_id=0)).status.name == "PUT_OK"
+    assert verify_store(str(folder)).problems == []
+
+
+def _numbers(store: MessageStore) -> set[int]:
+    return {int(message.body[:8]) for topic in store.topics() for message in store.read(topic, 0)}
+
+
+@pytest.mark.parametrize("leave_kib", [0, 9, 40, 300])
+def test_a_full_disk_loses_nothing_that_rabbitmqs_store_confirmed(small_disk: Path, leave_kib: int) -> None:
+    """Messages, journals and segments."""
+    folder = small_disk / "vhost"
+    RabbitStore.open(str(folder)).close()
+    filler = fill(small_disk, leave_kib * 1024)
+
+    def do(shared: mmap.mmap) -> None:
+        store = RabbitStore.open(str(folder))
+        store.declare_queue("q")
+        for number in itertools.count():
+            store.publish("q", body_of(number) + bytes(5000 * (number % 2)), persistent=True)
+            if number % 5 == 0:
+                store.sync()
+                COUNT.pack_into(shared, 0, number + 1)
+
+    count = lived(do)
+    filler.unlink()
+    with RabbitStore.open(str(folder)) as store:
+        found = set()
+        while "q" in store.queue_names() and (delivery := store.get("q")) is not None:
+            found.add(int(delivery.body[:8]))
+    assert found >= set(range(count)), "confirmed and lost"

@@ -1,0 +1,110 @@
+"""RocketMQ's own store started on crash images of the lab: what it makes of the folders that ours recovers.
+
+Nothing is asked of it: what it does is counted and printed, beside ours, for `docs/rocketmq-on-crash-images.md`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerstore.testing import rocketmq_lab
+from messagestore import FlushMode
+from storageio.testing import ForgettingDisk, Image
+
+from .folders import JAVA_NAMES
+from .jvm import Refused, prepare_or_skip, why_not
+from .real_store import RealStores
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
+IMAGES = int(os.environ.get("BROKERSTORE_JUDGED_IMAGES", "24"))
+SIZES = (8192, 2000, 7, 400)
+CONFIG = rocketmq_lab.lab_config(
+    mapped_file_size_consume_queue=2000, max_index_num=400, flush_disk_type=FlushMode.SYNC, message_index_enable=True
+)
+Caught = tuple[Image, list[Any], int, int]  # what a crash left, what was put, how much was flushed, when
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStores]:
+    prepare_or_skip()
+    made = RealStores(tmp_path_factory.mktemp("jvm") / "stderr")
+    yield made
+    made.end()
+
+
+def images() -> Iterator[Caught]:
+    """From random programs: one crash of each third step, before anything else happens."""
+    for seed in range(1000):
+        random = Random(seed)
+        run = rocketmq_lab.Run(seed, config=CONFIG, tries=False)
+        for step in range(12):
+            operation = rocketmq_lab.any_operation(random)
+            if operation[0] in ("crash", "close", "retain"):
+                continue
+            before = run.ledger.flushed
+            run.do(operation)
+            if step % 3 == 2:
+                yield run.disk.any_image(random), list(run.ledger.entries), before, run.disk.time_ms
+        rocketmq_lab.abandon(run.store)
+
+
+def written(image: Image, folder: Path) -> Path:
+    """As real files."""
+    for place in image.folders:
+        (folder / place[1:]).mkdir(parents=True, exist_ok=True)
+    for place, data in image.files.items():
+        path = folder / place[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder / "store"
+
+
+def in_java(jvm: RealStores, folder: Path, entries: list[Any], flushed: int, found: Counter[str]) -> None:
+    """What RocketMQ's store has after its own recovery."""
+    try:
+        real = jvm.open(folder, **dict(zip(JAVA_NAMES, SIZES, strict=True)), flushDiskType="SYNC_FLUSH")
+    except (Refused, RuntimeError) as error:
+        found["RocketMQ does not start"] += 1
+        print(f"does not start: {str(error)[:150]}")
+        return
+    try:
+        told = {one["physical_offset"]: base64.b64decode(one["body"]) for one in real.ask("messages")["messages"]}
+        wanted = {entry.physical_offset: entry.raw for entry in entries}
+        lost = [entry for entry in entries[:flushed] if entry.physical_offset not in told]
+        strange = [at for at, body in told.items() if at not in wanted or body not in wanted[at]]
+        units = {unit[0] for queue in real.ask("queues") for unit in queue["units"]}
+        found["RocketMQ: flushed messages gone from the log"] += bool(lost)
+        found["RocketMQ: messages that nobody put"] += bool(strange)
+        found["RocketMQ: flushed messages in no queue"] += bool(
+            [entry for entry in entries[:flushed] if entry.physical_offset in told and entry.physical_offset not in units]
+        )
+        found["RocketMQ starts"] += 1
+    except (Refused, RuntimeError) as error:
+        found["RocketMQ starts, and its log or queues cannot be read"] += 1
+        print(f"cannot be read: {str(error)[:150]}")
+    finally:
+        real.close()
+
+
+def test_what_the_real_store_makes_of_crash_images(jvm: RealStores, tmp_path: Path) -> None:
+    """Ours holds every promise on each of them (or this fails); what the real store does is printed."""
+    found: Counter[str] = Counter()
+    for number, (image, entries, flushed, time_ms) in enumerate(images()):
+        if number == IMAGES:
+            break
+        run = rocketmq_lab.Run(config=CONFIG, tries=False)
+        run.ledger.entries, run.ledger.bodies = entries, set()
+        run.recover(ForgettingDisk.of(image, time_ms), flushed)
+        found["images, every promise held by ours"] += 1
+        in_java(jvm, written(image, tmp_path / str(number)), entries, flushed, found)
+    for name, count in sorted(found.items()):
+        print(f"{name}: {count}")
+    assert found["images, every promise held by ours"] == IMAGES
