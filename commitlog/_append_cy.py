@@ -177,7 +177,7 @@ class Appender:
             return self._append(message, queue_id, source_of_bytes(properties), len(properties), self._now(), result)
 
     def _append_usual(self, message: Message, queue_id: I32, result: PutResult) -> Bool:
-        """Under the lock: a message of keys and tags alone, without an object for them; False for any other."""
+        """Under the lock: a message with its properties written in one go; False for one that has to be looked at first."""
         size: Size = put_keys_and_tags(message, self._row, 0, ROW_SIZE)
         if size < 0:
             return False

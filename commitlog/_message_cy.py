@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import cython
 except ModuleNotFoundError:
@@ -143,12 +145,17 @@ def encode_properties(message: Message) -> bytes:
 @cython.cfunc
 @cython.exceptval(check=False)
 def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Size:
-    """What `encode_properties` gives, written at `at`, of a message that has keys and tags alone; its size.
+    """What `encode_properties` gives, written at `at`, without an object for it; its size.
 
-    UNUSUAL for one that has more, is wrong, or needs more than `room` bytes: nothing counts then that was written.
+    UNUSUAL for what is raw, or wrong, or a number for the real store, or needs more than `room` bytes: nothing counts then
+    that was written.
     """
-    if message.properties_raw is not None or message.properties:
+    properties: dict[str, str] | None = message.properties
+    if message.properties_raw is not None:
         return UNUSUAL
+    if properties:
+        if "DELAY" in properties or "INNER_BASE" in properties or "INNER_NUM" in properties or "__CRC32#" in properties:
+            return UNUSUAL
     start: Size = at
     stop: Size = at + room
     size: Size
@@ -172,12 +179,30 @@ def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Si
             return UNUSUAL
         put_bytes(out, at, _TAGS_START, 0, START_SIZE)
         at += START_SIZE
-        size = put_text(out, at, stop - at - 1, message.tags)
-        if size <= 0 or not _is_word(out, at, size, PAIR_END):
+        at = _put_value(out, at, stop, message.tags, PAIR_END)
+        if at < 0:
             return UNUSUAL
-        at += size + 1
-        out[at - 1] = PAIR_END
+    if properties:
+        for name, value in properties.items():
+            at = _put_value(out, at, stop, name, NAME_END)
+            if at >= 0:
+                at = _put_value(out, at, stop, value, PAIR_END)
+            if at < 0:
+                return UNUSUAL
     return at - start
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_value(out: Target, at: Size, stop: Size, text: Any, end: I32) -> Size:
+    """A name or a value and the byte behind it; where the next goes, or UNUSUAL."""
+    if type(text) is not str:
+        return UNUSUAL
+    size: Size = put_text(out, at, stop - at - 1, text)
+    if size <= 0 or not _is_word(out, at, size, PAIR_END):
+        return UNUSUAL
+    out[at + size] = end
+    return at + size + 1
 
 
 @cython.cfunc

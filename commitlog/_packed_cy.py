@@ -36,7 +36,7 @@ class Packed:
         self._bytes: Target = target_of(self._held)
 
     def add(self, message: Message) -> Size:
-        """The next message's, if it has keys and tags alone and they fit; their size, or -1."""
+        """The next message's, if they are usual and fit; their size, or -1."""
         size: Size = put_keys_and_tags(message, self._bytes, self._used, self._capacity - self._used)
         return self._end(size) if size >= 0 else size
 

@@ -214,7 +214,10 @@ class Engine:
         else:
             end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
         if self.config.uses_ring:
-            self.log.buffers = PooledFiles(self.log, self.disk, self.places.own, self.config.transient_store_ring_size)
+            self.log.buffers = PooledFiles(
+                self.log, self.disk, self.places.own, self.config.transient_store_ring_size,
+                zeroes_ahead=self.config.is_sync_flush,
+            )  # fmt: skip
         self.log.attach(end.offset, end.store_timestamp_ms)
         for file in self.log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
@@ -352,7 +355,8 @@ class Engine:
         self.abort_file.create(process_id())
         if self.config.is_sync_flush:
             self.flusher.on_flushed.append(self.dispatcher.nudge)
-        self.flusher.on_committed.append(self.dispatcher.wake)
+        if not self.config.is_sync_flush:  # else nothing more is readable before the sync
+            self.flusher.on_committed.append(self.dispatcher.wake)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
         self._start_threads()

@@ -27,6 +27,8 @@ PAGE_SIZE = 4096
 PIN_PAUSE_S = 0.0002
 NOT_PINNED = 1 << 62
 STEPS = 16
+ZEROS_AHEAD = 256 << 10
+SMALL_GROUP = 64 << 10
 
 
 class _Buffered:
@@ -43,8 +45,12 @@ class PooledFiles:
     `next_file` and `_more_room` are called under the append lock, which is always taken before `_committing`.
     """
 
-    def __init__(self, log: CommitLog, disk: Disk, folder: str, ring_size_bytes: int) -> None:
-        """Takes the place of the log's own files at its next `attach` and roll-over."""
+    def __init__(self, log: CommitLog, disk: Disk, folder: str, ring_size_bytes: int, *, zeroes_ahead: bool = False) -> None:
+        """Takes the place of the log's own files at its next `attach` and roll-over.
+
+        `zeroes_ahead`: for who syncs after every small commit.  A block that is only allocated has to become a written one
+        in the file system's journal, which makes the sync of it dearer; so zeros go to many blocks at once before.
+        """
         self._log = log
         record_max = min(log.appender.body_size_max + RECORD_ALLOWANCE, log.file_size_bytes)
         size = max(whole_blocks(ring_size_bytes), whole_blocks(2 * record_max) + 2 * DIRECT_BLOCK)
@@ -52,6 +58,8 @@ class PooledFiles:
         self._size = size
         self._step = size // STEPS  # room is given in steps, so that most of what was appended lately stays readable
         self._is_direct = log.file_size_bytes % DIRECT_BLOCK == 0
+        self._zeroes_ahead = zeroes_ahead
+        self._zeroed = 0  # before this physical offset every block of the file was written to
         self._buffered: list[_Buffered] = []
         self._guard = threading.Lock()  # of the list
         self._committing = threading.Lock()
@@ -220,6 +228,8 @@ class PooledFiles:
         base = file.start_offset
         if self._is_direct:
             try:
+                if self._zeroes_ahead and stop - start <= SMALL_GROUP:
+                    self._write_zeros(file, start, stop)
                 file.write_direct(start - start % DIRECT_BLOCK, self._blocks(base + start, base + stop))
                 return
             except DiskError as error:
@@ -230,6 +240,17 @@ class PooledFiles:
         for piece in self.ring.pieces(base + start, base + stop):
             file.write(start, piece)
             start += len(piece)
+
+    def _write_zeros(self, file: MappedFile, start: int, stop: int) -> None:
+        """To the blocks that a commit begins and to some behind them; never to one that has committed bytes."""
+        if file.start_offset + stop <= self._zeroed:
+            return
+        first = max(whole_blocks(start), self._zeroed - file.start_offset)
+        count = (min(first + ZEROS_AHEAD, file.size_bytes) - first) // DIRECT_BLOCK
+        if count > 0:
+            self.ring.scratch[:] = bytes(DIRECT_BLOCK)
+            file.write_direct(first, [self.ring.scratch] * count)
+        self._zeroed = file.start_offset + first + max(count, 0) * DIRECT_BLOCK
 
     def _blocks(self, start: int, stop: int) -> list[memoryview]:
         """The whole blocks around a stretch, the last one padded with zeros."""

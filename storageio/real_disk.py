@@ -150,7 +150,7 @@ class RealFile:
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
         """One call where the kernel takes all at once."""
         left = list(pieces)
-        with _named("write", self._path):
+        try:  # not `_named`: a synchronous put waits for this
             while left:
                 done = os.pwritev(self._descriptor, left, offset) if hasattr(os, "pwritev") else self._write_first(left, offset)
                 offset += done
@@ -158,6 +158,8 @@ class RealFile:
                     done -= len(left.pop(0))
                 if done:
                     left[0] = left[0][done:]
+        except OSError as error:
+            raise disk_error("write", self._path, error) from error
 
     def _write_first(self, pieces: list[memoryview], offset: int) -> int:
         return os.pwrite(self._descriptor, pieces[0], offset)
@@ -179,13 +181,15 @@ class RealFile:
 
     def sync(self) -> None:
         """`fdatasync`, or what the platform has that reaches the medium."""
-        with _named("sync", self._path):
+        try:
             if hasattr(os, "fdatasync"):
                 os.fdatasync(self._descriptor)
             elif sys.platform == "darwin":
                 _full_sync(self._descriptor)
             else:
                 os.fsync(self._descriptor)
+        except OSError as error:
+            raise disk_error("sync", self._path, error) from error
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
         """Refuses to map past the file's end: touching that would kill the process."""

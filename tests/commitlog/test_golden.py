@@ -397,24 +397,30 @@ def test_store_time_never_goes_back(world: World) -> None:
 ODD_TEXT = st.text(st.sampled_from("ab \x01\x02\x00é中😀\ud800") | st.characters(), max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.none() | ODD_TEXT, st.lists(ODD_TEXT, max_size=3), st.booleans())
-def test_keys_and_tags_are_written_in_one_go_as_encoded_before(tags: str | None, keys: list[str], is_many: bool) -> None:
-    """Without an object for them: the bytes that `encode_properties` gives, or its refusal."""
+ODD_NAME = ODD_TEXT | st.sampled_from(["DELAY", "INNER_NUM", "INNER_BASE", "INNER_X", "__CRC32#", "__CRC32", "TAGS", "KEYS"])
+ODD_PROPERTIES = st.none() | st.dictionaries(ODD_NAME, ODD_TEXT | st.sampled_from(["7", "INNER_", "__CRC32#"]), max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.none() | ODD_TEXT, st.lists(ODD_TEXT, max_size=3), ODD_PROPERTIES, st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX"]))
+def test_properties_are_written_in_one_go_as_when_looked_at(
+    tags: str | None, keys: list[str], properties: dict[str, str] | None, topic: str
+) -> None:
+    """Alone, and many: the bytes that `encode_properties` gives less a checksum of the user, or a refusal of the same text."""
     for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
         world = load(build)
-        message = world.commitlog.Message("T", b"body", tags=tags, keys=keys, queue_id=0)
+        message = world.commitlog.Message(topic, b"body", tags=tags, keys=keys, properties=properties, queue_id=0)
         log = MemoryLog(world)
-        found: list[Any] = []
-        for step in (
-            lambda: world.commitlog.encode_properties(message),  # noqa: B023
-            lambda: log.appender.append_many([message, message]) if is_many else log.appender.append(message),  # noqa: B023
-        ):
+        try:
+            encoded = world.commitlog.delete_property(world.commitlog.encode_properties(message), b"__CRC32#")
+            world.module("commitlog.java_numbers").check_number_properties(topic, encoded)
+            refusal = None
+        except InvalidMessage as error:
+            refusal = str(error)
+        for put in (lambda: log.appender.append(message), lambda: log.appender.append_many([message, message])):  # noqa: B023
             try:
-                step()
-                found.append(None)
+                put()
+                assert refusal is None
             except InvalidMessage as error:
-                found.append(str(error))
-        assert found[0] == found[1]
-        wanted = [] if found[0] else [world.commitlog.encode_properties(message)] * (1 + is_many)
-        assert [there.properties_raw for there in read(world, log)] == wanted
+                assert str(error) == refusal
+        assert [there.properties_raw for there in read(world, log)] == ([] if refusal else [encoded] * 3)
