@@ -56,10 +56,13 @@ class LogReaders:
     def message_at(self, offset: I64, checks: I32 = CHECK_ALL) -> StoredMessage | None:
         """The record that begins there, None where none does."""
         reader: Reader | None = self.reader_of(offset)
-        return None if reader is None else reader.decode(offset - reader.base, checks)
+        if reader is None:
+            return None
+        reader.ask_for_record(offset - reader.base)
+        return reader.decode(offset - reader.base, checks)
 
     def store_time(self, offset: I64) -> Size:
-        """When the record that begins there was stored, in ms; -1 where none begins.  No checksum is looked at."""
+        """When the record that begins there was stored, in ms; -1 where none begins: see `Reader.store_time`."""
         reader: Reader | None = self.reader_of(offset)
         return NO_TIME if reader is None else reader.store_time(offset - reader.base)
 

@@ -132,6 +132,39 @@ class Columns:
         return row
 
 
+def split_units(units: Any, stride: int, base: int, limit: int, bytes_max: int, positions: Any, sizes: Any) -> tuple[int, int]:
+    """Entries of `stride` bytes that begin with a physical offset and a size, as columns: (rows, bytes of their records).
+
+    Up to the first that is not inside the `limit` bytes from `base` on, or with which there are more than `bytes_max`.
+    """
+    held: memoryview = memoryview(units).cast("B")
+    held_positions: memoryview = column_of(positions, 8)
+    held_sizes: memoryview = column_of(sizes, 4)
+    source: Source = source_of(held)
+    places: I64s = i64s_of(held_positions)
+    lengths: I32s = i32s_of(held_sizes)
+    step: Size = stride
+    if step < 12:
+        raise ValueError(f"an entry of {stride} bytes holds no offset and size")
+    count: Size = min(len(held) // step, len(held_positions), len(held_sizes))
+    begin: I64 = base
+    room: Size = limit
+    most: Size = bytes_max
+    total: Size = 0
+    row: Size = 0
+    with cython.nogil:
+        while row < count:
+            physical: I64 = get_i64(source, step * row)
+            size: I32 = get_i32(source, step * row + 8)
+            if physical < begin or not _is_inside(physical - begin, size, room) or (row > 0 and total + size > most):
+                break
+            places[row] = physical - begin
+            lengths[row] = size
+            total += size
+            row += 1
+    return row, total
+
+
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)

@@ -17,7 +17,8 @@ from ._message_cy import StoredMessage
 from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, CHECK_PLACE, STOPS
 from .layout import (
     BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
-    NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+    HOST_GROWTH, MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
+    SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
 )  # fmt: skip
 
 if not cython.compiled:
@@ -34,6 +35,7 @@ _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
 AHEAD = 3  # units whose records are asked for early; without their bodies more
 AHEAD_VIEWS = 8
 PREFETCHED_MAX = 4096  # bytes of one of them
+RECORD_ASKED_SIZE = 1536
 TAIL_SIZE = 160  # of a record: where topic and properties mostly lie
 CHECKED_MAX = 256 << 20  # bytes that one search reads for checksums which turn out wrong; real damage costs a few megabytes
 SMALL_RECORD_SIZE = 16 << 10  # beyond that, records up to this size are still looked at
@@ -79,11 +81,25 @@ class Reader:
         return self.decode(at, checks)
 
     def store_time(self, at: Size) -> Size:
-        """When the record at `at` was stored, in ms; -1 where there is none.  No checksum is looked at."""
-        if at < 0 or at > self.size or check_record(self._source, at, self.size, self.base, 0) <= 0:
+        """When the record at `at` was stored, in ms; -1 where none begins that says this place.
+
+        Only its first bytes are looked at: a search by time reads many, each in another page.
+        """
+        if at < 0 or at > self.size - RECORD_SIZE_MIN - HOST_GROWTH:
+            return self._last_store_time(at)
+        magic: I32 = get_i32(self._source, at + MAGIC_AT)
+        size: Size = get_i32(self._source, at + SIZE_AT)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN or size > self.size - at:
+            return -1
+        if get_i64(self._source, at + PHYSICAL_OFFSET_AT) != self.base + at:
             return -1
         is_long: Bool = (get_i32(self._source, at + SYS_FLAG_AT) & BORN_HOST_V6) != 0
         return get_i64(self._source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_long else HOST_SIZE))
+
+    def _last_store_time(self, at: Size) -> Size:
+        """Of a record so near to the end that its first bytes may not all be there."""
+        found: StoredMessage | None = self.decode(at, CHECK_PLACE)
+        return -1 if found is None else found.store_timestamp_ms
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
         """The size of the record at `at`, or a code of `checks.STOPS`."""
@@ -147,6 +163,13 @@ class Reader:
                 break
             found.append(take_view(self._view, place, size))
         return found
+
+    def ask_for_record(self, at: Size) -> Bool:
+        """Have what most records need on its way, before their size is known."""
+        if at < 0 or at >= self.size:
+            return False
+        prefetch(self._source, at, min(self.size - at, RECORD_ASKED_SIZE))
+        return True
 
     def _ask_for(self, units: Source, at: Size) -> Bool:
         """Have a unit's record on its way before its turn comes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from ._scan_cy import gather, locate, split_pairs
@@ -30,6 +30,11 @@ _HEX = b"0123456789ABCDEF"
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """Numbers as stored; hosts and magic (8 hex digits) as dictionaries; absent tags are null, absent keys an empty list."""
+    return _schema(tuple(columns))
+
+
+@cache
+def _schema(columns: tuple[str, ...]) -> pa.Schema:
     import pyarrow as pa  # 150 ms
 
     named = pa.dictionary(pa.int32(), pa.string())
@@ -66,14 +71,17 @@ def record_batch(batch: Batch, columns: Sequence[str] = COLUMNS) -> pa.RecordBat
     return made
 
 
-def checked_batch(batch: Batch, columns: Sequence[str], checks: int) -> pa.RecordBatch:
-    """As `record_batch`, of the rows before the first that is no record of its size or does not pass `checks`."""
+def checked_batch(batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> pa.RecordBatch:
+    """As `record_batch`, of the rows before the first that is no record of its size or does not pass `checks`.
+
+    `most`: the bytes of the batch's records, where that is known.
+    """
     import pyarrow as pa  # 150 ms
 
-    filled = FilledRows(batch, columns, checks)
+    filled = FilledRows(batch, columns, checks, most)
     builder = _Builder(Batch(batch.view, batch.base, batch.positions[: filled.rows], batch.sizes[: filled.rows]))
     arrays = [filled.column(name) if name in QUICK else builder.column(name) for name in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(columns)))
 
 
 class _Builder:

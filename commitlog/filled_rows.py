@@ -55,6 +55,14 @@ def as_text(found: Any) -> Any:
         return pa.array(texts, pa.string())
 
 
+def _bytes_inside(batch: Batch) -> int:
+    """Of the records that can lie in the view."""
+    import numpy as np
+
+    inside = (batch.sizes > 0) & (batch.positions >= 0) & (batch.positions <= len(batch.view) - batch.sizes)
+    return int(batch.sizes[inside].sum(dtype=np.int64))
+
+
 class _Text:
     """One text column's buffers."""
 
@@ -78,13 +86,10 @@ class _Text:
 class FilledRows:
     """`rows`: how many of a batch's rows are records that pass the checks, up to the first that is none or does not."""
 
-    def __init__(self, batch: Batch, columns: Sequence[str], checks: int) -> None:
-        """Walks the batch."""
-        import numpy as np
-
+    def __init__(self, batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> None:
+        """Walks the batch.  `most`: the bytes of its records, where that is known."""
         wanted, rows = frozenset(columns), len(batch.positions)
-        inside = (batch.sizes > 0) & (batch.positions >= 0) & (batch.positions <= len(batch.view) - batch.sizes)
-        most = int(batch.sizes[inside].sum(dtype=np.int64))
+        most = _bytes_inside(batch) if most is None else most
         for text_room, words in ((ROW_TEXT_SIZE * rows + LEAST_TEXT_SIZE, ROW_WORDS * rows + LEAST_WORDS), (most, most)):
             self._make_room(wanted, rows, most, min(text_room, most), min(words, most))
             filled = self._kernel.fill(batch.view, batch.base, batch.positions, batch.sizes, rows, checks)
@@ -119,8 +124,9 @@ class FilledRows:
             return as_numbers(block[first : first + self.rows])
         if name == "keys":
             assert self._words is not None
-            offsets = as_numbers(self._keys[: self.rows + 1])
-            return pa.ListArray.from_arrays(offsets, self._words.array(int(self._keys[self.rows])))
+            words = self._words.array(int(self._keys[self.rows]))
+            offsets = [None, pa.py_buffer(self._keys)]
+            return pa.Array.from_buffers(pa.list_(pa.string()), self.rows, offsets, children=[words])
         text = {"body": self._body, "topic": self._topic, "tags": self._tags}[name]
         assert text is not None
         return text.array(self.rows, is_text=name != "body")

@@ -19,4 +19,4 @@ cdef class TimeFile:
     cdef Bool is_gone(self, I64 queue_offset)
     cpdef Size search(self, I64 timestamp_ms, Bool is_lower) except? -1
     cdef Size _halve(self, I64 timestamp_ms, Bool is_lower) except? -1
-    cdef Size _edge(self, I64 found, I64 timestamp_ms, I64 step) except? -1
+    cdef Size _edge(self, I64 found, I64 other, I64 timestamp_ms) except? -1

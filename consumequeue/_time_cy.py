@@ -1,7 +1,7 @@
 """From a time to a queue offset (section 8.3): units from the mapped queue file, store times from the log's own bytes.
 
 Where a store's clock was set back, times are not in order, and halving ends at some message as RocketMQ's does.  One
-difference: RocketMQ walks over messages of one time one by one, here their end is found by doubling steps and halving.
+difference: RocketMQ walks over messages of one time one by one, here their end is found by halving on.
 Both answer with a message of that time whose neighbour has another.
 """
 
@@ -84,26 +84,15 @@ class TimeFile:
             if time < 0:
                 return 0
             if time == timestamp_ms:
-                return self._edge(middle, timestamp_ms, -1 if is_lower else 1)
+                return self._edge(middle, low - 1 if is_lower else high + 1, timestamp_ms)
             if time > timestamp_ms:
                 high, right = middle - 1, middle
             else:
                 low, left = middle + 1, middle
         return right if is_lower else left
 
-    def _edge(self, found: I64, timestamp_ms: I64, step: I64) -> Size:
-        """The last in this direction with the same time, which `found` has: steps double until one leads to another time."""
-        other: I64 = found
-        stride: I64 = step
-        while True:
-            other = found + stride
-            if other < self.floor or other > self.ceiling:
-                other = self.floor - 1 if step < 0 else self.ceiling + 1
-                break
-            if self.time(other) != timestamp_ms:
-                break
-            found = other
-            stride *= 2
+    def _edge(self, found: I64, other: I64, timestamp_ms: I64) -> Size:
+        """The last with the same time towards `other`, which has another: `found` has it."""
         while other - found > 1 or found - other > 1:
             middle: I64 = (found + other) // 2
             if self.time(middle) == timestamp_ms:

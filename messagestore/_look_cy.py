@@ -50,23 +50,26 @@ class ReadPath(PutPath):
         if self._engine.is_closed or self._dispatcher is None:
             self._engine.check_open()
             self._engine.refresh()
-        if not 0 <= physical_offset < FOR_EVER_MS:
+        try:
+            offset: I64 = physical_offset
+        except OverflowError:  # the compiled build's
             return None
-        return self._log_readers.message_at(physical_offset, CHECK_ALL)
+        return self._log_readers.message_at(offset, CHECK_ALL)
 
     def query(
-        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
+        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: Size = 32
     ) -> list[StoredMessage]:
         """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
+        if max_count < 0:
+            raise ValueError(f"max_count {max_count}: 0 or more")
         self._settle()
         index = self._engine.index
         if index is None:
             return []
-        if max_count < 0:
-            raise ValueError(f"max_count {max_count}: 0 or more")
-        low: I64 = _within(begin_ms or 0)
-        high: I64 = _within(FOR_EVER_MS if end_ms is None else end_ms)
-        asked = Asked(self._log_readers, topic, key, low, high, min(max_count, index.max_matches))
+        low: I64 = 0 if begin_ms is None else _within(begin_ms)
+        high: I64 = FOR_EVER_MS if end_ms is None else _within(end_ms)
+        most: Size = index.max_matches
+        asked: Asked = _asked(self._log_readers, topic, key, low, high, min(max_count, most))
         spare = self._spare  # taken for the time of this call, so that two threads never share it
         self._spare = None
         hits: Hits = Hits() if spare is None else spare
@@ -117,22 +120,20 @@ class Hits:
 
 
 class Asked:
-    """One question for a key, and what was found."""
+    """One question for a key, and what was found.  Made by `_asked`."""
 
     __slots__ = ("_found", "_high", "_is_odd", "_key", "_key_text", "_low", "_most", "_readers", "_topic", "_topic_text")
 
-    def __init__(self, readers: LogReaders, topic: str, key: str, low: I64, high: I64, most: Size) -> None:
-        """At most so many messages whose store time lies between `low` and `high`."""
-        self._readers = readers
-        self._topic_text = topic
-        self._key_text = key
-        self._topic = topic.encode("utf-8", "replace")
-        self._key = key.encode("utf-8", "replace")
-        self._is_odd: Bool = ODD in topic or ODD in key
-        self._low = low
-        self._high = high
-        self._most = most
-        self._found: dict[int, StoredMessage] = {}
+    _readers: LogReaders
+    _topic_text: str
+    _key_text: str
+    _topic: bytes
+    _key: bytes
+    _is_odd: Bool
+    _low: I64
+    _high: I64
+    _most: Size
+    _found: dict[int, StoredMessage]
 
     def look(self, index: Any, hits: Hits) -> Bool:
         """Through all files, newest first and newest item first (section 3.6)."""
@@ -186,6 +187,7 @@ class Asked:
         reader = self._readers.reader_of(offset)
         if reader is None:
             return False
+        reader.ask_for_record(offset - reader.base)
         if self._is_odd:
             message = reader.decode(offset - reader.base, CHECK_ALL)
             if message is None or not has_key(message, self._topic_text, self._key_text):
@@ -204,6 +206,33 @@ class Asked:
         if len(self._found) < 2:
             return list(self._found.values())
         return [self._found[offset] for offset in sorted(self._found)]
+
+
+@cython.cfunc
+def _asked(readers: LogReaders, topic: str, key: str, low: I64, high: I64, most: Size) -> Asked:
+    """A question for at most so many messages whose store time lies between `low` and `high`."""
+    asked: Asked = Asked.__new__(Asked)
+    asked._readers = readers
+    asked._topic_text = topic
+    asked._key_text = key
+    asked._topic = _encoded(topic)
+    asked._key = _encoded(key)
+    is_ascii: Bool = len(asked._topic) == len(topic) and len(asked._key) == len(key)
+    asked._is_odd = not is_ascii and (ODD in topic or ODD in key)
+    asked._low = low
+    asked._high = high
+    asked._most = most
+    asked._found = {}
+    return asked
+
+
+@cython.cfunc
+def _encoded(text: str) -> bytes:
+    """As UTF-8; half a character becomes a question mark, as in Java."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:

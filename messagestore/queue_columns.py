@@ -6,17 +6,17 @@ No Python object is made for a message.  Needs pyarrow (extra `arrow`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
+from commitlog._rows_cy import split_units
 from commitlog.arrow_columns import checked_batch, schema
 from commitlog.columns import BATCH_ROWS, Batch
 from consumequeue import ConsumeQueue
-from consumequeue.layout import UNIT_SIZE
+from consumequeue.layout import UNIT, UNIT_SIZE
 from storageio import DiskError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
 BATCH_BYTES = 4 << 20  # of records, so that a batch stays near the processor; one record may be more
@@ -44,59 +44,57 @@ def _pieces(
     """Checked records of a queue, in order; a batch lies in one log file and is bounded in rows and bytes."""
     at = start
     while at < stop:
-        units = _units(queue, at, min(stop - at, BATCH_ROWS))
-        if not len(units):
+        units = queue.index_buffer(at)
+        if units is None:
             if at >= queue.min_offset:
                 return
             at = queue.min_offset  # a queue file was deleted meanwhile
             continue
-        piece, passed = _piece(log, queue, at, units[: _alike(log, units)], columns, confirm)
+        piece, passed = _piece(log, queue, at, units[: min(stop - at, BATCH_ROWS) * UNIT_SIZE], columns, confirm)
         if piece is not None:
             yield piece
         at += passed
 
 
-def _units(queue: ConsumeQueue, at: int, count: int) -> np.ndarray[Any, Any]:
-    """Up to `count` units of one queue file."""
-    import numpy as np  # 80 ms
-
-    packed = queue.index_buffer(at)
-    data = b"" if packed is None else packed[: count * UNIT_SIZE]
-    return np.frombuffer(data, np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")]))
-
-
-def _alike(log: CommitLog, units: np.ndarray[Any, Any]) -> int:
-    """How many of the first units point into one log file and stay within a batch's bytes; at least 1."""
-    import numpy as np  # 80 ms
-
-    files = units["physical"].astype(np.int64) // log.file_size_bytes
-    same = int(np.argmax(files != files[0])) or len(units)
-    ends = np.cumsum(units["size"][:same].astype(np.int64))
-    return max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
-
-
 def _piece(
-    log: CommitLog, queue: ConsumeQueue, at: int, units: np.ndarray[Any, Any], columns: Sequence[str], confirm: Confirm
+    log: CommitLog, queue: ConsumeQueue, at: int, units: memoryview, columns: Sequence[str], confirm: Confirm
 ) -> tuple[pa.RecordBatch | None, int]:
-    """The records of the first of these units, which point into one file: up to the first that points at none.
+    """The records of the first of these units: of one log file, up to the first unit that points at no record.
 
     Beside it the number of units that are done with.
     """
+    physical, size, _ = UNIT.unpack_from(units)
+    for is_confirmed in (False, True):
+        opened = _open(log, physical)
+        made = _records(opened, units, columns) if opened is not None else None
+        if made is not None:
+            return made, made.num_rows
+        if not is_confirmed and physical >= log.min_offset:
+            confirm(queue, at, physical, size)
+    return None, max(1, _count_before(units, log.min_offset))
+
+
+def _records(opened: _Opened, units: memoryview, columns: Sequence[str]) -> pa.RecordBatch | None:
+    """Of units that point at whole records in one file, up to the first that does not; None when that is the first."""
     import numpy as np  # 80 ms
 
-    physicals, sizes = units["physical"].astype(np.int64), units["size"].astype(np.int32)
-    first, size = int(physicals[0]), int(sizes[0])
-    opened = _open(log, first)
-    for is_confirmed in (False, True):
-        if opened is not None:
-            batch = Batch(opened.view, opened.base, physicals - opened.base, sizes)
-            made = checked_batch(batch, columns, CHECK_ALL)
-            if made.num_rows:
-                return made, made.num_rows
-        if not is_confirmed and first >= log.min_offset:
-            confirm(queue, at, first, size)
-    is_gone = physicals < log.min_offset
-    return None, (int(np.argmin(is_gone)) or len(units)) if is_gone[0] else 1
+    count = len(units) // UNIT_SIZE
+    positions, sizes = np.empty(count, np.int64), np.empty(count, np.int32)
+    rows, total = split_units(units, UNIT_SIZE, opened.base, len(opened.view), BATCH_BYTES, positions, sizes)
+    if rows == 0:
+        return None
+    made = checked_batch(Batch(opened.view, opened.base, positions[:rows], sizes[:rows]), columns, CHECK_ALL, total)
+    return made if made.num_rows else None
+
+
+def _count_before(units: memoryview, physical_offset: int) -> int:
+    """How many units in a row, from the first on, point below an offset."""
+    count = 0
+    for physical, _, _ in UNIT.iter_unpack(units):
+        if physical >= physical_offset:
+            break
+        count += 1
+    return count
 
 
 class _Opened(NamedTuple):

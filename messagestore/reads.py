@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import Protocol
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
@@ -20,7 +21,7 @@ from .side_queues import SideQueues
 
 SOME_UNITS = 256  # messages made at a time
 SOME_BYTES = 1 << 20
-RAW_UNITS = 4096
+RAW_UNITS = 256  # so many views at a time that Python's collector has no reason to run
 PAST_ALL = 1 << 62
 
 
@@ -206,7 +207,11 @@ class QueueReader:
 
     def messages(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[StoredMessage]:
         """Every message of a range, in order; those whose records left the log are passed over."""
-        at, log = start, self._log.queue
+        return chain.from_iterable(self._lists(queue, start, stop))
+
+    def _lists(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[list[StoredMessage]]:
+        """As `messages`, some at a time: no Python runs between two messages of a list."""
+        at = start
         while at < stop:
             messages = self._some(queue, at, stop)
             if not messages:
@@ -214,11 +219,7 @@ class QueueReader:
                 messages = [message] if message is not None else []
             else:
                 at += len(messages)
-            files = log.files
-            for found in messages:
-                if log.files is not files and found.physical_offset < log.min_offset:
-                    continue  # files were deleted since
-                yield found
+            yield messages
 
     def _some(self, queue: ConsumeQueue, at: int, stop: int) -> list[StoredMessage]:
         """A stretch of messages whose units and records are as they should be, none where the first is not."""

@@ -19,7 +19,7 @@ KERNELS = builds.kernel_modules(ROOT)
 MODULE_VARIABLE = re.compile(
     r"^cdef (?!class|inline|extern)(?:readonly |public )?[\w\[\]]+ \*?(?P<names>\w+(?:, *\w+)*)$", re.M
 )
-CLASS = re.compile(r"^cdef class (\w+):\n((?:    .*\n?|\n)+)", re.M)
+CLASS = re.compile(r"^cdef class (\w+)(?:\(\w+\))?:\n((?:    .*\n?|\n)+)", re.M)
 ATTRIBUTE = re.compile(r"^    cdef (?:public |readonly )?\w+ (?P<names>\w+(?:, *\w+)*)$", re.M)
 
 
