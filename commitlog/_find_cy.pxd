@@ -7,7 +7,8 @@ cdef I64 NO_TIME
 
 @cython.final
 cdef class LogReaders:
-    cdef object _queue
+    cdef object _queue, _files
+    cdef I64 _first, _size
     cpdef Reader of_file(self, object file)
     cpdef Reader reader_of(self, I64 offset)
     cpdef StoredMessage message_at(self, I64 offset, I32 checks=*)

@@ -24,11 +24,14 @@ NO_TIME = -1  # the store time where no record begins
 class LogReaders:
     """The readers of a log's files, found by physical offset."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("_files", "_first", "_queue", "_size")
 
     def __init__(self, queue: Any) -> None:
         """`queue`: the log's `MappedFileQueue`."""
         self._queue = queue
+        self._files: Any = None  # the list that `_first` and `_size` are of
+        self._first = 0
+        self._size = 1
 
     def of_file(self, file: Any) -> Reader:
         """A reader over one file, kept by the file while its map is."""
@@ -43,9 +46,11 @@ class LogReaders:
         if len(files) == 0:
             return None
         reader: Reader | None
-        first: I64 = files[0].start_offset
-        size: I64 = self._queue.file_size_bytes
-        place: I64 = (offset - first) // size if offset >= first else -1
+        if files is not self._files:
+            self._first = files[0].start_offset
+            self._size = self._queue.file_size_bytes
+            self._files = files
+        place: I64 = (offset - self._first) // self._size if offset >= self._first else -1
         if 0 <= place < len(files):
             reader = files[place].reader
             if reader is not None and reader.base <= offset < reader.base + reader.size:

@@ -6,10 +6,10 @@ from commitlog._record_cy cimport (
 
 cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
-cdef I32 CHECK_PLACE, BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
+cdef I32 BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, SPACE
 cdef Source _KEYS, _UNIQ_KEY
-cdef Size AHEAD, AHEAD_VIEWS, HOST_GROWTH, PREFETCHED_MAX, RECORD_ASKED_SIZE, RECORD_SIZE_MIN, TAIL_SIZE
+cdef Size AHEAD, AHEAD_VIEWS, PREFETCHED_MAX, RECORD_ASKED_SIZE, RECORD_SIZE_MIN
 cdef I32 MAGIC_V1, MAGIC_V2
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
@@ -30,8 +30,7 @@ cdef class Reader:
     cdef Bool _is_record(self, Size place, Size size, I32 checks)
     cdef StoredMessage _decode(self, Size at)
     cdef tuple _last
-    cdef Size _last_store_time(self, Size at) except? -1
+    cdef Bool _begins(self, Size at, Size size)
     cdef Bool ask_for_record(self, Size at)
-    cdef Bool _ask_for(self, Source units, Size at)
-    cdef Bool _ask_for_ends(self, Source units, Size at)
+    cdef Bool _ask_for(self, Source units, Size at, Size most)
     cdef str _name(self, Source source, Size at, Size size)

@@ -14,10 +14,10 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._message_cy import StoredMessage
-from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, CHECK_PLACE, STOPS
+from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, STOPS
 from .layout import (
     BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
-    HOST_GROWTH, MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
+    MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
     SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
 )  # fmt: skip
 
@@ -36,7 +36,6 @@ AHEAD = 3  # units whose records are asked for early; without their bodies more
 AHEAD_VIEWS = 8
 PREFETCHED_MAX = 4096  # bytes of one of them
 RECORD_ASKED_SIZE = 1536
-TAIL_SIZE = 160  # of a record: where topic and properties mostly lie
 CHECKED_MAX = 256 << 20  # bytes that one search reads for checksums which turn out wrong; real damage costs a few megabytes
 SMALL_RECORD_SIZE = 16 << 10  # beyond that, records up to this size are still looked at
 PAIRS_COMPARED_MAX = 256  # how far a property looks for a later one of its name
@@ -85,21 +84,22 @@ class Reader:
 
         Only its first bytes are looked at: a search by time reads many, each in another page.
         """
-        if at < 0 or at > self.size - RECORD_SIZE_MIN - HOST_GROWTH:
-            return self._last_store_time(at)
-        magic: I32 = get_i32(self._source, at + MAGIC_AT)
-        size: Size = get_i32(self._source, at + SIZE_AT)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN or size > self.size - at:
+        if at < 0 or at > self.size - RECORD_SIZE_MIN:
             return -1
-        if get_i64(self._source, at + PHYSICAL_OFFSET_AT) != self.base + at:
+        size: Size = get_i32(self._source, at + SIZE_AT)
+        if not self._begins(at, size):
             return -1
         is_long: Bool = (get_i32(self._source, at + SYS_FLAG_AT) & BORN_HOST_V6) != 0
         return get_i64(self._source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_long else HOST_SIZE))
 
-    def _last_store_time(self, at: Size) -> Size:
-        """Of a record so near to the end that its first bytes may not all be there."""
-        found: StoredMessage | None = self.decode(at, CHECK_PLACE)
-        return -1 if found is None else found.store_timestamp_ms
+    def _begins(self, at: Size, size: Size) -> Bool:
+        """Whether a record of that size begins at a place and says so; nothing behind its first bytes is looked at."""
+        if at < 0 or size < RECORD_SIZE_MIN or at > self.size or size > self.size - at:
+            return False
+        magic: I32 = get_i32(self._source, at + MAGIC_AT)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or get_i32(self._source, at + SIZE_AT) != size:
+            return False
+        return get_i64(self._source, at + PHYSICAL_OFFSET_AT) == self.base + at
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
         """The size of the record at `at`, or a code of `checks.STOPS`."""
@@ -138,7 +138,7 @@ class Reader:
         messages: list[StoredMessage] = []
         for index in range(count):
             if index + AHEAD < count:
-                self._ask_for(source, stride * (index + AHEAD))
+                self._ask_for(source, stride * (index + AHEAD), PREFETCHED_MAX)
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
             if left <= 0 or not self._is_record(place, size, checks):
@@ -148,7 +148,7 @@ class Reader:
         return messages
 
     def views(self, units: Any, stride: Size) -> list[memoryview]:
-        """As `decode_units`, but the records' bytes as they lie in the buffer; places and lengths are checked, no checksum."""
+        """As `decode_units`, but the records' bytes as they lie in the buffer; only where and how long they are is checked."""
         held: memoryview = memoryview(units).cast("B")
         source: Source = source_of(held)
         count: Size = len(held) // stride
@@ -156,10 +156,10 @@ class Reader:
         found: list[memoryview] = []
         for index in range(count):
             if index + AHEAD_VIEWS < count:
-                self._ask_for_ends(source, stride * (index + AHEAD_VIEWS))
+                self._ask_for(source, stride * (index + AHEAD_VIEWS), PHYSICAL_OFFSET_AT + 8)
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
-            if not self._is_record(place, size, CHECK_PLACE):
+            if not self._begins(place, size):
                 break
             found.append(take_view(self._view, place, size))
         return found
@@ -171,25 +171,13 @@ class Reader:
         prefetch(self._source, at, min(self.size - at, RECORD_ASKED_SIZE))
         return True
 
-    def _ask_for(self, units: Source, at: Size) -> Bool:
+    def _ask_for(self, units: Source, at: Size, most: Size) -> Bool:
         """Have a unit's record on its way before its turn comes."""
         size: Size = get_i32(units, at + 8)
         place: Size = get_i64(units, at) - self.base
         if size <= 0 or place < 0 or place > self.size or size > self.size - place:
             return False
-        prefetch(self._source, place, min(size, PREFETCHED_MAX))
-        return True
-
-    def _ask_for_ends(self, units: Source, at: Size) -> Bool:
-        """As `_ask_for`, but only of what a check of the lengths reads."""
-        size: Size = get_i32(units, at + 8)
-        place: Size = get_i64(units, at) - self.base
-        if size <= 0 or place < 0 or place > self.size or size > self.size - place:
-            return False
-        prefetch(self._source, place, min(size, BODY_AT))
-        if size > BODY_AT:
-            end: Size = min(size - BODY_AT, TAIL_SIZE)
-            prefetch(self._source, place + size - end, end)
+        prefetch(self._source, place, min(size, most))
         return True
 
     def count_records(self, units: Any, stride: Size, checks: I32 = CHECK_ALL) -> int:

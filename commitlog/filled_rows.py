@@ -6,6 +6,7 @@ Room for texts is guessed small and, where it does not reach, taken as large as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from . import layout
@@ -55,6 +56,15 @@ def as_text(found: Any) -> Any:
         return pa.array(texts, pa.string())
 
 
+@cache
+def _numbers(wanted: frozenset[str]) -> list[tuple[list[str], Array]]:
+    """The wanted 64-bit columns and the wanted 32-bit ones, each with their places in a record."""
+    import numpy as np
+
+    wide, narrow = sorted(wanted & WIDE & frozenset(PLACES)), sorted((wanted & frozenset(PLACES)) - WIDE)
+    return [(names, np.array([PLACES[name] for name in names], np.int32)) for names in (wide, narrow)]
+
+
 def _bytes_inside(batch: Batch) -> int:
     """Of the records that can lie in the view."""
     import numpy as np
@@ -100,8 +110,7 @@ class FilledRows:
     def _make_room(self, wanted: frozenset[str], rows: int, body_room: int, text_room: int, words: int) -> None:
         import numpy as np
 
-        self._wide_names = sorted(wanted & WIDE)
-        self._narrow_names = sorted((wanted & frozenset(PLACES)) - WIDE)
+        (self._wide_names, wide_places), (self._narrow_names, narrow_places) = _numbers(wanted)
         self._room = rows
         self._wide = np.empty(rows * len(self._wide_names), np.int64)
         self._narrow = np.empty(rows * len(self._narrow_names), np.int32)
@@ -110,9 +119,12 @@ class FilledRows:
         self._tags = _Text(rows, text_room, has_mask=True) if "tags" in wanted else None
         self._words = _Text(words, text_room) if "keys" in wanted else None
         self._keys = np.empty(rows + 1, np.int32)
-        texts = [text.kernel if text is not None else None for text in (self._body, self._topic, self._tags, self._words)]
-        places = [np.array([PLACES[name] for name in names], np.int32) for names in (self._wide_names, self._narrow_names)]
-        self._kernel = Columns(rows, self._wide, places[0], self._narrow, places[1], *texts, self._keys)
+        body, topic, tags, words_column = (
+            text.kernel if text is not None else None for text in (self._body, self._topic, self._tags, self._words)
+        )
+        self._kernel = Columns(
+            rows, self._wide, wide_places, self._narrow, narrow_places, body, topic, tags, words_column, self._keys
+        )
 
     def column(self, name: str) -> Any:
         """One of `QUICK`, which was wanted."""

@@ -34,8 +34,11 @@ class TimeFile:
 
     __slots__ = ("_ask", "_count", "_first", "_held", "_log_min_offset", "_readers", "_source", "ceiling", "floor")
 
-    def __init__(self, queue: Any, start: int, store_time_of: Any, log_min_offset: int) -> None:
-        """Of the file that begins at byte `start`.  Where it is deleted meanwhile no time is known."""
+    def __init__(self, queue: Any, start: I64, low: I64, store_time_of: Any, log_min_offset: I64) -> None:
+        """Of the file that begins at byte `start`; `low` is the queue's minimum.
+
+        A file that is deleted meanwhile has no units, and so no time.
+        """
         held: memoryview | None = queue.rest(start)
         self._held = memoryview(b"") if held is None else held
         self._source: Source = source_of(self._held)
@@ -44,8 +47,8 @@ class TimeFile:
         self._ask = store_time_of
         self._log_min_offset = log_min_offset
         self._first = start // UNIT_SIZE
-        self.floor = max(queue.min_offset, self._first)
-        self.ceiling = min(queue.written, start + queue.file_size_bytes) // UNIT_SIZE - 1
+        self.floor = max(low, self._first)
+        self.ceiling = self._first + self._count - 1
 
     def time(self, queue_offset: I64) -> Size:
         """-1 when unknown."""
@@ -109,27 +112,32 @@ def offset_by_time(
     if boundary is NEAREST:
         return _nearest(queue, timestamp_ms, store_time_of, log_min_offset)
     is_lower: Bool = boundary is LOWER
-    file: TimeFile | None = _choose(queue, timestamp_ms, is_lower, store_time_of, log_min_offset)
-    found: I64 = file.search(timestamp_ms, is_lower) if file is not None else 0
     low: I64 = queue.min_offset
+    file: TimeFile | None = _choose(queue, timestamp_ms, is_lower, low, store_time_of, log_min_offset)
+    found: I64 = file.search(timestamp_ms, is_lower) if file is not None else 0
     high: I64 = queue.max_offset
     found = max(found, low)
     return min(found, high)
 
 
-def _choose(queue: Any, timestamp_ms: I64, is_lower: Bool, store_time_of: Any, log_min_offset: I64) -> TimeFile | None:
+@cython.cfunc
+def _choose(
+    queue: Any, timestamp_ms: I64, is_lower: Bool, low: I64, store_time_of: Any, log_min_offset: I64
+) -> TimeFile | None:
     """By the store times of first and last units; an unknown time is -1."""
     written = queue.written
-    starts = [start for start in queue.starts if start < written]
+    starts: list[int] = queue.starts
+    if starts and starts[len(starts) - 1] >= written:
+        starts = [start for start in starts if start < written]
     file: TimeFile
     if is_lower:
         for start in starts:
-            file = TimeFile(queue, start, store_time_of, log_min_offset)
+            file = TimeFile(queue, start, low, store_time_of, log_min_offset)
             if start == starts[len(starts) - 1] or file.time(file.ceiling) >= timestamp_ms:
                 return file
         return None
     for start in reversed(starts):
-        file = TimeFile(queue, start, store_time_of, log_min_offset)
+        file = TimeFile(queue, start, low, store_time_of, log_min_offset)
         if file.time(start // UNIT_SIZE) <= timestamp_ms:
             return file
     return None

@@ -103,7 +103,7 @@ class ReadPath(PutPath):
 @cython.exceptval(check=True)
 def _within(time_ms: object) -> I64:
     """A time that C can hold."""
-    return min(max(time_ms, -FOR_EVER_MS), FOR_EVER_MS)  # type: ignore[no-any-return, call-overload, type-var]
+    return min(max(time_ms, -FOR_EVER_MS), FOR_EVER_MS)  # type: ignore[no-any-return, call-overload]
 
 
 class Hits:
@@ -203,8 +203,8 @@ class Asked:
 
     def in_order(self) -> list[StoredMessage]:
         """What was found, oldest first."""
-        if len(self._found) < 2:
-            return list(self._found.values())
+        if not self._found:
+            return []
         return [self._found[offset] for offset in sorted(self._found)]
 
 

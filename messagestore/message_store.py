@@ -75,6 +75,9 @@ class MessageStore(ReadPath):
     flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
     """
 
+    _engine: Engine
+    _reader: QueueReader
+
     def __init__(self, engine: Engine) -> None:
         """Made by `open`."""
         super().__init__(engine)
@@ -439,7 +442,7 @@ class MessageStore(ReadPath):
     def read_raw(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[list[memoryview]]:
         """As `read`, but each record's bytes as they lie in the log (format page, section 1), as views, many at a time.
 
-        Places and lengths are checked, checksums are not.  A view keeps its file's map alive.
+        Where a record lies and how long it is is checked, nothing inside it.  A view keeps its file's map alive.
         """
         self._engine.settle()
         queue = self._queue(topic, queue_id)

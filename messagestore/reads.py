@@ -227,7 +227,7 @@ class QueueReader:
         return reader.decode_units(units, UNIT_SIZE, SOME_BYTES) if reader is not None else []
 
     def views(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[list[memoryview]]:
-        """As `messages`, but the records' bytes as they lie in the log, many at a time and without a checksum looked at."""
+        """As `messages`, but the records' bytes as they lie in the log, many at a time: only place and size are checked."""
         at = start
         while at < stop:
             reader, units = self._stretch(queue, at, min(stop - at, RAW_UNITS))

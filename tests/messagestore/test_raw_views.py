@@ -1,0 +1,92 @@
+"""A queue's records as views of the log: whole, in order, and never a byte that is not the record's."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import StoreCorrupt
+from tests.builds import World
+from tests.messagestore.kit import message, open_small
+
+UNIT = struct.Struct(">qiq")
+
+
+def fill(world: World, store: Any, count: int = 900) -> None:
+    """Two queues over several log files."""
+    for number in range(count):
+        store.put(message(world, number, queue_id=number % 2, size=20 + number % 50))
+
+
+def views_of(store: Any, *how: Any) -> list[bytes]:
+    return [bytes(view) for views in store.read_raw("T", 0, *how) for view in views]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 300), (17, 18), (299, 301), (5, 5), (450, None), (-3, 9999)])
+def test_views_are_the_records_that_read_decodes(world: World, tmp_path: Path, start: int, stop: int | None) -> None:
+    """Every range, over the edges of files of the queue and of the log."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store)
+        wanted = [(one.physical_offset, one.size) for one in store.read("T", 0, max(start, 0), stop)]
+        log = b"".join(path.read_bytes() for path in sorted((tmp_path / "commitlog").iterdir()))
+        assert views_of(store, start, stop) == [log[offset : offset + size] for offset, size in wanted]
+        assert len(store.engine.log.queue.files) > 1
+
+
+def test_a_view_outlives_the_store(world: World, tmp_path: Path) -> None:
+    """It keeps the map of its file."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store, 10)
+        views = next(iter(store.read_raw("T", 0)))
+        kept = [bytes(view) for view in views]
+    assert [bytes(view) for view in views] == kept
+    assert all(view.nbytes == len(view) == view.shape[0] and view.c_contiguous for view in views)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        (1 << 50, 120, 0), (-5, 120, 0), (3, 120, 0), (0, 1 << 30, 0), (0, -1, 0), (0, 0, 0), (0, 5, 0), (0, 119, 0),
+        ((1 << 63) - 1, (1 << 31) - 1, 0), ((64 << 10) - 3, 120, 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", [0, 40])
+def test_a_unit_that_points_at_no_record_of_its_size_is_said(
+    world: World, tmp_path: Path, unit: tuple[int, int, int], place: int
+) -> None:
+    """Outside the log, in the middle of a record, too long, too short: what lies before it is given, then the error."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store, 160)
+    with open(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), "r+b") as file:
+        file.seek(20 * place)
+        file.write(UNIT.pack(*unit))
+    with open_small(world, tmp_path, "r") as store:
+        given = 0
+        try:
+            for views in store.read_raw("T", 0):
+                given += len(views)
+        except StoreCorrupt as error:
+            assert str(place) in str(error)
+        assert given <= 80
+        if unit[1] > 0 and unit[0] >= 0:
+            assert given == place
+
+
+def test_a_header_that_says_another_place_is_no_record(world: World, tmp_path: Path) -> None:
+    """One bit of the physical offset, of the magic, of the size."""
+    for at in (4, 3, 35):
+        folder = tmp_path / str(at)
+        with open_small(world, folder) as store:
+            fill(world, store, 40)
+            target = next(iter(store.read("T", 0, 7))).physical_offset
+        (path,) = (folder / "commitlog").iterdir()
+        with open(path, "r+b") as file:
+            file.seek(target + at)
+            found = file.read(1)[0]
+            file.seek(target + at)
+            file.write(bytes([found ^ 1]))
+        with open_small(world, folder, "r") as store, pytest.raises(StoreCorrupt):
+            views_of(store)
