@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from commitlog import Message, PutStatus
+from commitlog import MappedFile, Message, PutStatus
 from messagestore import FlushMode, MessageStore, Role, pool
 from messagestore.mending.recover import Recovery
 from messagestore.ring import NOTES_AT
@@ -517,6 +517,31 @@ def test_what_is_acknowledged_synchronously_is_in_the_file_and_not_only_in_the_r
         shutil.copytree(tmp_path / "store", tmp_path / "left", ignore=shutil.ignore_patterns("ring"))
     with open_store(tmp_path / "left") as left:
         assert sorted(all_numbers(left)) == list(range(1300))
+
+
+@pytest.mark.parametrize(("zeros", "small"), [(1, 64 << 10), (64, 1000)])
+def test_zeros_ahead_never_touch_what_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zeros: int, small: int
+) -> None:
+    """Groups large and small, few blocks and many, over many files: after every put the file is that of the mapped path."""
+    monkeypatch.setattr(pool, "ZEROS_AHEAD", zeros * 4096)
+    monkeypatch.setattr(pool, "SMALL_GROUP", small)
+    write = MappedFile.write_direct
+
+    def looked_at(file: MappedFile, position: int, pieces: list[memoryview]) -> None:
+        assert position >= file.committed or any(any(piece) for piece in pieces), "a crash now would lose what is committed"
+        write(file, position, pieces)
+
+    monkeypatch.setattr(MappedFile, "write_direct", looked_at)
+    times: Any = {"clock": lambda: 1_700_000_000_000}
+    with open_store(tmp_path / "mapped", **STILL, **times) as store:
+        put_mix(store, 5, lambda: None)
+    with synced(tmp_path / "ring", **times) as store:
+        put_mix(store, 5, lambda: None)
+    mapped, buffered = log_files(tmp_path / "mapped"), log_files(tmp_path / "ring")
+    assert [path.name for path in mapped] == [path.name for path in buffered]
+    for left, right in zip(mapped, buffered, strict=True):
+        assert left.read_bytes() == right.read_bytes(), left.name
 
 
 class FailingSync(WrappedDisk):
