@@ -124,6 +124,7 @@ def tails(work: Path) -> None:
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
+        time.sleep(2)  # it shows the last messages before it opens the store to follow
         late = []
         for pause_s in [0.11] * 40 + [1.3] * 10:  # in use, and idle
             time.sleep(pause_s)
