@@ -106,13 +106,24 @@ class _ArrowPart:
         self._file.close()
 
 
+UNIQUE = (
+    "body",
+    "message_id",
+    "keys",
+    "properties",
+    "msg_id",
+)  # a dictionary or a least and greatest value would help no reader
+
+
 class _ParquetPart(_ArrowPart):
     """A batch is a row group."""
 
     def _make(self, schema: Any) -> Any:
         import pyarrow.parquet as pq
 
-        return pq.ParquetWriter(self._file, schema, compression="zstd")
+        common = [name for name in schema.names if name not in UNIQUE]
+        dictionaries = [*common, "properties.key_value.key", "properties.key_value.value"]
+        return pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=dictionaries, write_statistics=common)
 
 
 PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {
