@@ -14,7 +14,8 @@ TESTS ?= tests bench
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night bench-peers fuzz damage-night
+.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
+	bench-peers fuzz damage-night asan coverage
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -28,6 +29,7 @@ help:
 	@echo "make docs         the pages, as a site in build/site"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
 	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
+	@echo "make asan         the kernels under AddressSanitizer      make coverage    branches of write and recovery code"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
 
 # The environments: made when pyproject.toml is newer.  The editable install compiles nothing; the kernels' rule does.
@@ -125,6 +127,17 @@ fuzz: $(VENV)/.kernels $(VENV)/.dev
 # Kills, every bit of golden logs, planted bugs, fuzzers: hours; interrupted, it goes on where it stopped.
 damage-night: $(VENV)/.kernels $(VENV)/.dev
 	@nice -n 19 $(RUN) -m tests.faults.night
+
+# Kernels built with AddressSanitizer into build/asan, under the fuzzers.
+asan: $(VENV)/.kernels $(VENV)/.dev
+	@PYTHON=$(RUN) bash scripts/asan.sh
+
+# Branches of write and recovery code that tests of the plain build meet: a table, in some ten minutes.
+coverage: $(VENV)/.dev
+	@$(RUN) -m pip install $(PIP_OPTIONS) "coverage>=7.6"
+	@BROKERSTORE_PURE=1 $(RUN) -m coverage run --branch --source=commitlog,consumequeue,indexfile,messagestore,rabbitstore \
+		-m pytest -q tests/commitlog tests/consumequeue tests/indexfile tests/messagestore tests/rabbitstore tests/lab
+	@$(RUN) -m coverage report --precision=1 --skip-covered
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py

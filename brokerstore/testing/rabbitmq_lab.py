@@ -11,10 +11,10 @@ from rabbitstore.content import Content
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 
+from .crashes import Crashes
 from .deep import crash_inside
 from .rabbitmq_check import Floor, QueueLedger, RabbitLedger, check_folder, check_rabbit
 from .report import Report
-from .rocketmq_check import Broken
 
 ROOT = "/vhost"
 SETTINGS = RabbitSettings(
@@ -26,7 +26,7 @@ SETTINGS = RabbitSettings(
 )
 
 
-class RabbitRun:
+class RabbitRun(Crashes[Floor]):
     """One program; as `rocketmq_lab.Run`."""
 
     def __init__(
@@ -34,19 +34,12 @@ class RabbitRun:
         report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
     ) -> None:  # fmt: skip
         """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
-        self.seed = seed
-        self.random = Random(seed)
+        super().__init__(seed, chances, deep, limit, report, tries)
+        self.kind_of = kind_of_file
         self.settings = settings
-        self.chances, self.deep, self.limit = chances, deep, limit
-        self.report = report or Report()
-        self.tries = tries
         self.ledger = RabbitLedger()
-        self.done: list[tuple[Any, ...]] = []
-        self.number = 0
         self.held: list[Delivery] = []
         self.limbo: set[str] = set()  # queues with a message that could not be read: out of the queue until the next start
-        self._caught: list[tuple[str, str, Image, Floor]] = []
-        self.operation = "open"
         self.disk = disk or ForgettingDisk()
         self.disk.watch = self.catch
         self.store = self.open(self.disk)
@@ -56,31 +49,10 @@ class RabbitRun:
         """On a disk as it is."""
         return RabbitStore.open(ROOT, settings=self.settings, disk=disk)
 
-    def catch(self, operation: str, path: str) -> None:
-        """Take the crash images of this moment."""
-        if not self.tries:
-            return
-        kinds = {kind_of_file(unsettled) for unsettled in self.disk.unsettled_paths()}
+    def promised(self) -> tuple[Floor, int]:
+        """What is kept, and what is gone for good."""
         floor = self.ledger.floor()
-        promised = hash((*floor.kept.values(), *floor.gone.values()))
-        for image in self.disk.images(self.random, self.chances, limit=self.limit):
-            if self.report.is_new(hash((image.key, promised))):
-                self.report.count(self.operation, kinds)
-                self._caught.append((operation, path, image, floor))
-
-    def judge(self) -> None:
-        """Open what was caught, and check it."""
-        self.catch("after", "")
-        caught, self._caught = self._caught, []
-        for operation, path, image, floor in caught:
-            try:
-                self.judge_image(image, floor)
-            except (StoreError, AssertionError, ValueError, LookupError) as error:
-                moment = f"before {operation} of {path}" if path else "afterwards"
-                raise Broken(
-                    f"seed {self.seed}, {self.operation}, a crash {moment}: {type(error).__name__}: {error}\n"
-                    f"program: {self.done!r}"
-                ) from error
+        return floor, hash((*floor.kept.values(), *floor.gone.values()))
 
     def judge_image(self, image: Image, floor: Floor) -> None:
         """One crash: recover, check; now and then recover again, and crash inside the recovery."""
@@ -108,14 +80,6 @@ class RabbitRun:
         store.abandon()
 
     # Operations
-
-    def do(self, operation: tuple[Any, ...]) -> None:
-        """One operation of a program, with all its crashes."""
-        name, *arguments = operation
-        self.done.append(operation)
-        self.operation = name
-        getattr(self, f"do_{name}")(*arguments)
-        self.judge()
 
     def do_declare(self, name: str, mode: str) -> None:
         """A queue; nothing where it is there in another mode."""

@@ -16,12 +16,12 @@ from typing import Any
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
 from messagestore.engine import Engine
-from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 
+from .crashes import Crashes
 from .deep import crash_inside
 from .report import Report
-from .rocketmq_check import Broken, check_store, same_again
+from .rocketmq_check import check_store, same_again
 from .rocketmq_ledger import Ledger
 
 ROOT = "/store"
@@ -60,29 +60,19 @@ def abandon(store: MessageStore) -> None:
     store.engine.abandon()
 
 
-class Run:
-    """One program.  `chances` images by chance at each moment beside the systematic ones; `deep`: crashes inside recovery.
-
-    `limit`: where all combinations are no more than that, all are tried.
-    """
+class Run(Crashes[int]):
+    """One program.  What is promised: how many records of the ledger were flushed."""
 
     def __init__(
         self, seed: int = 0, *, config: StoreConfig | None = None, chances: int = 2, limit: int = 0, deep: int = 0,
         report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
     ) -> None:  # fmt: skip
         """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
-        self.seed = seed
-        self.random = Random(seed)
+        super().__init__(seed, chances, deep, limit, report, tries)
+        self.kind_of = kind_of_file
         self.config = config or lab_config()
         self.is_sync = self.config.is_sync_flush
-        self.chances, self.limit, self.deep = chances, limit, deep
-        self.report = report or Report()
-        self.tries = tries
         self.ledger = Ledger()
-        self.done: Program = []
-        self.number = 0
-        self._caught: list[tuple[str, str, Image, int, int]] = []
-        self.operation = "open"
         self.disk = disk or ForgettingDisk()
         self.disk.watch = self.catch
         self.store = self.open()
@@ -94,36 +84,15 @@ class Run:
 
     # Crashes
 
-    def catch(self, operation: str, path: str) -> None:
-        """Take the crash images of this moment; they are judged when the operation is over and all it tried is known."""
-        if not self.tries:
-            return
-        kinds = self.open_kinds()
-        flushed, low = self.ledger.flushed, self.ledger.low
-        for image in self.disk.images(self.random, self.chances, limit=self.limit):
-            if self.report.is_new(hash((image.key, flushed))):
-                self.report.count(self.operation, kinds)
-                self._caught.append((operation, path, image, flushed, low))
+    def promised(self) -> tuple[int, int]:
+        """The flushed ones."""
+        return self.ledger.flushed, self.ledger.flushed
 
-    def open_kinds(self) -> set[str]:
-        """Kinds of files that a crash now could leave in more than one way."""
-        return {kind_of_file(path) for path in self.disk.unsettled_paths()}
-
-    def judge(self) -> None:
-        """Open what was caught, and check it."""
-        self.catch("after", "")
-        if self.store is not None and not self.store.engine.is_closed:
-            self.ledger.learn(self.store)
-        caught, self._caught = self._caught, []
-        for operation, path, image, flushed, _low in caught:
-            try:
-                self.judge_image(image, flushed)
-            except (Broken, StoreError, AssertionError, ValueError, IndexError, KeyError) as error:
-                moment = f"before {operation} of {path}" if path else "afterwards"
-                raise Broken(
-                    f"seed {self.seed}, {self.operation}, a crash {moment}: {type(error).__name__}: {error}\n"
-                    f"program: {self.done!r}"
-                ) from error
+    def settle(self) -> None:
+        """All that was tried, acknowledged or not, may be found."""
+        store = getattr(self, "store", None)
+        if store is not None and not store.engine.is_closed:
+            self.ledger.learn(store)
 
     def judge_image(self, image: Image, flushed: int) -> None:
         """One crash: recover, check; now and then recover again, and crash inside the recovery."""
@@ -155,14 +124,6 @@ class Run:
         self.report.again += 2
 
     # Operations
-
-    def do(self, operation: tuple[Any, ...]) -> None:
-        """One operation of a program, with all its crashes."""
-        name, *arguments = operation
-        self.done.append(operation)
-        self.operation = name
-        getattr(self, f"do_{name}")(*arguments)
-        self.judge()
 
     def message(self, topic: str, queue_id: int, size: int, keys: int, tags: str | None = "A") -> Message:
         """A new one; its body says its number."""

@@ -350,10 +350,11 @@ class Recovery:
             log.close()
 
     def _set_checkpoint_back(self) -> None:
-        """It must not claim more than the log holds now."""
+        """It must not claim more than the log holds now.  A damaged one, a short one too, is written whole."""
         last = self._files().end().last
         last_ms = last.store_timestamp_ms if last is not None else 0
-        if not checkpoint_ahead(self.disk, self.root, last_ms):
+        is_damaged = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged
+        if not is_damaged and not checkpoint_ahead(self.disk, self.root, last_ms):
             return
         checkpoint = Checkpoint(self.disk, self.root, writable=True)
         try:

@@ -70,6 +70,17 @@ def test_a_damaged_checkpoint_is_mended(data: bytes) -> None:
         assert verify_store(str(store)).problems == []
 
 
+@pytest.mark.parametrize("size", [4066, 56, 48, 17, 8])
+def test_a_checkpoint_that_was_cut_short_is_mended(size: int) -> None:
+    """Found by fuzzing: its values were whole, so `recover` planned to write it anew, for ever, and did not."""
+    with fast_folder() as folder:
+        store = unpacked("lmq", folder)
+        path = store / "checkpoint"
+        path.write_bytes(path.read_bytes()[:size])
+        assert Recovery(str(store)).apply().actions
+        assert path.stat().st_size == 4096 and not Recovery(str(store)).plan().actions
+
+
 def test_a_config_file_is_mended_from_its_backup() -> None:
     """The backup was read, and the damaged file stayed."""
     with fast_folder() as folder:
