@@ -31,7 +31,7 @@ WORKER_BYTES_MAX = 400_000_000
 def test_rows_equal_the_dump_in_several_files_and_odd_splits(spark: SparkSession, made: Path) -> None:
     """All columns of every row; nothing is lost or comes twice."""
     assert len(list((made / "commitlog").iterdir())) > 10
-    found = read_messages(spark, str(made), splitBytes="30011").orderBy("physical_offset").collect()
+    found = read_messages(spark, str(made), splitBytes="40009").orderBy("physical_offset").collect()
     assert [row.asDict(recursive=True) for row in found] == dumped(made)
 
 
