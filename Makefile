@@ -58,7 +58,7 @@ $(VENV)/.kernels: $(VENV)/.cli setup.py $(KERNELS)
 	@$(RUN) setup.py -q build_ext --inplace > $(VENV)/kernels.log 2>&1 || { cat $(VENV)/kernels.log; exit 1; }
 	@$(RUN) -c 'from storebytes.builds import build_name; print("kernels:", build_name())'
 	@$(RUN) -c 'from storebytes.builds import build_name; build_name() == "plain" and print(\
-		"  no C compiler was found: the kernels run as plain Python, many times slower ($(VENV)/kernels.log has the reason)")'
+		"  nothing was compiled (no C compiler, or BROKERSTORE_PURE=1): the kernels run as plain Python, many times slower ($(VENV)/kernels.log has the reason)")'
 	@touch $@
 
 demo: $(VENV)/.kernels

@@ -9,15 +9,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure  # noqa: F401  (for `report`: once here, not in every child)
-
 from tests.brokerstore.tool import run
 
 MEMORY_MAX = 1536 << 20  # private memory; shared maps of files are not counted
 CPU_MAX_S = 120
 READING = [
     "info", "ls", "dump --limit 50", "dump --json --limit 50", "get --at 0", "tail", "stats", "verify", "recover", "export",
-    "query T key", "diff",
+    "query T key",
 ]  # fmt: skip
 WRITING = ["rebuild all", "put T --body-file -", "recover --apply --skip-bad", "put T body"]
 
@@ -43,9 +41,7 @@ def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
 def _run(folder: str, command: str) -> Any:
     name, *options = command.split()
     before = [option for option in options if option.startswith("--")]
-    if name == "diff":
-        ran = run(name, folder, folder)
-    elif name in ("query", "put") or name == "rebuild":
+    if name in ("query", "put") or name == "rebuild":
         ran = run(name, folder, *options)
     else:
         ran = run(name, *options, folder) if before else run(name, folder)
