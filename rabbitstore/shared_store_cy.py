@@ -100,6 +100,12 @@ class StoreClient:
 class SharedStore:
     """The store of one folder.  Open it with `store_recovery.open_store`."""
 
+    __slots__ = (
+        "_buffer", "_buffer_max", "_buffered_bytes", "_cache", "_end", "_failed", "_is_dirty", "_mailbox", "_maps",
+        "_new_bytes", "_open", "_size_limit", "_sync_lock", "_to_confirm", "_views", "changed", "current", "deferred",
+        "disk", "files", "folder", "is_synced", "locations", "lock", "read_count", "settings",
+    )  # fmt: skip
+
     def __init__(self, disk: Disk, folder: str, settings: StoreSettings, *, is_synced: bool) -> None:
         """`is_synced` is false for the transient store, which is never synced and whose writes are confirmed unsynced."""
         self.disk = disk

@@ -40,7 +40,8 @@ def assigned(tree: ast.Module) -> set[str]:
             bound |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            bound |= {target.id for target in targets if isinstance(target, ast.Name)}
+            names = [name for target in targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            bound |= {name.id for name in names if isinstance(name, ast.Name)}
     return bound
 
 
