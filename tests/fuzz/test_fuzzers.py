@@ -50,7 +50,6 @@ def test_a_damaged_small_folder_is_read_and_mended_or_named(quarter: int) -> Non
     assert small_folder_runs(runs, 1001 + quarter * runs) == runs
 
 
-@pytest.mark.xfail(strict=False, reason="`recover` of a RabbitMQ folder does each step once: mended together with that")
 def test_a_torn_segment_with_a_mark_of_no_message_is_mended() -> None:
     """Found by fuzzing: `recover --apply` planned to write the segment anew, for ever, and did not."""
     small_folder_runs(1, 220)
