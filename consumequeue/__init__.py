@@ -29,6 +29,8 @@ What is better than RocketMQ's: cut bytes are zeroed; blanks before a first unit
 `max_physical_offset`; an expired first file does not hold the minimum back.
 """
 
+import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+
 from ._time_cy import StoreTimeOf, offset_by_time
 from .batch import BatchQueue, BatchUnit
 from .batch_queues import BatchQueues

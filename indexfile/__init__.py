@@ -23,6 +23,8 @@ What the words mean
   followed for more steps than there are items.
 """
 
+import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+
 from .index_file import Header, IndexFile
 from .index_files import IndexFiles, index_paths, item_hash, name_of
 from .shape import Shape, default_shape, find_shape, refuse_other_shape, shape_for

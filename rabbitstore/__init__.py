@@ -31,6 +31,8 @@ own: it rebuilds its counts, and flags every message redelivered.  The queues mu
 deletes their folders.
 """
 
+import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+
 from .check import Checked, verify
 from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
 from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -108,3 +109,18 @@ def test_the_environment_can_forbid_compiled_kernels(pure: str) -> None:
     )
     is_built = any((ROOT / "storebytes").glob("_crc_cy.*.so"))
     assert found.stdout.strip() == ("compiled" if pure == "0" and is_built else "plain")
+
+
+@pytest.mark.parametrize("package", builds.PACKAGES)
+def test_a_package_imported_alone_has_kernels_of_one_build(package: str) -> None:
+    """The first import of a process decides: plain text asked for, with extensions beside it, is plain text throughout."""
+    asked = f"import {package}; from storebytes.builds import build_name; print(build_name())"
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", asked],
+        env=os.environ | {"BROKERSTORE_PURE": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("plain\n", "")
