@@ -66,7 +66,7 @@ def read_columns(
 def record_batch(batch: Batch, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
     """The wanted columns of one batch; it owns its bytes.  Raises `ValueError` where no record lies at a row's place."""
     made = checked_batch(batch, columns, 0)
-    if made.num_rows < len(batch.positions):
+    if columns and made.num_rows < len(batch.positions):
         raise ValueError(f"row {made.num_rows}: no record lies at {batch.positions[made.num_rows]}")
     return made
 

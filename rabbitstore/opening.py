@@ -250,7 +250,10 @@ def is_whole(entry: IndexEntry) -> bool:
 
     A message that was damaged otherwise is no torn write: whoever fetches it is told.
     """
-    return entry.term is None or LOST not in entry.term or is_message(entry.term, entry.msg_id)
+    term = entry.term
+    if term is None or not (LOST in term or term.startswith(b"\0") or term.endswith(b"\0")):
+        return True
+    return is_message(term, entry.msg_id)
 
 
 def _scan_persistent(

@@ -88,7 +88,7 @@ BUGS = [
     Bug("RabbitMQ segment not synced", "rabbitstore/queue_index_cy.py", "            file.sync()\n", "            pass\n", RABBIT_LAB),
     Bug("RabbitMQ messages not synced", "rabbitstore/shared_store_cy.py", "                        file.sync()\n", "                        pass\n", RABBIT_LAB),
     Bug("index items behind the log's end kept", "indexfile/_index_cy.py", "and _item_offset(index, count - 1) >= log_end", "and _item_offset(index, count - 1) >= 1 << 62", "tests/indexfile"),
-    Bug("light queues not compared", "messagestore/mending/agreement.py", "                self._light(step)\n", "", "tests/faults/test_store_damage.py -k lmq"),
+    Bug("light queues not compared", "messagestore/mending/agreement.py", "                self.light(step)\n", "", "tests/faults/test_store_damage.py -k lmq"),
     Bug("digits of any length read", "messagestore/light_queues.py", "0 < len(text) <= _DIGITS_MAX and ", "", "tests/faults/test_hostile_folders.py -k light"),
     Bug("files mapped without blocks", "storageio/real_disk.py", "os.posix_fallocate(self._descriptor, 0, size_bytes)", "os.ftruncate(self._descriptor, size_bytes)", "tests/faults/test_full_disk.py"),
     Bug("emptied index file believed", "indexfile/index_files.py", " or last.header.end_physical_offset > end_before", "", "tests/lab/test_regressions.py -k emptied"),

@@ -326,3 +326,21 @@ def test_a_copy_that_the_collector_had_not_synced_does_not_replace_a_whole_messa
     files = image.files | {path.replace("rdq", "rdt"): bytes(torn)}
     times = image.times_ms | {path.replace("rdq", "rdt"): 0}
     run.recover(ForgettingDisk.of(image._replace(files=files, times_ms=times)), floor)
+
+
+def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_journals_torn_end(world: Any) -> None:
+    """A page ended shortly before the message's end, and the next one was lost: too few zeros to look torn.
+
+    Opening took the entry into its segment, where `verify` called it damage for ever.
+    """
+    content, entry = world.module("rabbitstore.content"), world.module("rabbitstore.entry_cy")
+    opening = world.module("rabbitstore.opening")
+    ident = b"0123456789abcdef"
+    term = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"body", ident, True))
+
+    def is_whole(torn: bytes) -> bool:
+        return bool(opening.is_whole(entry.IndexEntry(0, ident, 0, 4, True, torn, True, "journal.jif", 0)))
+
+    assert is_whole(term)
+    assert not is_whole(term[:-7] + bytes(7))
+    assert not is_whole(bytes(9) + term[9:])
