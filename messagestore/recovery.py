@@ -138,13 +138,14 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
 
 def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile, Stop]]:
     """Each file with the stop of its walk, in order.  A walk keeps a core busy: of many megabytes two threads walk."""
-    if sum(map(_used_size, files[-2:])) < WALK_ALONE_MAX:
+    used_sizes = [_used_size(file) for file in files[-2:]]
+    if sum(used_sizes) < WALK_ALONE_MAX:
         yield from ((file, log.walk_file(file)) for file in files)
         return
     walkers = ThreadPoolExecutor(WALKERS, thread_name_prefix="brokerstore-walk")
     try:
         if len(files) == 1:
-            yield files[0], _walk_halves(log, files[0], walkers)
+            yield files[0], _walk_halves(log, files[0], used_sizes[0] // 2, walkers)
         else:
             yield from zip(files, walkers.map(log.walk_file, files), strict=True)
     finally:  # also when the first of a thousand files ends the walk
@@ -156,9 +157,9 @@ def _used_size(file: MappedFile) -> int:
     return max((stop for _, stop in file.pieces_of_data(0, CUT_PIECE)), default=0)
 
 
-def _walk_halves(log: CommitLog, file: MappedFile, walkers: ThreadPoolExecutor) -> Stop:
+def _walk_halves(log: CommitLog, file: MappedFile, position: int, walkers: ThreadPoolExecutor) -> Stop:
     """As one walk.  What looks like a record in the middle may be none: the first half decides whether the second counts."""
-    middle = log.find_record(file.start_offset + _used_size(file) // 2)
+    middle = log.find_record(file.start_offset + position)
     if not file.start_offset < middle < file.end_offset:
         return log.walk_file(file)
     second = walkers.submit(log.walk_file, file, middle)
