@@ -180,19 +180,6 @@ class Reader:
         prefetch(self._source, place, min(size, most))
         return True
 
-    def count_records(self, units: Any, stride: Size, checks: I32 = CHECK_ALL) -> int:
-        """How many units, as in `decode_units`, stand before the first that points at no record of its size in this buffer."""
-        held: memoryview = memoryview(units).cast("B")
-        source: Source = source_of(held)
-        count: Size = len(held) // stride
-        index: Size = 0
-        target: Source = self._source
-        size: Size = self.size
-        base: I64 = self.base
-        with cython.nogil:
-            index = _count_units(source, count, stride, target, size, base, checks)
-        return index
-
     def _is_record(self, place: Size, size: Size, checks: I32) -> Bool:
         """Whether a record of that size begins at a place."""
         if size <= 0 or place < 0 or place > self.size:
@@ -296,21 +283,6 @@ def _has_word(source: Source, at: Size, stop: Size, word: Source, word_size: Siz
             return True
         at = end + 1
     return False
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_units(units: Source, count: Size, stride: Size, source: Source, stop: Size, base: I64, checks: I32) -> Size:
-    """How many units point at records of their sizes."""
-    index: Size = 0
-    while index < count:
-        place: Size = get_i64(units, stride * index) - base
-        size: Size = get_i32(units, stride * index + 8)
-        if size <= 0 or place < 0 or place > stop or check_record(source, place, stop, base, checks) != size:
-            break
-        index += 1
-    return index
 
 
 def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> tuple[int, str, int, int, int]:
