@@ -22,7 +22,7 @@ from rabbitstore.content_cy import encode_many
 from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.shared_store_cy import SharedStore
 from rabbitstore.store_recovery import open_store
-from rabbitstore.variable_queue_cy import VariableQueue
+from rabbitstore.variable_queue_cy import VariableQueue, Waiting
 from storageio import REAL_DISK
 
 WINDOW = 1000
@@ -156,7 +156,7 @@ def index(folder: Path, count: int, size: int, *, embedded: bool) -> Rates:
     return found
 
 
-def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], list[int]]]) -> None:
+def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], Waiting]]) -> None:
     future, waiting = syncs.popleft()
     future.result()
     queue.end_sync(waiting)
@@ -172,7 +172,7 @@ def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
     messages = _messages(count, size)
 
     def publish() -> None:
-        syncs: deque[tuple[Future[None], list[int]]] = deque()
+        syncs: deque[tuple[Future[None], Waiting]] = deque()
         with ThreadPoolExecutor(1) as pool:
             for number, message in enumerate(messages):
                 embedded = size < settings.index.embed_below

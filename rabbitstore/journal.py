@@ -15,6 +15,7 @@ from .layout import (
     PUBLISH_BODY,
 )
 from .problems import Problem
+from .torn import is_torn_head
 
 _ZEROS = bytes(JOURNAL_PUBLISH_SIZE)
 
@@ -37,12 +38,13 @@ def read_journal(
 ) -> tuple[dict[int, JournalEntry], int]:
     """The entries by sequence number, and where the good bytes end.  A torn tail is dropped and reported.
 
-    It begins at the first entry that does not fit, or that `is_whole` says was never written to its end.
+    It begins at the first entry that does not fit, whose number a lost sector cut short, or that `is_whole` says was never
+    written to its end.
     """
     found: dict[int, JournalEntry] = {}
     at, stop = 0, len(data)
     while stop - at >= JOURNAL_HEAD.size:
-        if data.startswith(_ZEROS, at):
+        if data.startswith(_ZEROS, at) or is_torn_head(data, at, JOURNAL_HEAD.size):
             break
         head = JOURNAL_HEAD.unpack_from(data, at)[0]
         kind, seq_id = head >> 62, head & JOURNAL_SEQ

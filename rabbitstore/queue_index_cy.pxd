@@ -3,7 +3,6 @@ from storebytes._bytes_cy cimport *
 from .entry_cy cimport IndexEntry
 
 cdef I64 _TRANSIENT
-cdef I64 _WRITE_BYTES
 
 @cython.final
 cdef class _Segment:
@@ -13,9 +12,10 @@ cdef class _Segment:
     cdef public bint has_file, must_replace, is_unread
 
 cdef class QueueIndex:
-    cdef public object disk, settings, _journal, _failed
+    cdef public object disk, settings, before_flush, _journal, _failed
     cdef public str folder
-    cdef public I64 next_seq_id, read_count, miscounted, _journal_bytes, _entries, _held_bytes, _per_segment, _entries_max
+    cdef public I64 next_seq_id, read_count, miscounted, _journal_bytes, _entries, _held_bytes, _per_segment, _entries_max, _bytes_max
+    cdef public I64 _flushes
     cdef public dict _segments
     cdef public list problems
     cdef public bytearray _buffer

@@ -39,6 +39,7 @@ from .paths import numbers_in, read_if_there
 from .problems import Problem
 from .segment_cy import read_segment
 from .settings import IndexSettings
+from .torn import SECTOR_SIZE
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
@@ -53,7 +54,6 @@ _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
 _ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
 _ENTRY_MIN = SEGMENT_HEAD.size * 2 + PUBLISH_BODY.size  # of an unacknowledged entry: publish and delivered mark
-_WRITE_BYTES = 1024 * 1024  # of journal held back at most
 
 
 def _anything(_entry: IndexEntry) -> bool:
@@ -80,15 +80,18 @@ class QueueIndex:
 
     __slots__ = (
         "_buffer",
+        "_bytes_max",
         "_entries",
         "_entries_max",
         "_failed",
+        "_flushes",
         "_held_bytes",
         "_is_dirty",
         "_journal",
         "_journal_bytes",
         "_per_segment",
         "_segments",
+        "before_flush",
         "disk",
         "folder",
         "miscounted",
@@ -105,6 +108,8 @@ class QueueIndex:
         self.settings = settings
         self._per_segment = settings.segment_entries
         self._entries_max = settings.journal_entries_max
+        self._bytes_max = settings.journal_bytes_max
+        self.before_flush: Callable[[], None] | None = None  # makes the messages durable that entries name
         self.next_seq_id = 0
         self.read_count = 0  # segment files read
         self.miscounted = 0  # entries that were found, less those that a clean stop had noted; its reader sets it to 0
@@ -117,6 +122,7 @@ class QueueIndex:
         self._entries = 0  # since the last flush
         self._held_bytes = 0
         self._is_dirty = False  # written to the journal, not synced
+        self._flushes = 0
 
     # --- changes
 
@@ -139,8 +145,8 @@ class QueueIndex:
         segment.unacked += 1
         self._entries += 2
         self._held_bytes += size_bytes
-        if self._entries > self._entries_max or len(buffer) > _WRITE_BYTES:
-            self._spill()
+        if self._entries > self._entries_max or self._held_bytes > self._bytes_max:
+            self.flush()
 
     def acknowledge(self, seq_ids: Iterable[int]) -> None:
         """Messages that are done with; each must be unacknowledged."""
@@ -159,14 +165,8 @@ class QueueIndex:
             segment.unacked -= 1
             count += 1
         self._entries += count
-        if self._entries > self._entries_max or len(buffer) > _WRITE_BYTES:
-            self._spill()
-
-    def _spill(self) -> None:
-        if self._entries > self.settings.journal_entries_max or self._held_bytes > self.settings.journal_bytes_max:
+        if self._entries > self._entries_max:
             self.flush()
-        else:
-            self._write_journal()
 
     @property
     def needs_sync(self) -> bool:
@@ -187,16 +187,16 @@ class QueueIndex:
             self.disk.sync_folder(self.folder)
         return self._journal
 
-    def _write_journal(self) -> None:
+    def _write_journal(self, size_bytes: int) -> None:
         self._check_usable()
-        if self._buffer:
+        if size_bytes > 0:
             try:
-                self._open_journal().write(self._journal_bytes, self._buffer)
+                self._open_journal().write(self._journal_bytes, self._buffer[:size_bytes])
             except DiskError as error:
                 self._failed = error
                 raise
-            self._journal_bytes += len(self._buffer)
-            self._buffer = bytearray()
+            self._journal_bytes += size_bytes
+            del self._buffer[:size_bytes]
             self._is_dirty = True
 
     def _check_usable(self) -> None:
@@ -204,9 +204,22 @@ class QueueIndex:
         if self._failed is not None:
             raise StoreReadOnly(f"{self.folder}: only readable after: {self._failed}") from self._failed
 
-    def sync(self) -> None:
-        """All changes so far survive a crash afterwards."""
-        self._write_journal()
+    def position(self) -> tuple[int, int]:
+        """Where the changes so far end: for `sync`, once the messages they name are on the disk."""
+        return self._flushes, self._journal_bytes + len(self._buffer)
+
+    def sync(self, position: tuple[int, int] | None = None) -> None:
+        """All changes so far, or up to `position`, survive a crash afterwards.
+
+        An entry must not reach the disk before its message: an opening could not tell that message, never confirmed, from a
+        lost one.  So what came after `position` is held back.
+        """
+        flushes, end = position or self.position()
+        size_bytes = end - self._journal_bytes if flushes == self._flushes else 0
+        if size_bytes > 0 and self._would_look_torn(size_bytes):
+            self.flush()
+            return
+        self._write_journal(size_bytes)
         if self._is_dirty:
             try:
                 self._open_journal().sync()
@@ -215,9 +228,16 @@ class QueueIndex:
                 raise
             self._is_dirty = False
 
+    def _would_look_torn(self, size_bytes: int) -> bool:
+        """Whether the journal, with so much of the buffer, would end as one whose last mark lost its low bytes."""
+        behind = (self._journal_bytes + size_bytes) % SECTOR_SIZE
+        return behind < JOURNAL_HEAD.size and self._buffer.count(0, size_bytes - behind, size_bytes) == behind > 0
+
     def flush(self) -> None:
         """Move everything from the journal to the segments."""
         self._check_usable()
+        if self._entries and self.before_flush is not None:
+            self.before_flush()
         try:
             self._flush()
         except DiskError as error:
@@ -274,6 +294,7 @@ class QueueIndex:
             journal.sync()
         self._journal_bytes = self._entries = self._held_bytes = 0
         self._is_dirty = False
+        self._flushes += 1
 
     # --- reading
 

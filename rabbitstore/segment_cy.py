@@ -17,6 +17,7 @@ from .layout import (
     SEGMENT_RELATIVE,
 )
 from .problems import Problem
+from .torn import SECTOR_SIZE, is_torn_head
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
@@ -58,6 +59,8 @@ def read_segment(
     embedded: Size
     entry: IndexEntry | None
     while stop - at >= HEAD_SIZE:
+        if at % SECTOR_SIZE > SECTOR_SIZE - HEAD_SIZE and is_torn_head(data, at, HEAD_SIZE):
+            break
         head = get_i16(source, at) & 0xFFFF
         relative = head & SEGMENT_RELATIVE
         if head & SEGMENT_PUBLISH:

@@ -41,7 +41,7 @@ from .queue_index_cy import QueueIndex
 from .settings import RabbitSettings
 from .stored_message import StoredMessage
 from .tables import RecoveryRow
-from .variable_queue_cy import DEFAULT, LAZY, VariableQueue
+from .variable_queue_cy import DEFAULT, LAZY, VariableQueue, Waiting
 
 _open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
 
@@ -487,7 +487,7 @@ class RabbitStore:
         self.close()
 
 
-def _end_sync(queue: LiveQueue, waiting: list[list[int]]) -> list[StoreError]:
+def _end_sync(queue: LiveQueue, waiting: list[Waiting]) -> list[StoreError]:
     """Sync the indexes of a queue; what failed."""
     failures: list[StoreError] = []
     with queue.lock:

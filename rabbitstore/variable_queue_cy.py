@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 try:
     import cython
@@ -38,6 +39,13 @@ if not cython.compiled:
 
 
 DEFAULT, LAZY = "default", "lazy"
+
+
+class Waiting(NamedTuple):
+    """Sequence numbers that a sync will confirm, and where the index's journal ended when it began."""
+
+    seq_ids: list[int]
+    position: tuple[int, int]
 
 
 class VariableQueue:
@@ -93,6 +101,7 @@ class VariableQueue:
         With `wants_confirms` somebody calls `take_confirmed` now and then.
         """
         self.index = index
+        index.before_flush = persistent_store.store.sync
         self.persistent_store = persistent_store
         self.transient_store = transient_store
         self.settings = settings
@@ -191,15 +200,15 @@ class VariableQueue:
         self.persistent_store.store.sync()
         self.end_sync(waiting)
 
-    def begin_sync(self) -> list[int]:
+    def begin_sync(self) -> Waiting:
         """What a sync of the stores, made after this call, and `end_sync` will confirm."""
-        waiting, self.unconfirmed = self.unconfirmed, []
-        return waiting
+        seq_ids, self.unconfirmed = self.unconfirmed, []
+        return Waiting(seq_ids, self.index.position())
 
-    def end_sync(self, waiting: list[int]) -> None:
-        """The index on the disk, and `waiting` confirmed."""
-        self.index.sync()
-        self.confirmed += waiting
+    def end_sync(self, waiting: Waiting) -> None:
+        """The index on the disk as it was at `begin_sync`, and `waiting` confirmed."""
+        self.index.sync(waiting.position)
+        self.confirmed += waiting.seq_ids
 
     # --- fetch and acknowledge
 

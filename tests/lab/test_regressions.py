@@ -167,6 +167,20 @@ def test_the_checkpoint_does_not_vouch_for_units_whose_sync_failed(lab: Any) -> 
     run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), run.ledger.flushed)
 
 
+def test_a_queues_last_unit_that_lost_its_tag_is_made_again(lab: Any) -> None:
+    """A sector's border lay before its tags code, and the next sector was lost: its place was right, so the unit was believed.
+
+    Whoever asked for that tag never got the message.
+    """
+    run = lab.Run(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
+    put_all(run, *[("put", "T", 0, 10, 2)] * 26, ("flush",), ("dispatch",))
+    name = "consumequeue__T__0__" + "0" * 20
+    (units,) = [data for path, data in run.disk.after_kill().files.items() if path.endswith(name.replace("__", "/"))]
+    assert any(units[512:520]), "unit 25 has a tag"
+    image, flushed = crashed(run, **{name: units[:512] + bytes(len(units) - 512)})
+    assert recover(run, image, flushed) == 26
+
+
 def test_a_queue_whose_records_were_deleted_still_knows_its_next_offset(lab: Any) -> None:
     """Retention deleted the log before the queue's units were on the disk: after a crash the queue began again at 0."""
     run = lab.Run(tries=False)
@@ -344,3 +358,21 @@ def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_jour
     assert is_whole(term)
     assert not is_whole(term[:-7] + bytes(7))
     assert not is_whole(bytes(9) + term[9:])
+
+
+def test_an_index_entry_is_not_on_the_disk_before_its_message(world: Any) -> None:
+    """A full journal was flushed while its messages were only written: their first page was lost, the next one was not.
+
+    Opening then found a message behind bytes that were none, took it for damage and refused: nothing confirmed was gone.
+    """
+    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    lab.random_run(1253, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
+
+
+def test_a_journal_torn_inside_a_number_does_not_take_another_message_away(world: Any) -> None:
+    """A sector's border lay in the number of the last entry, and the next sector was lost: what was left said message 0.
+
+    It said a transient message 0, or an acknowledgement of 0: the confirmed message 0 of that queue was gone.
+    """
+    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    lab.random_run(100303, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)

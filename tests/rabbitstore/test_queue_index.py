@@ -1,12 +1,14 @@
 """The version-1 queue index, written: journal, flush, segments, replay after a crash at any call."""
 
 import random
+import shutil
 
 import pytest
 
 from rabbitstore.queue_folder import QueueFolder
 from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.settings import IndexSettings
+from rabbitstore.torn import SECTOR_SIZE
 from storageio import REAL_DISK, DiskError
 from storageio.testing import FailingDisk
 
@@ -222,3 +224,60 @@ def _acknowledged_later(seed):
 
     _work(Recorder(), seed, [set()])
     return acked
+
+
+def on_the_disk(tmp_path):
+    """What an opening of a copy finds; an opening itself flushes."""
+    shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+    shutil.copytree(tmp_path / "q", tmp_path / "copy")
+    return open_index(tmp_path / "copy")[1]
+
+
+def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp_path):
+    """Its message may be in no file yet; the next sync brings it."""
+    index, _ = open_index(tmp_path / "q")
+    publish(index, 0)
+    position = index.position()
+    publish(index, 1)
+    index.sync(position)
+    assert [entry.seq_id for entry in on_the_disk(tmp_path)] == [0]
+    assert index.needs_sync
+    index.sync()
+    assert [entry.seq_id for entry in on_the_disk(tmp_path)] == [0, 1]
+    index.close()
+
+
+def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp_path):
+    """The flush brought everything to the segments; what came after it is not written for the old position."""
+    index, _ = open_index(tmp_path / "q")
+    publish(index, 0)
+    position = index.position()
+    index.flush()
+    publish(index, 1)
+    index.sync(position)
+    assert [entry.seq_id for entry in on_the_disk(tmp_path)] == [0]
+    index.close()
+
+
+def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path):
+    """By itself when the journal is full, or asked for: no segment is written before."""
+    index, _ = open_index(tmp_path / "q", settings=IndexSettings(segment_entries=16, journal_entries_max=4))
+    seen = []
+    index.before_flush = lambda: seen.append(sorted(path.name for path in (tmp_path / "q").glob("*")))
+    for seq_id in range(3):
+        publish(index, seq_id)
+    assert seen == [[]] and (tmp_path / "q" / "0.idx").exists()
+    index.close()
+    assert seen == [[]], "nothing was left to flush"
+
+
+@pytest.mark.parametrize("kept", range(1, 8))
+def test_a_synced_acknowledgement_that_would_look_torn_goes_to_the_segment(tmp_path, kept):
+    """It ends the journal behind a sector's border, in zeros: as if that sector had been lost.  It must not come back."""
+    index, _ = open_index(tmp_path / "q", settings=IndexSettings())
+    index.publish(0, ident(7), 0, 1, True, None)
+    index.publish(1, ident(8), 0, 1, True, b"x" * (SECTOR_SIZE - kept - 2 * 48))
+    index.acknowledge([0])
+    index.sync()
+    assert [entry.seq_id for entry in on_the_disk(tmp_path)] == [1]
+    index.close()
