@@ -16,21 +16,45 @@ Order of calls for a writer: `CommitLog(paths, writable=True)`, `find_end()`, `a
 Nothing here starts a thread, takes the store's lock or decides what damage means: that is `messagestore`.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
-from ._append_cy import Appender
-from ._message_cy import Message, PutResult, StoredMessage, decode_properties, delete_property, encode_properties
-from ._offsets_cy import QueueOffsets, TopicQueues
-from .arrow_columns import read_columns
-from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
-from .column_input import offsets_and_data
-from .columns import read_fixed
-from .commit_log import HOST_DEFAULT, CommitLog, Stop, open_log
-from .log_paths import LogPaths
-from .mapped_file import MappedFile
-from .mapped_file_queue import MappedFileQueue
-from .message_id import decode_message_id, encode_message_id
-from .status import AppendStatus, PutStatus
+if TYPE_CHECKING:
+    from ._append_cy import Appender
+    from ._message_cy import Message, PutResult, StoredMessage, decode_properties, delete_property, encode_properties
+    from ._offsets_cy import QueueOffsets, TopicQueues
+    from .arrow_columns import read_columns
+    from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
+    from .column_input import offsets_and_data
+    from .columns import read_fixed
+    from .commit_log import HOST_DEFAULT, CommitLog, Stop, open_log
+    from .log_paths import LogPaths
+    from .mapped_file import MappedFile
+    from .mapped_file_queue import MappedFileQueue
+    from .message_id import decode_message_id, encode_message_id
+    from .status import AppendStatus, PutStatus
+
+_ROOMS = {  # each is imported when it is first used
+    "Appender": "._append_cy",
+    **dict.fromkeys(
+        ("Message", "PutResult", "StoredMessage", "decode_properties", "delete_property", "encode_properties"), "._message_cy"
+    ),
+    **dict.fromkeys(("QueueOffsets", "TopicQueues"), "._offsets_cy"),
+    "read_columns": ".arrow_columns",
+    **dict.fromkeys(("CHECK_ALL", "CHECK_BODY", "CHECK_PLACE", "CHECK_RECORD", "STOPS"), ".checks"),
+    "offsets_and_data": ".column_input",
+    "read_fixed": ".columns",
+    **dict.fromkeys(("HOST_DEFAULT", "CommitLog", "Stop", "open_log"), ".commit_log"),
+    "LogPaths": ".log_paths",
+    "MappedFile": ".mapped_file",
+    "MappedFileQueue": ".mapped_file_queue",
+    **dict.fromkeys(("decode_message_id", "encode_message_id"), ".message_id"),
+    **dict.fromkeys(("AppendStatus", "PutStatus"), ".status"),
+}
 
 __all__ = [
     "CHECK_ALL",
@@ -62,3 +86,10 @@ __all__ = [
     "read_columns",
     "read_fixed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_ROOMS[name], __name__), name)
+    return found

@@ -58,6 +58,11 @@ class LogReaders:
         file = self._queue.find(offset)
         return None if file is None else self.of_file(file)
 
+    def min_offset(self) -> int:
+        """Where the log begins; 0 when there is no file."""
+        files: list[Any] = self._queue.files
+        return files[0].start_offset if len(files) > 0 else 0
+
     def message_at(self, offset: I64, checks: I32 = CHECK_ALL) -> StoredMessage | None:
         """The record that begins there, None where none does."""
         reader: Reader | None = self.reader_of(offset)

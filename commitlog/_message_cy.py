@@ -38,7 +38,7 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 
 
-@cython.freelist(256)
+@cython.freelist(1024)  # those of a `put_many` are alive at once
 @cython.no_gc
 @cython.cclass
 class Message:

@@ -18,5 +18,6 @@ cdef class TopicQueues:
 @cython.final
 cdef class QueueOffsets:
     cdef dict _topics
+    cdef TopicQueues _last
     cdef object _known
     cpdef TopicQueues topic(self, str name)

@@ -90,24 +90,29 @@ def _is_short(name: str, encoded: bytes) -> bool:
 class QueueOffsets:
     """The next queue offset of every topic and queue (section 2.4)."""
 
-    __slots__ = ("_known", "_topics")
+    __slots__ = ("_known", "_last", "_topics")
 
     def __init__(self, known: Callable[[str], list[tuple[int, int]]] | None = None) -> None:
         """`known(topic)` gives (queue id, next offset) of what the store has already, asked once a topic; without it every
         queue begins at 0.
         """
         self._topics: dict[str, TopicQueues] = {}
+        self._last: TopicQueues | None = None  # mostly the next one too: a topic, once made, stays
         self._known = known
 
     def topic(self, name: str) -> TopicQueues:
         """Made on first use."""
-        found: TopicQueues | None = self._topics.get(name)
+        found: TopicQueues | None = self._last
+        if found is not None and found.name is name:
+            return found
+        found = self._topics.get(name)
         if found is None:
             found = TopicQueues(name)
             if self._known is not None:
                 for queue_id, queue_offset in self._known(name):
                     found.set_next_offset(queue_id, queue_offset)
             found = self._topics.setdefault(name, found)  # another thread may have been faster
+        self._last = found
         return found
 
     def next_offset(self, topic: str, queue_id: int) -> int:

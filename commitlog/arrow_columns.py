@@ -25,7 +25,7 @@ COLUMNS = (
     "message_id", "tags", "keys", "properties", "body",
 )  # fmt: skip
 _STRETCHES = ("body", "topic", "properties", "born_host", "store_host")  # what locate writes, in its order
-_HEX = b"0123456789ABCDEF"
+_HEX_PAIRS = b"".join(b"%02X" % value for value in range(256))  # a byte's two digits, to be taken at once
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
@@ -161,15 +161,14 @@ class _Builder:
         np, pa = self.np, self.pa
         starts, sizes = self._stretch("store_host")
         sizes = sizes.astype(np.int64)
-        data, digits = np.frombuffer(self.view, np.uint8), np.frombuffer(_HEX, np.uint8)
+        data, pairs = np.frombuffer(self.view, np.uint8), np.frombuffer(_HEX_PAIRS, np.uint16)
         offsets = np.concatenate([[0], np.cumsum(2 * (sizes + 8))]).astype(np.int32)
-        text = np.empty(int(offsets[-1]), np.uint8)
+        text = np.empty(int(offsets[-1]) // 2, np.uint16)
         places = self.fixed["physical_offset"].astype(">i8").view(np.uint8).reshape(self.rows, 8)
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
             ids = np.hstack([data[starts[rows, None] + np.arange(size)], places[rows]])
-            out = offsets[rows, None] + 2 * np.arange(size + 8)
-            text[out], text[out + 1] = digits[ids >> 4], digits[ids & 15]
+            text[offsets[rows, None] // 2 + np.arange(size + 8)] = pairs[ids]
         return pa.StringArray.from_buffers(self.rows, pa.py_buffer(offsets), pa.py_buffer(text))
 
     def _properties(self) -> Any:

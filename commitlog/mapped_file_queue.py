@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from itertools import pairwise
 
-from storageio import Disk, StoreCorrupt
+from storageio import Disk, DiskError, StoreCorrupt, maps_max
 
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .offset_files import OffsetFile, file_name
 
-MAPS_MAX = 64  # kept ready at once; a map that a reader still uses lives on without being counted
+SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # descriptors or addresses: fewer maps may help
 
 
 class MappedFileQueue:
@@ -35,6 +36,7 @@ class MappedFileQueue:
         self._making = ""  # the path of a file that is in neither list yet
         self._lock = threading.RLock()
         self._used: OrderedDict[int, MappedFile] = OrderedDict()
+        self._maps_max = maps_max(file_size_bytes)
 
     def load(self, listed: list[list[OffsetFile]] | None = None) -> None:
         """Take in what the folders hold.  Raises `StoreCorrupt` for a stray file, a wrong size or a missing file."""
@@ -127,15 +129,28 @@ class MappedFileQueue:
         return self.files[-1] if self.files else None
 
     def view(self, file: MappedFile) -> memoryview:
-        """A file's map, from a bounded number of them."""
+        """A file's map, from a bounded number of them; fewer where the process has no room for more.
+
+        A map that a reader still uses lives on without being counted.
+        """
         with self._lock:
             self._used[file.start_offset] = file
             self._used.move_to_end(file.start_offset)
-            while len(self._used) > MAPS_MAX:
-                _, oldest = self._used.popitem(last=False)
-                if oldest is not self.files[-1]:
-                    oldest.drop_map()
-            return file.view
+            self._keep_maps(self._maps_max)
+            try:
+                return file.view
+            except DiskError as error:
+                if error.errno not in SCARCE:
+                    raise
+                self._keep_maps(1)
+                return file.view
+
+    def _keep_maps(self, count: int) -> None:
+        """The last used, and the one that is written."""
+        while len(self._used) > count:
+            _, oldest = self._used.popitem(last=False)
+            if oldest is not self.files[-1]:
+                oldest.drop_map()
 
     def prepare_next(self) -> None:
         """Make the file behind the last one, if nobody has; harmless to call often."""

@@ -25,6 +25,7 @@ from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .resync import find_in_file
 
 PIECE_RECORDS = 65536  # positions found at once
+END_RECORDS = 2048  # the same while only the end is looked for: a record brings at most some 128 KiB of its pages along
 _ZEROS = bytes(1 << 20)
 
 
@@ -245,10 +246,10 @@ class _Walk:
         return -1
 
 
-def _piece(file: MappedFile, at: int, checks: int) -> tuple[Piece, str]:
+def _piece(file: MappedFile, at: int, checks: int, most: int = PIECE_RECORDS) -> tuple[Piece, str]:
     """Records from `at` on, as many as lie in a row, and why there are no more."""
     view = file.view
-    room = min(PIECE_RECORDS, (file.size_bytes - at) // BLANK_SIZE + 1)
+    room = min(most, (file.size_bytes - at) // BLANK_SIZE + 1)
     positions, sizes = array("q", bytes(8 * room)), array("i", bytes(4 * room))
     stop, why, rows = scan(view, at, file.size_bytes, file.start_offset, checks, positions, sizes)
     return Piece(file.path, view, file.start_offset, at, stop, positions[:rows]), why
@@ -258,7 +259,8 @@ def _end_of(file: MappedFile) -> LogEnd:
     """Where the records of one file end."""
     last, at, why = -1, 0, "full"
     while why == "full":
-        piece, why = _piece(file, at, CHECK_PLACE)
+        file.drop_map()  # the pages of a whole file would count as this process's memory
+        piece, why = _piece(file, at, CHECK_PLACE, END_RECORDS)
         at = piece.stop
         last = piece.positions[-1] if piece.positions else last
     place = Place(file.view, at, file.start_offset)

@@ -29,18 +29,41 @@ What is better than RocketMQ's: cut bytes are zeroed; blanks before a first unit
 `max_physical_offset`; an expired first file does not hold the minimum back.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
-from ._time_cy import StoreTimeOf, offset_by_time
-from .batch import BatchQueue, BatchUnit
-from .batch_queues import BatchQueues
-from .batch_time import batch_offset_by_time
-from .boundary import Boundary
-from .consume_queue import NO_RECORD, ConsumeQueue, Unit
-from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, queue_folders, refuse_other_file_size
-from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
-from .ext_writer import ExtWriter
-from .queue_files import QueueFiles
+if TYPE_CHECKING:
+    from ._time_cy import StoreTimeOf, offset_by_time
+    from .batch import BatchQueue, BatchUnit
+    from .batch_queues import BatchQueues
+    from .batch_time import batch_offset_by_time
+    from .boundary import Boundary
+    from .consume_queue import NO_RECORD, ConsumeQueue, Unit
+    from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, refuse_other_file_size
+    from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
+    from .ext_writer import ExtWriter
+    from .queue_files import QueueFiles
+    from .queue_listing import queue_folders
+
+_ROOMS = {  # each is imported when it is first used
+    **dict.fromkeys(("StoreTimeOf", "offset_by_time"), "._time_cy"),
+    **dict.fromkeys(("BatchQueue", "BatchUnit"), ".batch"),
+    "BatchQueues": ".batch_queues",
+    "batch_offset_by_time": ".batch_time",
+    "Boundary": ".boundary",
+    **dict.fromkeys(("NO_RECORD", "ConsumeQueue", "Unit"), ".consume_queue"),
+    **dict.fromkeys(
+        ("ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"), ".consume_queues"
+    ),
+    **dict.fromkeys(("ConsumeQueueExt", "ExtUnit", "is_ext_address"), ".ext"),
+    "ExtWriter": ".ext_writer",
+    "QueueFiles": ".queue_files",
+    "queue_folders": ".queue_listing",
+}
 
 __all__ = [
     "NO_RECORD",
@@ -65,3 +88,10 @@ __all__ = [
     "queue_folders",
     "refuse_other_file_size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_ROOMS[name], __name__), name)
+    return found

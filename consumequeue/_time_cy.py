@@ -27,6 +27,7 @@ StoreTimeOf = Callable[[int, int], int]
 LOWER = Boundary.LOWER
 NEAREST = Boundary.NEAREST
 NO_TIME = -1
+_NOTHING = memoryview(b"")
 
 
 class TimeFile:
@@ -34,15 +35,15 @@ class TimeFile:
 
     __slots__ = ("_ask", "_count", "_first", "_held", "_log_min_offset", "_readers", "_source", "ceiling", "floor")
 
-    def __init__(self, queue: Any, start: I64, low: I64, store_time_of: Any, log_min_offset: I64) -> None:
-        """Of the file that begins at byte `start`; `low` is the queue's minimum.
+    def __init__(self, queue: Any, start: I64, written: I64, low: I64, store_time_of: Any, log_min_offset: I64) -> None:
+        """Of the file that begins at byte `start`; `written` is where the queue ends, `low` its minimum.
 
         A file that is deleted meanwhile has no units, and so no time.
         """
-        held: memoryview | None = queue.rest(start)
-        self._held = memoryview(b"") if held is None else held
+        held: memoryview | None = queue.file_view(start)
+        self._held = _NOTHING if held is None else held
         self._source: Source = source_of(self._held)
-        self._count = len(self._held) // UNIT_SIZE
+        self._count = max(0, min(len(self._held), written - start)) // UNIT_SIZE
         self._readers: LogReaders | None = store_time_of if isinstance(store_time_of, LogReaders) else None
         self._ask = store_time_of
         self._log_min_offset = log_min_offset
@@ -112,32 +113,32 @@ def offset_by_time(
     if boundary is NEAREST:
         return _nearest(queue, timestamp_ms, store_time_of, log_min_offset)
     is_lower: Bool = boundary is LOWER
-    low: I64 = queue.min_offset
-    file: TimeFile | None = _choose(queue, timestamp_ms, is_lower, low, store_time_of, log_min_offset)
+    bounds: tuple[list[int], int, int] = queue.bounds
+    written: I64 = bounds[1]
+    low: I64 = bounds[2]
+    file: TimeFile | None = _choose(queue, bounds[0], written, timestamp_ms, is_lower, low, store_time_of, log_min_offset)
     found: I64 = file.search(timestamp_ms, is_lower) if file is not None else 0
-    high: I64 = queue.max_offset
     found = max(found, low)
-    return min(found, high)
+    return min(found, written // UNIT_SIZE)
 
 
 @cython.cfunc
 def _choose(
-    queue: Any, timestamp_ms: I64, is_lower: Bool, low: I64, store_time_of: Any, log_min_offset: I64
-) -> TimeFile | None:
+    queue: Any, starts: list[int], written: I64, timestamp_ms: I64, is_lower: Bool, low: I64, store_time_of: Any,
+    log_min_offset: I64,
+) -> TimeFile | None:  # fmt: skip
     """By the store times of first and last units; an unknown time is -1."""
-    written = queue.written
-    starts: list[int] = queue.starts
     if starts and starts[len(starts) - 1] >= written:
         starts = [start for start in starts if start < written]
     file: TimeFile
     if is_lower:
         for start in starts:
-            file = TimeFile(queue, start, low, store_time_of, log_min_offset)
+            file = TimeFile(queue, start, written, low, store_time_of, log_min_offset)
             if start == starts[len(starts) - 1] or file.time(file.ceiling) >= timestamp_ms:
                 return file
         return None
     for start in reversed(starts):
-        file = TimeFile(queue, start, low, store_time_of, log_min_offset)
+        file = TimeFile(queue, start, written, low, store_time_of, log_min_offset)
         if file.time(start // UNIT_SIZE) <= timestamp_ms:
             return file
     return None

@@ -9,9 +9,10 @@ from commitlog.offset_files import common_file_size, list_offset_files
 from storageio import Disk, Kind
 
 from .batch import BatchQueue
-from .consume_queues import check_queue_id, check_topic, queue_folders
+from .consume_queues import check_queue_id, check_topic
 from .layout import BATCH_FILE_SIZE_DEFAULT, BATCH_UNIT_SIZE
 from .queue_files import QueueFiles
+from .queue_listing import queue_folders
 
 
 class BatchQueues:

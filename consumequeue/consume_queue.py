@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,9 +12,9 @@ from .layout import PRE_BLANK, UNIT, UNIT_SIZE
 from .queue_files import QueueFiles
 from .unit_folder import READ_SIZE, UnitFolder
 
+SECTOR_SIZE = 512  # what a disk writes whole or not at all
 NO_RECORD = -1  # the greatest record end of a queue without units
 END_MAX = (1 << 63) - 1
-LOG = logging.getLogger(__name__)
 
 
 class Unit(NamedTuple):
@@ -55,6 +54,19 @@ class ConsumeQueue(UnitFolder):
         first = self._read(start, start, UNIT_SIZE)
         return bool(count_valid(first)) and UNIT.unpack(first)[0] < safe_offset
 
+    def _before_torn(self, end: int, safe_offset: int) -> int:
+        """A unit goes over the border of a sector: where all behind it is zeros, its place may be right and its tags code not.
+
+        It is made again from the log, as what was lost altogether.
+        """
+        start = self._start_of(end - UNIT_SIZE)
+        if start < 0:
+            return end
+        kept = SECTOR_SIZE - (end - UNIT_SIZE - start) % SECTOR_SIZE
+        unit = self._read(start, end - UNIT_SIZE, UNIT_SIZE)
+        is_whole = kept >= UNIT_SIZE or any(unit[kept:]) or UNIT.unpack(unit)[0] < safe_offset
+        return end if is_whole else end - UNIT_SIZE
+
     def _moved(self) -> None:
         self._max_physical_offset = None
         if self._min_offset is not None and self._min_offset * UNIT_SIZE > self._written:
@@ -80,6 +92,17 @@ class ConsumeQueue(UnitFolder):
             self._min_offset = self._corrected(self._files.log_min_offset)
         starts = self.starts
         return max(self._min_offset, starts[0] // UNIT_SIZE) if starts else self._min_offset
+
+    @property
+    def bounds(self) -> tuple[list[int], int, int]:
+        """(where each file begins, where the next unit goes, the minimum), for who asks for all of them."""
+        if self._starts is None:
+            self._load()
+        assert self._starts is not None
+        if self._min_offset is None:
+            return self._starts, self._written, self.min_offset
+        first = self._starts[0] // UNIT_SIZE if self._starts else 0
+        return self._starts, self._written, self._min_offset if self._min_offset > first else first
 
     @property
     def max_physical_offset(self) -> int:
@@ -241,7 +264,9 @@ class ConsumeQueue(UnitFolder):
         if queue_offset and taken > 0:
             return min(taken, len(packed) // UNIT_SIZE), False
         if queue_offset and taken < 0:
-            LOG.warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
+            import logging  # 10 ms, and no reader needs it
+
+            logging.getLogger(__name__).warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
         room = self.starts[-1] + self.file_size_bytes - self._written
         if not queue_offset and taken:
             room = UNIT_SIZE  # offset 0 goes anywhere, but not what follows it

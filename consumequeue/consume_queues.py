@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from itertools import islice
 
 from commitlog.offset_files import OffsetFile, common_file_size, list_offset_files
-from storageio import Disk, InvalidMessage, Kind, StoreCorrupt
+from storageio import Disk, InvalidMessage, StoreCorrupt
 
 from .consume_queue import NO_RECORD, ConsumeQueue
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .queue_files import QueueFiles
+from .queue_listing import QUEUE_ID_MAX, queue_folders
 from .unit_folder import EVERYTHING
 
-QUEUE_ID_MAX = (1 << 31) - 1
-QUEUES_ASKED_MAX = 100
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
 QUEUES_ASKED_MAX = 100  # about the size of their files
 
@@ -35,19 +34,6 @@ def check_queue_id(queue_id: int) -> int:
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise InvalidMessage(f"queue id {queue_id} is not in 0..{QUEUE_ID_MAX}")
     return queue_id
-
-
-def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
-    """(topic, queue id) of every folder `<folder>/<topic>/<integer>`, other names skipped (section 0)."""
-    if disk.stat(folder) is None:
-        return
-    for topic in disk.list(folder):
-        if topic.kind is not Kind.FOLDER:
-            continue
-        for entry in disk.list(os.path.join(folder, topic.name)):
-            is_number = entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name
-            if entry.kind is Kind.FOLDER and is_number and int(entry.name) <= QUEUE_ID_MAX:
-                yield topic.name, int(entry.name)
 
 
 def _files_of(disk: Disk, folder: str, topic: str, queue_id: int) -> list[OffsetFile]:

@@ -38,6 +38,23 @@ class OpenFile:
         self._cache.give_back(self)
 
 
+class OpenMap:
+    """A map in the cache, as a queue may remember it: `view` is None once the cache let it go."""
+
+    __slots__ = ("_map", "start", "view")
+
+    def __init__(self, made: Map, start: int) -> None:
+        """Of the file that begins at `start`."""
+        self._map = made
+        self.start = start
+        self.view: memoryview | None = made.view
+
+    def close(self) -> None:
+        """Views that others hold live on."""
+        self.view = None
+        self._map.close()
+
+
 class QueueFiles:
     """The open files of a set of queues.  Safe to use from several threads."""
 
@@ -51,7 +68,7 @@ class QueueFiles:
         self._max_files = max_files
         self._max_maps = max_maps
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
-        self._maps: OrderedDict[str, Map] = OrderedDict()
+        self._maps: OrderedDict[str, OpenMap] = OrderedDict()
 
     @property
     def open_count(self) -> int:
@@ -79,21 +96,20 @@ class QueueFiles:
             if entry.is_dropped and entry.users == 0:
                 entry.file.close()
 
-    def view(self, path: str, size_bytes: int) -> memoryview:
+    def open_map(self, path: str, start: int, size_bytes: int) -> OpenMap:
         """A read map of the whole file, which must be of this size.  Slices of it live as long as somebody holds them."""
         with self._guard:
             found = self._maps.get(path)
             if found is not None:
                 self._maps.move_to_end(path)
-                return found.view
+                return found
         with self.borrow(path) as file:
-            made = file.map(size_bytes, writable=False)
-        view = made.view
+            made = OpenMap(file.map(size_bytes, writable=False), start)
         with self._guard:
             self._maps[path] = made
             while len(self._maps) > self._max_maps:
                 self._maps.popitem(last=False)[1].close()
-        return view
+        return made
 
     def create(self, path: str, size_bytes: int) -> None:
         """A new file of zeros that takes no room on the disk yet."""

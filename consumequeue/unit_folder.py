@@ -14,7 +14,7 @@ from itertools import pairwise
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
 from storageio import DiskError, StoreCorrupt, StoreError, StoreReadOnly
 
-from .queue_files import QueueFiles
+from .queue_files import OpenMap, QueueFiles
 
 PAGE_SIZE = 4096
 BLOCK_UNITS = 200  # read at once while the end is looked for
@@ -27,7 +27,9 @@ EVERYTHING = (1 << 63) - 1
 class UnitFolder:
     """The files of one queue.  One thread writes; any number read."""
 
-    __slots__ = ("_files", "_flushed", "_is_new_name", "_root", "_starts", "_written", "file_size_bytes", "queue_id", "topic")
+    __slots__ = (
+        "_files", "_flushed", "_is_new_name", "_mapped", "_root", "_starts", "_written", "file_size_bytes", "queue_id", "topic",
+    )  # fmt: skip
     unit_size = 1
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
@@ -41,6 +43,7 @@ class UnitFolder:
         self._written = 0
         self._flushed = 0
         self._is_new_name = False
+        self._mapped: OpenMap | None = None  # the last one that was asked for; the cache may have let it go
 
     def __repr__(self) -> str:
         """For people who debug."""
@@ -168,6 +171,10 @@ class UnitFolder:
         """Whether a file begins with a unit that was on the disk before the crash, and so everything before it was."""
         return True
 
+    def _before_torn(self, end: int, safe_offset: int) -> int:
+        """The end without a last unit that nobody vouches for and of which a lost sector may have taken a part."""
+        return end
+
     def recover(self, safe_offset: int = EVERYTHING, log_end: int = EVERYTHING) -> int:
         """Find the end as after an unclean stop: read every unit from the third file before the end (section 5.2 a).
 
@@ -185,6 +192,7 @@ class UnitFolder:
             end = self._end_by_reading(start, start, log_end)
             if end < start + self.file_size_bytes or following < 0:
                 break
+        end = self._before_torn(end, safe_offset)
         self._written = end
         self._flushed = min(recovered[0] if recovered else 0, end)
         self._moved()
@@ -292,10 +300,18 @@ class UnitFolder:
         """The written units of one file from `at` on, without a copy.  None when there is none at `at`."""
         start = self._start_of(at)
         stop = min(self.written, start + self.file_size_bytes)
-        if start < 0 or at >= stop:
-            return None
+        view = self.file_view(start) if start >= 0 and at < stop else None
+        return None if view is None else view[at - start : stop - start]
+
+    def file_view(self, start: int) -> memoryview | None:
+        """All bytes of the file that begins at `start`, of which those before `written` are units; None when it went."""
+        mapped = self._mapped
+        view = mapped.view if mapped is not None and mapped.start == start else None
         try:
-            return self._files.view(self.path(start), self.file_size_bytes)[at - start : stop - start]
+            while view is None:
+                mapped = self._mapped = self._files.open_map(self.path(start), start, self.file_size_bytes)
+                view = mapped.view
+            return view
         except DiskError as error:
             if not self._is_gone(start, error):
                 raise

@@ -80,10 +80,11 @@ class ReadPath(PutPath):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
         self._settle()
-        queue = self._engine.lookup.get(topic, queue_id)
+        view = self._engine.view
+        queue = (self._engine.queues if view is None else view).get(topic, queue_id)
         time_ms: I64 = _within(timestamp_ms)
         if queue is not None:
-            return offset_by_time(queue, time_ms, boundary, self._log_readers, max(self._engine.log.min_offset, 0))
+            return offset_by_time(queue, time_ms, boundary, self._log_readers, self._log_readers.min_offset())
         batch = self._reader.batch_queue(topic, queue_id)
         return batch_offset_by_time(batch, time_ms, boundary) if batch is not None else 0
 
@@ -133,7 +134,7 @@ class Asked:
     _low: I64
     _high: I64
     _most: Size
-    _found: dict[int, StoredMessage]
+    _found: dict[int, StoredMessage]  # none before the first hit: most of what misses never needs it
 
     def look(self, index: Any, hits: Hits) -> Bool:
         """Through all files, newest first and newest item first (section 3.6)."""
@@ -142,7 +143,7 @@ class Asked:
         files: list[Any] = index.listed
         place: Size = len(files)
         is_newest: Bool = True
-        while place > 0 and len(self._found) < self._most:
+        while place > 0 and _wants_more(self):
             place -= 1
             file = files[place]
             buffer: IndexBuffer | None = file.mapped
@@ -167,12 +168,12 @@ class Asked:
         left: Size = next_item(buffer) - 1
         at: I32 = 0
         row: Size
-        while left > 0 and len(self._found) < self._most:
+        while left > 0 and _wants_more(self):
             walk(buffer, key_hash(code), at, begin_ms, self._high, hits.found, HITS_AT_ONCE, hits.state)
             count: Size = min(hits.state[0], left)
             at = hits.state[1]
             for row in range(count):
-                if len(self._found) < self._most:
+                if _wants_more(self):
                     self._keep(hits.found[row])
             left -= count
             if at == 0:
@@ -181,7 +182,7 @@ class Asked:
 
     def _keep(self, offset: I64) -> Bool:
         """A hit that is no stranger of the same hash and of the time asked for."""
-        if offset in self._found:
+        if self._found is not None and offset in self._found:
             return False
         message: StoredMessage | None
         reader = self._readers.reader_of(offset)
@@ -198,12 +199,14 @@ class Asked:
                 return False
         if message.store_timestamp_ms < self._low or message.store_timestamp_ms > self._high:
             return False
+        if self._found is None:
+            self._found = {}
         self._found[offset] = message
         return True
 
     def in_order(self) -> list[StoredMessage]:
         """What was found, oldest first."""
-        if not self._found:
+        if self._found is None:
             return []
         return [self._found[offset] for offset in sorted(self._found)]
 
@@ -222,8 +225,15 @@ def _asked(readers: LogReaders, topic: str, key: str, low: I64, high: I64, most:
     asked._low = low
     asked._high = high
     asked._most = most
-    asked._found = {}
+    asked._found = None  # type: ignore[assignment]
     return asked
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _wants_more(asked: Asked) -> Bool:
+    """Whether fewer were found than are wanted."""
+    return asked._most > 0 if asked._found is None else len(asked._found) < asked._most
 
 
 @cython.cfunc

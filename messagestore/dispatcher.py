@@ -22,6 +22,7 @@ POLL_S = 0.001  # while records come
 IDLE_S = 0.05  # when none came for a while
 BUSY_ROUNDS = 200
 RETRY_S = 0.2  # a full disk is tried again so often
+NEVER = 1 << 62
 STRETCH_SIZE = 8 << 20  # bytes of one stretch at most: a reader waits for no more
 
 
@@ -95,6 +96,10 @@ class DispatchService:
     def is_idle(self) -> bool:
         """Whether it sleeps for longer than a moment: who puts wakes it."""
         return bool(self._gate.is_idle)
+
+    def reads_from(self) -> int:
+        """What it will read next; where it is stuck, nothing that can be told."""
+        return NEVER if self._is_stuck() else self.position
 
     @property
     def behind_bytes(self) -> int:

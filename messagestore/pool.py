@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from commitlog import CommitLog, MappedFile
 from commitlog.layout import BLANK_SIZE, RECORD_ALLOWANCE
@@ -25,6 +26,7 @@ LOG = logging.getLogger(__name__)
 COMMIT_PIECE = 4 << 20
 PAGE_SIZE = 4096
 PIN_PAUSE_S = 0.0002
+READER_PAUSES = 250  # without a step of the reader, after which puts go on without it
 NOT_PINNED = 1 << 62
 STEPS = 16
 ZEROS_AHEAD = 256 << 10
@@ -63,6 +65,8 @@ class PooledFiles:
         self._buffered: list[_Buffered] = []
         self._guard = threading.Lock()  # of the list
         self._committing = threading.Lock()
+        self._room = threading.Lock()  # of what is given to puts and what is pinned
+        self.reader_offset: Callable[[], int] = lambda: NOT_PINNED  # what lies before it nobody wants to find in the ring
         self._pinned = NOT_PINNED
         self._base = 0  # of the file that room was given in last
         self._lap = 0  # the physical offset that the ring's first byte stands for
@@ -123,13 +127,23 @@ class PooledFiles:
                 self._settle(entry.file.start_offset + (entry.end or 0))
             self._begin(base, start)
         self._settle(start)
-        self._wait_for_room(start + size_bytes + BLANK_SIZE)
-        end = min(self._limit() - BLANK_SIZE, self._lap + self._size, base + self._log.file_size_bytes - BLANK_SIZE)
-        end = max(min(end, start + self._step), start + size_bytes)
+        least = start + size_bytes
+        most = min(start + self._step, self._lap + self._size, base + self._log.file_size_bytes - BLANK_SIZE)
+        end = self._give(least, max(most, least))
         index = start - self._lap
         self.ring.view[index : index + BLANK_SIZE] = bytes(BLANK_SIZE)  # old bytes are no record's head
-        self._given = max(self._given, end + BLANK_SIZE)
         appender.set_room(self._lap - base, end - base)
+
+    def _give(self, least: int, most: int) -> int:
+        """Up to where records may go, `least` at least, when there is room for it."""
+        while True:
+            self._wait_for_room(least + BLANK_SIZE)
+            unread = self._wait_for_reader(least + BLANK_SIZE)
+            with self._room:  # a stretch may have been pinned meanwhile
+                end = min(most, min(self._limit(), unread) - BLANK_SIZE)
+                if end >= least:
+                    self._given = max(self._given, end + BLANK_SIZE)
+                    return end
 
     def _settle(self, end: int) -> None:
         """Have everything before `end` at its place in the ring: what hangs over the ring's end is copied to its begin."""
@@ -152,15 +166,33 @@ class PooledFiles:
             else:
                 time.sleep(PIN_PAUSE_S)
 
+    def _wait_for_reader(self, end: int) -> int:
+        """Up to where nothing is written over that a reader close behind still wants.
+
+        From the file, past the page cache, it would have to read that at a third of the speed, and never catch up.  So puts
+        wait for one that gets on; for one that is stuck, or far behind already, they do not.
+        """
+        offset, pauses = self.reader_offset(), 0
+        while offset + self._size >= self._given and pauses < READER_PAUSES:
+            limit = offset - offset % DIRECT_BLOCK + self._size
+            if end <= limit:
+                return limit
+            time.sleep(PIN_PAUSE_S)
+            before, offset = offset, self.reader_offset()
+            pauses = pauses + 1 if offset == before else 0
+        return NOT_PINNED
+
     # Reading
 
     def pin(self, offset: int, size_bytes: int) -> tuple[memoryview, int, int] | None:
-        """See `WriteBuffers`.  A record that hangs over the ring's end comes alone, and what is before it without it."""
-        with self._log.appender.lock:
+        """See `WriteBuffers`.  A record that hangs over the ring's end comes alone, and what is before it without it.
+
+        Of what is committed, which lies at its place.  Not under the append lock: a put that holds it may wait for the reader.
+        """
+        with self._room:
             if offset < self._first or offset + self._size < self._given:
                 return None
             self._pinned = offset
-            self._settle_written()
         index, view = offset % self._size, self.ring.view
         if index + size_bytes > self._size:
             record_size = int.from_bytes(view[index : index + 4], "big")

@@ -31,7 +31,7 @@ from .errors import (
     UnknownStore,
     UnsupportedPlatform,
 )
-from .processes import in_forked_child, memory_bytes, process_id, random_bytes
+from .processes import in_forked_child, maps_max, memory_bytes, process_id, random_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
 
@@ -62,6 +62,7 @@ __all__ = [
     "UnknownStore",
     "UnsupportedPlatform",
     "in_forked_child",
+    "maps_max",
     "memory_bytes",
     "process_id",
     "random_bytes",

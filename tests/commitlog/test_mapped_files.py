@@ -381,3 +381,49 @@ def test_no_room_for_even_the_first_file(world: World, tmp_path: Path) -> None:
     with pytest.raises(DiskFull):
         log.queue.prepare_next()
     log.close()
+
+
+def test_a_log_of_a_hundred_files_is_mapped_once(world: World, tmp_path: Path) -> None:
+    """Reading here and there maps no file a second time."""
+    log = open_log(world, tmp_path)
+    put(world, log, 400)
+    log.close()
+    disk = CountingDisk()
+    reader = world.commitlog.open_log(str(tmp_path), disk)
+    for number in [*range(100), *range(99, -1, -1), *range(0, 100, 7)]:
+        assert reader.message_at(number * SIZE) is not None
+    assert disk.counts["map"] == 100
+    reader.close()
+
+
+def test_maps_beyond_the_bound_go_and_what_reads_them_goes_on(world: World, tmp_path: Path) -> None:
+    """The one that was mapped longest ago goes first; a view of it lives on."""
+    log = open_log(world, tmp_path)
+    put(world, log, 20)
+    log.close()
+    reader = world.commitlog.open_log(str(tmp_path))
+    reader.queue._maps_max = 2
+    kept = reader.select(0, SIZE)
+    whole = bytes(kept)
+    for _ in range(2):
+        assert [message.queue_offset for message in reader.messages()] == list(range(20))
+        assert sum(file.is_mapped for file in reader.queue.files) <= 3  # the last one stays besides
+    assert kept == whole
+    reader.close()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
+def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: World, tmp_path: Path, code: int) -> None:
+    """And what is still refused is an error."""
+    log = open_log(world, tmp_path)
+    put(world, log, 20)
+    log.close()
+    disk = FailingDisk(3, errno=code, only="map")
+    reader = world.commitlog.open_log(str(tmp_path), disk)
+    assert all(reader.message_at(number * SIZE) is not None for number in range(5))
+    assert [file.is_mapped for file in reader.queue.files] == [False, False, True, True, True]
+    disk.fail_at, disk.for_ever = len(disk.calls) + 1, True
+    with pytest.raises(DiskError):
+        reader.message_at(0)
+    assert reader.message_at(4 * SIZE) is not None
+    reader.close()

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from messagestore import checkpoint as room
-from messagestore.checkpoint import CHECKPOINT_SIZE, VALUES, Checkpoint, CheckpointValues, read_checkpoint
+from messagestore.checkpoint import (
+    CHECKPOINT_SIZE,
+    TIMES,
+    VALUES,
+    Checkpoint,
+    CheckpointValues,
+    checkpoint_ahead,
+    read_checkpoint,
+)  # fmt: skip
 from storageio import REAL_DISK, DiskError, StoreClosed
 from storageio.testing import CountingDisk, FailingDisk
 
@@ -257,3 +265,11 @@ def test_threads_set_and_flush(tmp_path: Path) -> None:
         thread.join()
     checkpoint.close()
     assert Checkpoint(REAL_DISK, str(tmp_path)).values == (NOW + 99, NOW + 99, NOW + 99, 0, 0)
+
+
+def test_a_time_behind_that_of_the_logs_last_record_is_named(tmp_path: Path) -> None:
+    """It vouches for what the log does not hold; a log without records says nothing about times."""
+    folder = write(tmp_path, page(NOW + 1, NOW, NOW - 1, 0, 0))
+    assert checkpoint_ahead(REAL_DISK, folder, NOW) == {TIMES[0]: NOW + 1}
+    assert checkpoint_ahead(REAL_DISK, folder, NOW - 2) == dict(zip(TIMES, (NOW + 1, NOW, NOW - 1), strict=True))
+    assert checkpoint_ahead(REAL_DISK, folder, 0) == {}

@@ -425,6 +425,40 @@ def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
         store.engine.dispatcher.catch_up()
 
 
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_puts_wait_for_a_dispatcher_close_behind_that_gets_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gets_on: bool
+) -> None:
+    """What it did not read yet is not written over; for one that is stuck nobody waits."""
+    monkeypatch.setattr(pool, "READER_PAUSES", 1 << 40 if gets_on else 2)
+    with pooled(tmp_path) as store:
+        buffers: Any = store.engine.log.buffers
+        store.engine.dispatcher.stop()
+        buffers.reader_offset = lambda: 0
+        writer = threading.Thread(target=put_all, args=(store, 0, 3000), daemon=True)
+        writer.start()
+        writer.join(0.2 if gets_on else None)
+        assert writer.is_alive() is gets_on
+        assert (buffers.pin(0, 3000) is not None) is gets_on
+        buffers.unpin()
+        buffers.reader_offset = lambda: pool.NOT_PINNED
+        writer.join()
+        assert store.engine.log.written_offset > 2 * ring_of(store).size_bytes
+        commit(store)
+        store.engine.dispatcher.catch_up()
+        assert [number_of(stored) for stored in store.read("t", 1)] == list(range(1, 3000, 3))
+
+
+def test_a_stuck_dispatcher_is_not_waited_for(tmp_path: Path) -> None:
+    """It says so itself: what stopped may never go on."""
+    with pooled(tmp_path) as store:
+        dispatcher = store.engine.dispatcher
+        assert store.engine.log.buffers.reader_offset() == dispatcher.position  # type: ignore[union-attr]
+        dispatcher.stop()
+        assert store.engine.log.buffers.reader_offset() >= pool.NOT_PINNED  # type: ignore[union-attr]
+        dispatcher.catch_up()
+
+
 class NoWayPast(WrappedDisk):
     """A file system that refuses O_DIRECT at opening, or at the first write."""
 

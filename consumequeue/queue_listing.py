@@ -1,0 +1,23 @@
+"""Which queues lie in a folder, by the names of folders alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from storageio import Disk, Kind
+
+QUEUE_ID_MAX = (1 << 31) - 1
+
+
+def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
+    """(topic, queue id) of every folder `<folder>/<topic>/<integer>`, other names skipped (section 0)."""
+    if disk.stat(folder) is None:
+        return
+    for topic in disk.list(folder):
+        if topic.kind is not Kind.FOLDER:
+            continue
+        for entry in disk.list(os.path.join(folder, topic.name)):
+            is_number = entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name
+            if entry.kind is Kind.FOLDER and is_number and int(entry.name) <= QUEUE_ID_MAX:
+                yield topic.name, int(entry.name)

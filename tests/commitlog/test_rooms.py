@@ -1,0 +1,36 @@
+"""Memory that columns are made in again and again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from commitlog.rooms import KEPT_BYTES, Rooms
+
+
+def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
+    """Views of views, Arrow's buffers and arrays of another type count as readers."""
+    rooms = Rooms()
+    first = rooms.take(1 << 20)
+    first[:] = 1
+    place = first.ctypes.data
+    held = [memoryview(first)[5:10], pa.py_buffer(first[100:]), first.view(np.int64)[3:], pa.array([1])]
+    del first
+    while held:
+        other = rooms.take(1 << 20)
+        assert (other.ctypes.data == place) == (len(held) == 1)
+        other[:] = 2
+        if len(held) > 1:
+            assert all(bytes(memoryview(reader).cast("B")[:4]) == b"\x01" * 4 for reader in held[:-1])
+        del other
+        held.pop(0)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """More at once than that is given, and not kept."""
+    rooms = Rooms()
+    taken = [rooms.take(3 << 20) for _ in range(20)]
+    assert len({view.ctypes.data for view in taken}) == 20
+    assert sum(map(len, rooms._blocks)) <= KEPT_BYTES
+    assert len(rooms.take(KEPT_BYTES)) == KEPT_BYTES
+    assert rooms.take(0).nbytes == 0
