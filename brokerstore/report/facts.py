@@ -15,7 +15,7 @@ BUCKETS_MAX = 400  # of the picture over time
 WORDS_MAX = 50_000  # keys counted at once; beyond, those met once are forgotten
 SHOWN = 20  # rows of a table of the most frequent
 SIZE_STEPS = (128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
-BUCKET_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 31_536_000_000)
+BUCKET_MS = (1000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 31_536_000_000)
 
 
 @dataclass

@@ -8,10 +8,17 @@ from importlib import resources
 from storageio import MissingExtra
 
 from .facts import SHOWN, Facts
-from .pictures import pictures
+from .pictures import PARTS, pictures
 
 PROBLEMS_SHOWN = 200
 QUEUES_SHOWN = 200
+NAMES = {"rocketmq": "RocketMQ store", "log": "RocketMQ commit log", "rabbitmq": "RabbitMQ folder"}  # others by their kind
+ABOUT = {
+    "expired": "of a file whose last message is 72 hours older than the newest of all, which a broker by default would delete.",
+    "garbage": "records that no queue refers to.",
+    "blank": "what was left at a file's end when the next message did not fit.",
+    "damaged": "what is no good record; see Problems.",
+}
 
 
 def render(facts: Facts, made_ms: int) -> str:
@@ -26,11 +33,18 @@ def render(facts: Facts, made_ms: int) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["size"] = _size
     environment.filters["plain"] = _plain
+    environment.filters["count"] = "{:,}".format
     shown = [(title, what, Markup(svg)) for title, what, svg in pictures(facts)]
     made = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return environment.from_string(template).render(
-        facts=facts, pictures=shown, made=made, problems_max=PROBLEMS_SHOWN, queues_max=QUEUES_SHOWN, keys_max=SHOWN
-    )
+        facts=facts, pictures=shown, made=made, problems_max=PROBLEMS_SHOWN, queues_max=QUEUES_SHOWN, keys_max=SHOWN,
+        parts=_parts(facts), about=ABOUT, names=NAMES,
+    )  # fmt: skip
+
+
+def _parts(facts: Facts) -> list[str]:
+    """What some file has any bytes of; always the live ones."""
+    return [name for name in PARTS if name == "live" or any(getattr(file, name) for file in facts.files)]
 
 
 def _size(size_bytes: int) -> str:

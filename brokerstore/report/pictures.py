@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,8 +22,10 @@ PARTS = {"live": "#000011", "expired": "#000012", "garbage": "#000013", "blank":
 COLOURS = {INK: "--ink", LINE: "--line"} | {mark: f"--{name}" for name, mark in PARTS.items()}
 WIDTH_IN, TEXT_PT = 6.0, 11
 FILES_SHOWN, ROWS_SHOWN, NAME_SHOWN = 40, 15, 28
-MIB = 1 << 20
+ROW_IN = 0.24  # of a bar
+UNITS = {1: "B", 1 << 10: "KiB", 1 << 20: "MiB", 1 << 30: "GiB"}
 Draw = Callable[[Any], None]
+Picture = tuple[str, str, float, Draw]  # title, what it shows in a sentence, height in inches, what draws it
 
 
 def pictures(facts: Facts) -> list[tuple[str, str, str]]:
@@ -31,45 +33,62 @@ def pictures(facts: Facts) -> list[tuple[str, str, str]]:
 
     Raises `MissingExtra` without matplotlib.
     """
-    found: list[tuple[str, str, float, Draw]] = []
+    found = [*_of_files(facts), *_of_queues(facts), *_of_times(facts), *_of_sizes(facts), *_of_lags(facts)]
+    return [(title, what, _svg(title, height, draw)) for title, what, height, draw in found]
+
+
+def _of_files(facts: Facts) -> Iterator[Picture]:
     if facts.files:
         shown = grouped(facts.files)
-        height = 1.5 + 0.24 * len(shown)
-        what = (
-            "What the bytes of each file are."
-            if len(shown) == len(facts.files)
-            else "What the bytes of the files are, in groups."
+        of_what = "each file" if len(shown) == len(facts.files) else "the files, in groups,"
+        yield "Files", f"What the bytes of {of_what} are.", 1.5 + ROW_IN * len(shown), lambda axes: _files(axes, shown)
+
+
+def _of_queues(facts: Facts) -> Iterator[Picture]:
+    rows = [(row["queue"], row["bytes"]) for row in facts.queues[:ROWS_SHOWN]]
+    if rows:
+        unit, scale = unit_for(max(size for _, size in rows))
+        scaled = [(name, size / scale) for name, size in rows]
+        yield (
+            "Largest queues",
+            "Bytes of the queues with the most.",
+            1.2 + ROW_IN * len(rows),
+            lambda axes: _bars(axes, scaled, unit),
         )
-        found.append(("Files", what, height, lambda axes: _files(axes, shown)))
+
+
+def _of_times(facts: Facts) -> Iterator[Picture]:
     if facts.times:
-        found.append(
-            ("Messages over time", "Messages by the time they were stored.", 2.4, lambda axes: _over_time(axes, facts, 1))
-        )
-        found.append(("Bytes over time", "Bytes by the time they were stored.", 2.4, lambda axes: _over_time(axes, facts, 2)))
-    if facts.queues:
-        rows = [(row["queue"], row["bytes"] / MIB) for row in facts.queues[:ROWS_SHOWN]]
-        found.append(
-            (
-                "Largest queues",
-                "Bytes of the queues with the most.",
-                1.2 + 0.24 * len(rows),
-                lambda axes: _bars(axes, rows, "MiB"),
-            )
-        )
-    if any(count for _, count in facts.sizes):
-        found.append(("Sizes", "Messages by their size.", 3.2, lambda axes: _bars(axes, facts.sizes, "messages")))
-    if lags := [(f"{row['group']} {row['topic']}/{row['queue_id']}", row["lag"]) for row in facts.lags if row["lag"]][
-        :ROWS_SHOWN
-    ]:
-        found.append(
-            (
-                "Lag",
-                "Messages that a group has not read yet.",
-                1.2 + 0.24 * len(lags),
-                lambda axes: _bars(axes, lags, "messages"),
-            )
-        )
-    return [(title, what, _svg(title, height, draw)) for title, what, height, draw in found]
+        unit, scale = unit_for(max(row[2] for row in facts.times))
+        told = "by the time they were stored."
+        yield "Messages over time", f"Messages {told}", 2.4, lambda axes: _over_time(axes, facts, 1, "messages", 1)
+        yield "Bytes over time", f"Bytes {told}", 2.4, lambda axes: _over_time(axes, facts, 2, unit, scale)
+
+
+def _of_sizes(facts: Facts) -> Iterator[Picture]:
+    """Up to the greatest that there is."""
+    last = max((place for place, (_, count) in enumerate(facts.sizes) if count), default=-1)
+    rows = facts.sizes[: last + 1]
+    if rows:
+        yield "Sizes", "Messages by their size.", 1.2 + ROW_IN * len(rows), lambda axes: _bars(axes, rows, "messages")
+
+
+def _of_lags(facts: Facts) -> Iterator[Picture]:
+    lags = [(f"{row['group']} {row['topic']}/{row['queue_id']}", row["lag"]) for row in facts.lags if row["lag"]]
+    rows = sorted(lags, key=lambda row: -row[1])[:ROWS_SHOWN]
+    if rows:
+        what = "Messages that a group has not read yet."
+        yield "Lag", what, 1.2 + ROW_IN * len(rows), lambda axes: _bars(axes, rows, "messages")
+
+
+def unit_for(size_bytes: int) -> tuple[str, int]:
+    """In which the greatest of some sizes is read easily, and how many bytes it has.
+
+    >>> unit_for(25_000), unit_for(0)
+    (('KiB', 1024), ('B', 1))
+    """
+    scale = max((scale for scale in UNITS if scale <= size_bytes), default=1)
+    return UNITS[scale], scale
 
 
 def grouped(files: Sequence[FileMap]) -> list[FileMap]:
@@ -130,28 +149,30 @@ def _short(name: str) -> str:
 
 def _files(axes: Any, files: Sequence[FileMap]) -> None:
     """A row a file, its parts side by side."""
+    unit, scale = unit_for(max(file.size_bytes for file in files))
     places = range(len(files))
     left = [0.0] * len(files)
     for name, mark in PARTS.items():
-        widths = [getattr(file, name) / MIB for file in files]
+        widths = [getattr(file, name) / scale for file in files]
         if any(widths):
             axes.barh(places, widths, left=left, color=mark, label=name, height=0.7)
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    unused = [max(0.0, file.size_bytes / MIB - used) for file, used in zip(files, left, strict=True)]
-    axes.barh(places, unused, left=left, facecolor="none", edgecolor=LINE, label="unused", height=0.7)
+    unused = [max(0.0, file.size_bytes / scale - used) for file, used in zip(files, left, strict=True)]
+    if any(size * scale >= 1 for size in unused):
+        axes.barh(places, unused, left=left, facecolor="none", edgecolor=LINE, label="unused", height=0.7)
     axes.set_yticks(places, [_short(file.name.lstrip("0") or "0") for file in files])
     axes.invert_yaxis()
-    axes.set_xlabel("MiB")
-    axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    axes.set_xlabel(unit)
+    if axes.get_legend_handles_labels()[1]:
+        axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
 
-def _over_time(axes: Any, facts: Facts, column: int) -> None:
+def _over_time(axes: Any, facts: Facts, column: int, unit: str, scale: int) -> None:
     """Bars as wide as a bucket."""
     width_days = facts.bucket_ms / 86_400_000
     days = [_day(row[0]) for row in facts.times]
-    scale = MIB if column == 2 else 1
     axes.bar(days, [row[column] / scale for row in facts.times], width=width_days, align="edge", color=PARTS["live"])
-    axes.set_ylabel("MiB" if column == 2 else "messages")
+    axes.set_ylabel(unit)
     from matplotlib import dates
 
     made: Any = dates  # its classes are untyped

@@ -1,6 +1,7 @@
 """The forms of an export: writers of one part each, and parts put together.
 
-What is written is a block of finished lines for `jsonl`, else an Arrow batch.  Memory holds one of them at a time.
+What is written is a block of finished lines for `jsonl`, else an Arrow batch.  Memory holds one of them at a time; of Arrow's
+batches two, the one that is being written and the one that is being made.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
 
 
@@ -78,19 +80,31 @@ def _cell(name: str, value: Any) -> Any:
 
 
 class _ArrowPart:
-    """A writer that is made with the first batch's schema; later empty batches are left out."""
+    """A writer that is made with the first batch's schema; later empty batches are left out.
+
+    A batch is written by a second thread, in pyarrow's own code and without the GIL, while the next one is made.
+    """
 
     def __init__(self, file: BinaryIO, _is_first: bool) -> None:
         """Takes the file over."""
         self._file = file
         self._writer: Any = None
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def write(self, item: Any) -> None:
-        """An Arrow batch."""
+        """An Arrow batch; an error of the one before is raised here."""
         if self._writer is None:
             self._writer = self._make(item.schema)
+        self._wait()
         if item.num_rows:
-            self._writer.write_batch(item)
+            self._writing = self._thread.submit(self._writer.write_batch, item)
+
+    def _wait(self) -> None:
+        """Until nothing is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _make(self, schema: Any) -> Any:
         import pyarrow as pa
@@ -99,20 +113,25 @@ class _ArrowPart:
 
     def close(self) -> None:
         """On the disk, too."""
-        if self._writer is not None:
-            self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        try:
+            self._wait()
+            if self._writer is not None:
+                self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self._thread.shutdown()
+            self._file.close()
 
 
-UNIQUE = (
-    "body",
-    "message_id",
-    "keys",
-    "properties",
-    "msg_id",
-)  # a dictionary or a least and greatest value would help no reader
+UNIQUE = ("body", "message_id", "keys", "properties", "msg_id")  # no dictionary, least or greatest value would help a reader
+
+
+def parquet_options(names: Sequence[str]) -> dict[str, Any]:
+    """Of a writer of these columns."""
+    common = [name for name in names if name not in UNIQUE]
+    dictionaries = [*common, "properties.key_value.key", "properties.key_value.value"]
+    return {"compression": "zstd", "use_dictionary": dictionaries, "write_statistics": common}
 
 
 class _ParquetPart(_ArrowPart):
@@ -121,9 +140,7 @@ class _ParquetPart(_ArrowPart):
     def _make(self, schema: Any) -> Any:
         import pyarrow.parquet as pq
 
-        common = [name for name in schema.names if name not in UNIQUE]
-        dictionaries = [*common, "properties.key_value.key", "properties.key_value.value"]
-        return pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=dictionaries, write_statistics=common)
+        return pq.ParquetWriter(self._file, schema, **parquet_options(schema.names))
 
 
 PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {

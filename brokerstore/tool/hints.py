@@ -31,8 +31,8 @@ def after_error(error: StoreError, command: str, folder: str | None) -> str:
     return next((line(error, command, place) for kind, line in _NEXT if isinstance(error, kind)), "")
 
 
-def after_answer(code: int, command: str, folder: str) -> str:
-    """The line for a command that ended with an exit code; empty where its answer says all."""
+def after_answer(code: int, command: str, folder: str, choice: str = "") -> str:
+    """The line for a command that ended with an exit code; empty where its answer says all.  `choice` is `recover`'s option."""
     place = quote(folder)
     if code in (REPAIRED_DROPPED, REPAIRED_KEPT):
         return f"run: brokerstore verify {place}  (to see that it is whole)"
@@ -40,6 +40,8 @@ def after_answer(code: int, command: str, folder: str) -> str:
         return ""
     if command == "verify":
         return f"run: brokerstore recover {place}  (a plan; nothing is changed without --apply)"
+    if command == "recover" and choice:
+        return f"run: brokerstore recover {place} {choice} --apply  (keeps what it cuts)"
     if command == "recover":
         return f"run: brokerstore recover {place} --apply  (keeps what it cuts; with --skip-bad or --truncate if it asks)"
     return f"run: brokerstore verify {place}  (names every problem)"

@@ -11,14 +11,13 @@ from typing import Any
 
 from brokerstore.identify import FolderKind
 from commitlog.findings import Finding
-from consumequeue.consume_queues import queue_folders
+from consumequeue.queue_listing import queue_folders
 from indexfile import find_shape, index_paths
 from indexfile.index_file import IndexFile
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import finding_text
-from .output import emit_json, fields, say, size_text, time_text
+from .output import emit_json, fields, finding_text, say, size_text, time_text
 from .target import Target
 
 CONFIG_FOLDER = "config"

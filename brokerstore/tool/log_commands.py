@@ -12,7 +12,7 @@ from storageio import StoreCorrupt
 
 from .codes import CLEAN, PROBLEM
 from .message_json import line_blocks, message_json
-from .output import body_text, emit, emit_block, emit_json, fields, say, time_text
+from .output import body_text, emit, emit_block, emit_json, fields, finding_text, say, time_text
 from .target import Target
 from .wanted import Wanted
 
@@ -147,15 +147,10 @@ def show_whole(found: StoredMessage, as_json: bool) -> None:
     del shown["body_base64"]
     for name in ("born_timestamp_ms", "store_timestamp_ms"):
         shown[name] = f"{shown[name]} ({time_text(shown[name])})"
+    shown["tags"] = found.tags or ""
     shown["keys"] = " ".join(found.keys)
     shown["body"] = f"{len(found.body)} bytes: {body_text(found.body, BODY_SHOWN_ALONE)}"
     fields(shown)
-
-
-def finding_text(finding: Finding) -> str:
-    """In a line."""
-    what = finding.kind.replace("_", " ")
-    return f"{finding.file} at byte {finding.offset}: {what}: expected {finding.expected}, found {finding.found}"
 
 
 def show_id(message_id: str, as_json: bool) -> int:

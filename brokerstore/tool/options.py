@@ -85,7 +85,8 @@ def with_target(*, sizes: bool = False) -> Callable[[Command], Command]:
         def run(folder: str, **options: Any) -> int:
             about = {name: options.pop(name, None) for name in _TARGET_OPTIONS}
             code = command(find_target(folder, about), **options)
-            _say_next(after_answer(code, _command_name(), folder))
+            choice = next((f"--{name.replace('_', '-')}" for name in ("skip_bad", "truncate") if options.get(name)), "")
+            _say_next(after_answer(code, _command_name(), folder, choice))
             return code
 
         wrapped: Command = named_errors(run)

@@ -12,7 +12,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commitlog.findings import Finding
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
@@ -96,6 +99,12 @@ def size_text(size_bytes: int) -> str:
             return f"{size:.1f} {unit}" if unit != "B" else f"{size_bytes} B"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def finding_text(finding: Finding) -> str:
+    """In a line."""
+    what = finding.kind.replace("_", " ")
+    return f"{finding.file} at byte {finding.offset}: {what}: expected {finding.expected}, found {finding.found}"
 
 
 def body_text(body: bytes, size_max: int) -> str:

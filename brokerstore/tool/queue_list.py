@@ -13,8 +13,8 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_N
 from storageio import REAL_DISK, DiskError, StoreError
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import finding_text, good_messages
-from .output import emit_json, say, table
+from .log_commands import good_messages
+from .output import emit_json, finding_text, say, table
 from .target import Target
 
 LIGHT_PREFIX = "%LMQ%"
@@ -40,7 +40,9 @@ def list_queues(target: Target, as_json: bool) -> int:
     else:
         table(KEYS, [list(row.values()) for row in rows])
         seen = {row["topic"] for row in rows}
-        table(KEYS[:1], [[topic["topic"]] for topic in topics if topic["topic"] not in seen]) if topics else None
+        without = [[topic["topic"]] for topic in topics if topic["topic"] not in seen]
+        if without:
+            table(("topics without a queue",), without)
     return PROBLEM if told else CLEAN
 
 

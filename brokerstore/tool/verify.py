@@ -9,8 +9,7 @@ from commitlog.findings import Finding
 from commitlog.verify import LogReport, verify_log
 
 from .codes import CLEAN, PROBLEM
-from .log_commands import finding_text
-from .output import emit, emit_json, progress, size_text
+from .output import emit, emit_json, finding_text, progress, size_text
 from .target import Target
 
 if TYPE_CHECKING:

@@ -148,6 +148,16 @@ def test_words_stay_bounded() -> None:
     assert words.most()[0] == ("often", 200)
 
 
+def test_parts_that_no_file_has_are_no_columns(fixture_store: Any, tmp_path: Path) -> None:
+    """A RabbitMQ page does not speak of RocketMQ's blank ends; a store that began seconds ago shows more than one bar."""
+    vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    page = run("report", vhost).out
+    assert ("Garbage" in page, "Blank" in page, "Expired" in page) == (True, False, False)
+    facts = store_facts(LogFiles(REAL_DISK, [str(fixture_store("plain").store / "commitlog")]), "plain", "rocketmq")
+    assert "Blank" in run("report", fixture_store("plain").store).out
+    assert len(facts.times) > 1 or facts.bucket_ms == 1000
+
+
 def test_many_files_are_drawn_in_groups() -> None:
     """A thousand rows would be no picture."""
     files = [FileMap(str(number), 10, live=number % 10) for number in range(1000)]

@@ -47,7 +47,10 @@ def test_verify_draws_and_answers(tmp_path: Path) -> None:
     assert "Traceback" not in shown
 
 
-SAME = ["info --json", "ls --json", "stats --json", "verify --json -q", "verify -q", "info", "recover -q"]
+SAME = [
+    "info --json", "ls --json", "stats --json", "verify --json -q", "verify -q", "info", "recover -q", "recover --json -q",
+    "dump --json", "get --at 0", "get --at 0 --json", "tail --json", "export -q", "export -q --to csv", "offsets show --json",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", SAME)
