@@ -4,7 +4,8 @@
 
 Each figure is a ratio of medians; least and greatest ratio of the rounds stand behind it.  *Plain* reads with two processes,
 the same columns from the same kernel, each process a half of the file; that is what two cores can do.  Targets are those of
-the project's plan: at least, or at most.  Spark runs with the settings that docs/spark.md recommends.
+the project's plan: at least, or at most.  Spark runs with the settings that docs/spark.md recommends.  *Floor* is a source
+that hands out one batch again and again, so that its ratio is what Spark leaves to a source that takes no time at all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ TOPICS, QUEUES = 16, 8
 HOSTS = "127.0.0.1:10911"
 META = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp_ms")
 DAY_MS = 86_400_000
+FLOOR = "the best that any Python source could have"
 # Arrow looks at bounds and nulls of each value once more, and the parallel collector costs a process of few cores least.
 JAVA_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
@@ -241,6 +243,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 def measure(path: Path, folder: Path, out: Path, rounds: int, warm: int, wanted: set[str] | None) -> dict[str, list[float]]:
     """Seconds of each, one list entry a round; the first ones, in which the JVM compiles, are not counted."""
+    from bench.spark_floor import read_floor
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
     from sparkstore.reading import read_messages, read_meta
@@ -255,8 +258,10 @@ def measure(path: Path, folder: Path, out: Path, rounds: int, warm: int, wanted:
         works: dict[str, Callable[[], Any]] = {
             "plain all": lambda: list(pool.map(plain_read, parts, [COLUMNS] * 2)),
             "spark all": lambda: noop(read_messages(spark, str(path))),
+            "floor all": lambda: noop(read_floor(spark, str(path), COLUMNS)),
             "plain meta": lambda: list(pool.map(plain_read, parts, [META] * 2)),
             "spark meta": lambda: noop(read_meta(spark, str(path))),
+            "floor meta": lambda: noop(read_floor(spark, str(path), META)),
             "spark count": lambda: read_messages(spark, str(path), ["queue_id"]).count(),
             "spark audit": lambda: _sound(audit(spark, str(path))),
             "numpy reindex": lambda: numpy_reindex(str(path), numpy_out),
@@ -289,6 +294,8 @@ def ratios(seconds: dict[str, list[float]]) -> dict[str, dict[str, float | str]]
     table = {
         "source to noop, all columns, of plain": ("plain all", "spark all", "at least 0.35 (wish 0.5)"),
         "source to noop, metadata, of plain": ("plain meta", "spark meta", "at least 0.45"),
+        "floor to noop, all columns, of plain": ("plain all", "floor all", FLOOR),
+        "floor to noop, metadata, of plain": ("plain meta", "floor meta", FLOOR),
         "audit, times the read": ("spark audit", "spark all", "at most 1.5"),
         "reindex, of NumPy in one process": ("spark reindex", "numpy reindex", "at most 0.6"),
         "export, times plain": ("spark export", "plain export", "at most 2.5"),

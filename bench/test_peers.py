@@ -33,7 +33,7 @@ def test_every_question_to_our_own_store(tmp_path: Path, mode: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("name", ["sqlite", "plain file", "lmdb", "rocksdb", "persist-queue"])
+@pytest.mark.parametrize("name", embedded.PEERS)
 def test_every_embedded_peer_that_is_installed(tmp_path: Path, name: str) -> None:
     """What was put comes back."""
     try:

@@ -1,7 +1,8 @@
 """The tool's own figures: `python -m bench.tool FOLDER`, which it fills and empties again.
 
-`dump --json` of a log of 1 GiB to nothing and through a pipe; `export --to parquet` beside pyarrow writing the same
-table; `info` on a store of 1,000 files, time and memory; `tail -f`: from a put to its line, and the share of a core when idle.
+`dump --json` of a log of 1 GiB to nothing and through a pipe; `export --to parquet` beside pyarrow writing the same table;
+private memory of an export in each form; `info` on a store of 1,000 files, time and memory; `tail -f`: from a put to its line,
+and the share of a core when idle.
 Each is the median of a few runs, with the least and the greatest; what is compared runs in turn.
 """
 
@@ -22,6 +23,7 @@ from commitlog.walk import LogFiles
 from storageio import REAL_DISK
 
 TOOL = [sys.executable, "-m", "brokerstore"]
+ENVIRONMENT = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # an installed tool has its modules compiled
 RUNS = 3
 BODY = 1024
 
@@ -69,29 +71,60 @@ def dumps(folder: Path, _work: Path) -> None:
     for _ in range(RUNS):
         for name, way in ways.items():
             command = f"{sys.executable} -m brokerstore dump --json {folder} {way}"
-            found[name].append(size / seconds(lambda command=command: subprocess.run(command, shell=True, check=True)))
+            found[name].append(
+                size / seconds(lambda command=command: subprocess.run(command, shell=True, check=True, env=ENVIRONMENT))
+            )
     for name, rates in found.items():
         said(f"dump --json to {name}", rates, "MB/s of log")
 
 
 def exports(folder: Path, work: Path) -> None:
-    """The tool with all that it does, and pyarrow on the table that came out of it, held in memory."""
+    """The tool with all that it does, and pyarrow with the same options on the table that came out of it, held in memory."""
     import pyarrow.parquet as pq
+
+    from brokerstore.tool.export_forms import parquet_options
+    from commitlog.columns import BATCH_ROWS
 
     out, other = work / "ours.parquet", work / "plain.parquet"
     ours, plain = [], []
     for _ in range(RUNS):
         out.unlink(missing_ok=True)
         command = [*TOOL, "export", "-q", "--to", "parquet", "--out", str(out), str(folder)]
-        ours.append(seconds(lambda command=command: subprocess.run(command, check=True)))
+        ours.append(seconds(lambda command=command: subprocess.run(command, check=True, env=ENVIRONMENT)))
         table = pq.read_table(out)
-        plain.append(seconds(lambda table=table: pq.write_table(table, other, compression="zstd")))
+        options = parquet_options(table.column_names)
+        plain.append(
+            seconds(lambda table=table, options=options: pq.write_table(table, other, row_group_size=BATCH_ROWS, **options))
+        )
         del table
     said("export --to parquet", ours, "s")
     said("pyarrow writing that table", plain, "s")
     said("share of pyarrow's rate", [b / a for a, b in zip(ours, plain, strict=True)], "")
     out.unlink()
     other.unlink()
+
+
+def memories(folder: Path, work: Path) -> None:
+    """The greatest private memory of an export in each form; pages of the mapped log are the system's to take back."""
+    for form in ("jsonl", "csv", "arrow", "parquet"):
+        out = work / f"ours.{form}"
+        process = subprocess.Popen([*TOOL, "export", "-q", "--to", form, "--out", str(out), str(folder)], env=ENVIRONMENT)
+        seen = [0.0]
+        while process.poll() is None:
+            seen.append(_private_mb(process.pid))
+            time.sleep(0.02)
+        assert process.returncode == 0
+        out.unlink()
+        said(f"export --to {form}, private memory", [max(seen)], "MB")
+
+
+def _private_mb(pid: int) -> float:
+    """Of a process that may be gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
 
 
 def infos(work: Path) -> None:
@@ -101,16 +134,16 @@ def infos(work: Path) -> None:
     fill(folder, 1000 * (1 << 16), config)
     files = len(list((folder / "commitlog").iterdir()))
     times, sizes = [], []
-    for _ in range(7):
+    for _ in range(8):
         times.append(1000 * seconds(lambda: _child([*TOOL, "info", "--json", str(folder)], sizes)))
-    said(f"info on {files} log files", times, "ms")
+    said(f"info on {files} log files", times[1:], "ms")  # the first writes the compiled modules
     said("its memory at most", sizes, "MB")
     shutil.rmtree(folder)
 
 
 def _child(command: list[str], sizes: list[float]) -> None:
     """Run it; its greatest resident size."""
-    pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+    pid = os.posix_spawn(command[0], command, ENVIRONMENT, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
     _, status, used = os.wait4(pid, 0)
     assert status == 0
     sizes.append(used.ru_maxrss / 1000)
@@ -121,7 +154,7 @@ def tails(work: Path) -> None:
     with MessageStore.open(work / "followed", config=StoreConfig.small()) as store:
         store.put(Message("orders", b"first", queue_id=0))
         command = [*TOOL, "tail", "-f", "--json", str(work / "followed")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT)
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(2)  # it shows the last messages before it opens the store to follow
@@ -148,14 +181,14 @@ def _processor_s(pid: int) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """`FOLDER [dump] [export] [info] [tail]`, all four without a name."""
+    """`FOLDER [dump] [export] [memory] [info] [tail]`, all without a name."""
     work = Path(arguments[0]) / "bench-tool"
-    wanted = arguments[1:] or ["dump", "export", "info", "tail"]
+    wanted = arguments[1:] or ["dump", "export", "memory", "info", "tail"]
     work.mkdir(parents=True)
     try:
-        if "dump" in wanted or "export" in wanted:
+        if {"dump", "export", "memory"} & set(wanted):
             fill(work / "big", (1 << 30) - (1 << 24))
-        for name, job in (("dump", dumps), ("export", exports)):
+        for name, job in (("dump", dumps), ("export", exports), ("memory", memories)):
             if name in wanted:
                 job(work / "big", work)
         for name, alone in (("info", infos), ("tail", tails)):

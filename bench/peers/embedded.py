@@ -1,10 +1,12 @@
 """The rows against stores that Python programs embed, each at the best setting that still survives the process.
 
-One record is a body and a key.  "decoded" reads body and key of every record; the plain file checks its CRC, ours all of its.
+One record is a body and a key, with "whole" behind the peer's name what ours has: body, topic, tags and keys, as msgpack.
+"decoded" reads all that a record has; the plain file checks its CRC, ours all of its.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -13,9 +15,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from .own_store import OwnStore, body_of
+from .bounds import ready_messages
+from .bounds_write import built_many, built_one, direct_sync, touched_memory
+from .own_store import TAGS, OwnStore, body_of
 from .turns import Row, take_turns
 
 BATCH = 1000
@@ -49,24 +53,52 @@ def opened(value: bytes) -> int:
     return len(value[2 : 2 + size]) + len(value[2 + size :])
 
 
+class Codec(NamedTuple):
+    """What a record is made of: `pack(number, key, body)`, and `opened(value)`, which reads all of it."""
+
+    pack: Callable[[int, bytes, bytes], bytes]
+    opened: Callable[[bytes], int]
+
+
+PAIR = Codec(lambda _number, key, body: packed(key, body), opened)
+
+
+def whole_messages() -> Codec:
+    """The fastest general encoding there is for what a message of ours holds."""
+    import msgspec
+
+    fields = [("body", bytes), ("topic", str), ("tags", str), ("keys", list[bytes]), ("properties", dict[str, str])]
+    whole = msgspec.defstruct("Whole", fields, array_like=True, gc=False)
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(whole).decode
+
+    def read(value: bytes) -> int:
+        message = decode(value)
+        size = len(message.body) + len(message.topic) + len(message.tags)  # type: ignore[attr-defined]
+        return size + len(message.keys) + len(message.properties)  # type: ignore[attr-defined]
+
+    return Codec(lambda number, key, body: encode(whole(body, "T", TAGS[number & 3], [key], {})), read)
+
+
 class Lmdb:
     """Append-only integer keys, no sync, a writable map."""
 
-    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_durable: bool = False, codec: Callable[[], Codec] = lambda: PAIR) -> None:
         import lmdb
 
+        self.pack, self.opened = codec()
         self.env = lmdb.open(str(folder), map_size=MAP_BYTES, sync=is_durable, metasync=is_durable, writemap=not is_durable)
 
     def put(self, number: int, key: bytes, body: bytes) -> None:
         with self.env.begin(write=True) as transaction:
-            transaction.put(number.to_bytes(8, "big"), packed(key, body), append=True)
+            transaction.put(number.to_bytes(8, "big"), self.pack(number, key, body), append=True)
 
     def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
         with self.env.begin(write=True) as transaction, transaction.cursor() as cursor:
-            cursor.putmulti([(number.to_bytes(8, "big"), packed(key, body)) for number, key, body in records], append=True)
+            pack = self.pack
+            cursor.putmulti([(record[0].to_bytes(8, "big"), pack(*record)) for record in records], append=True)
 
     def scan(self) -> int:
-        count = 0
+        count, opened = 0, self.opened
         with self.env.begin() as transaction, transaction.cursor() as cursor:
             for value in cursor.iternext(keys=False):
                 opened(value)
@@ -80,9 +112,10 @@ class Lmdb:
 class Rocks:
     """RocksDB through rocksdict: raw bytes, its write-ahead log on, no compression."""
 
-    def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_durable: bool = False, codec: Callable[[], Codec] = lambda: PAIR) -> None:
         from rocksdict import DBCompressionType, Options, Rdict, WriteOptions
 
+        self.pack, self.opened = codec()
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_compression_type(DBCompressionType.none())
@@ -92,18 +125,18 @@ class Rocks:
         self.db.set_write_options(how)
 
     def put(self, number: int, key: bytes, body: bytes) -> None:
-        self.db[number.to_bytes(8, "big")] = packed(key, body)
+        self.db[number.to_bytes(8, "big")] = self.pack(number, key, body)
 
     def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
         from rocksdict import WriteBatch
 
         batch = WriteBatch(raw_mode=True)
-        for number, key, body in records:
-            batch.put(number.to_bytes(8, "big"), packed(key, body))
+        for record in records:
+            batch.put(record[0].to_bytes(8, "big"), self.pack(*record))
         self.db.write(batch)
 
     def scan(self) -> int:
-        count = 0
+        count, opened = 0, self.opened
         for value in self.db.values():
             opened(value)
             count += 1
@@ -205,9 +238,11 @@ class PlainFile:
 
 
 PEERS: dict[str, Callable[..., Peer]] = {
-    "lmdb": Lmdb, "rocksdb": Rocks, "sqlite": Sqlite, "persist-queue": PersistQueue, "plain file": PlainFile,
+    "lmdb": Lmdb, "lmdb, whole": functools.partial(Lmdb, codec=whole_messages),
+    "rocksdb": Rocks, "rocksdb, whole": functools.partial(Rocks, codec=whole_messages),
+    "sqlite": Sqlite, "persist-queue": PersistQueue, "plain file": PlainFile,
 }  # fmt: skip
-COMPARED = ("lmdb", "rocksdb", "sqlite")  # the others are shown, not aimed at
+COMPARED = ("lmdb", "lmdb, whole", "rocksdb", "rocksdb, whole", "sqlite")  # the others are shown, not aimed at
 TARGETS = (3.0, 1.5, 1.0)  # single put, in batches, sequential read
 SLOW = {"persist-queue": 0.01}  # of the number of records
 
@@ -268,18 +303,20 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
             except ImportError as error:
                 print(f"no rows against {name}: {error}")
                 break
-            own = OwnStore(folder / f"own-{body}")
+            own = OwnStore(folder / f"own-{body}", "pool")  # the ring is a mapped file: it survives the process too
             own.put("T", 4000, body)
             targets = TARGETS if name in COMPARED else (None, None, None)
             yield take_turns(Row(f"single put, {body} B", name, "msg/s", targets[0]),
                 lambda own=own, count=count, body=body: count / own.put("T", count, body)["put_seconds"],  # type: ignore[misc]
-                lambda peer=peer, count=count: peer.put(count), rounds)  # type: ignore[misc]  # fmt: skip
+                lambda peer=peer, count=count: peer.put(count), rounds,  # type: ignore[misc]
+                built_one(count, body) if body < 1024 else touched_memory(count, body))  # fmt: skip
             yield take_turns(Row(f"puts in batches of 1,000, {body} B", name, "msg/s", targets[1]),
                 lambda own=own, count=count, body=body: count / own.put_many("T", count, body, BATCH)["put_seconds"],  # type: ignore[misc]
-                lambda peer=peer, count=count: peer.put_many(count), rounds)  # type: ignore[misc]  # fmt: skip
+                lambda peer=peer, count=count: peer.put_many(count), rounds, built_many(count, body))  # type: ignore[misc]  # fmt: skip
             yield take_turns(Row(f"sequential read, decoded, {body} B", name, "msg/s", targets[2]),
                 lambda own=own: _rate(own.scan("T", "decoded")),  # type: ignore[misc]
-                lambda peer=peer: peer.scan(), 1 if name == "persist-queue" else rounds)  # type: ignore[misc]  # fmt: skip
+                lambda peer=peer: peer.scan(), 1 if name == "persist-queue" else rounds,  # type: ignore[misc]
+                ready_messages(own, "T"))  # fmt: skip
             own.close()
             peer.store.close()
             for left in folder.iterdir():
@@ -303,7 +340,7 @@ def _durable(folder: Path, rounds: int, count: int) -> Iterator[Row]:
             continue
         yield take_turns(Row("durable single put, 1024 B", name, "msg/s", target),
             lambda: count / own.put("T", count, 1024)["put_seconds"],
-            lambda peer=peer: peer.put(count), rounds)  # type: ignore[misc]  # fmt: skip
+            lambda peer=peer: peer.put(count), rounds, direct_sync(folder, count, 1024))  # type: ignore[misc]  # fmt: skip
         peer.store.close()
     own.close()
     for left in folder.iterdir():

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .bounds import record_touched
 from .own_store import OwnStore
 from .turns import Row
 
@@ -27,15 +28,22 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
     calls = max(200, int(5000 * scale))
     for what in (_puts, _gets, _queries):
         found: dict[int, list[float]] = {count: [] for count in FILES}
+        at_best: dict[int, list[float]] = {count: [] for count in FILES}
         for number in range(rounds + 1):
             for count in FILES if number % 2 else reversed(FILES):
                 rate = what(stores[count], count * PER_FILE, calls)
                 if number:  # the first round warms
                     found[count].append(rate)
+            if number and what is _queries:
+                for count in FILES[1:]:
+                    at_best[count].append(record_touched(stores[count], stores[1], found[1], calls).rate())
         for count in FILES[1:]:
-            yield Row(
+            row = Row(
                 f"growth: {what.__name__[1:]} at {count} log files", "1 log file", "calls/s", TARGET, found[count], found[1]
             )
+            if at_best[count]:
+                row.bound, row.bound_rates = record_touched(stores[count], stores[1], found[1], calls).name, at_best[count]
+            yield row
     for store in stores.values():
         store.close()
     for left in folder.iterdir():
@@ -85,7 +93,7 @@ def memory_rows(folder: Path, scale: float, wanted: Callable[[str], bool]) -> It
     count = int(10e9 * scale / 1300 / 1000) * 1000
     for start in range(0, count, 100_000):
         store.put_many("M", min(100_000, count - start), 1100, 1000)
-    held = anonymous_mib() - before
+    held = max(1.0, anonymous_mib() - before)  # the process may have given some back meanwhile
     size_gb = store.store.engine.log.written_offset / 1e9
     store.close()
     shutil.rmtree(folder / "memory")

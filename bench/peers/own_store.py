@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from brokerstore import FlushMode, Message, MessageStore, StoreConfig
+from commitlog import StoredMessage
 
 TAGS = ["TagA", "TagB", "TagC", "TagD"]
 QUEUES = 4
@@ -22,6 +23,15 @@ MODES: dict[str, dict[str, Any]] = {
 def body_of(size: int) -> bytes:
     """The same every time."""
     return random.Random(7).randbytes(size)
+
+
+def read_all(messages: Iterable[StoredMessage]) -> int:
+    """Body, topic, tags, keys and properties of each; how many."""
+    count = size = 0
+    for message in messages:
+        size += len(message.body) + len(message.topic) + len(message.tags or "") + len(message.keys) + len(message.properties)
+        count += 1
+    return count
 
 
 class OwnStore:
@@ -127,13 +137,7 @@ class OwnStore:
         return count
 
     def _scan_decoded(self, topic: str, queue: int) -> int:
-        count = size = 0
-        for message in self.store.read(topic, queue):
-            size += (
-                len(message.body) + len(message.topic) + len(message.tags or "") + len(message.keys) + len(message.properties)
-            )
-            count += 1
-        return count
+        return read_all(self.store.read(topic, queue))
 
     def _scan_columns(self, topic: str, queue: int) -> int:
         columns = ["body", "topic", "tags", "keys", "queue_offset", "physical_offset", "store_timestamp_ms"]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .bounds import Bound, checked_records, ready_messages
+from .bounds_write import built_many, fresh_blocks, fresh_file, touched_memory
 from .java_store import JavaStores
 from .own_store import OwnStore
 from .turns import Row, Side, take_turns
@@ -32,11 +34,13 @@ class Bench:
         """A multiple of what threads and batches need."""
         return max(4000, round(messages * self.scale) // 4000 * 4000)
 
-    def row(self, name: str, target: float | None, ours: Side, theirs: Side, unit: str = "msg/s") -> Iterator[Row]:
+    def row(
+        self, name: str, target: float | None, ours: Side, theirs: Side, unit: str = "msg/s", bound: Bound | None = None
+    ) -> Iterator[Row]:
         """Measured, if it is wanted.  Of a time less is better."""
         if self.wanted(name):
             row = Row(name, PEER, unit, target, less_is_better=unit in ("us", "ms"))
-            yield take_turns(row, ours, theirs, self.rounds)
+            yield take_turns(row, ours, theirs, self.rounds, bound)
 
     def pair(self, mode: str) -> tuple[OwnStore, Any]:
         """Both open and warm: the JVM has compiled what will run."""
@@ -67,9 +71,11 @@ def put_rows(bench: Bench) -> Iterator[Row]:
     ours, java = bench.pair("async")
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put, 1 thread, 100 B, until dispatched", 2.5,
-        lambda: n / ours.put("A", n, 100)["seconds"], lambda: n / java.put("A", n, 100)["seconds"])  # fmt: skip
+        lambda: n / ours.put("A", n, 100)["seconds"], lambda: n / java.put("A", n, 100)["seconds"],
+        bound=fresh_file(bench.folder, n, 100))  # fmt: skip
     yield from bench.row("put, 1 thread, 1 KiB, until dispatched", 1.5,
-        lambda: k / ours.put("A", k, 1024)["seconds"], lambda: k / java.put("A", k, 1024)["seconds"])  # fmt: skip
+        lambda: k / ours.put("A", k, 1024)["seconds"], lambda: k / java.put("A", k, 1024)["seconds"],
+        bound=fresh_file(bench.folder, k, 1024))  # fmt: skip
     yield from bench.row("put, 4 threads, 100 B", 1.5,
         lambda: n / ours.put("A", n, 100, 4)["seconds"], lambda: n / java.put("A", n, 100, 4)["seconds"])  # fmt: skip
     for what in ("p999", "max"):
@@ -86,13 +92,15 @@ def batch_rows(bench: Bench) -> Iterator[Row]:
     for size, count, target in ((100, n, 3), (1024, k, 2)):
         yield from bench.row(f"put_many of 1,000 against a batch of 32, {size} B", target,
             lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["put_seconds"],  # type: ignore[misc]
-            lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["put_seconds"])  # type: ignore[misc]  # fmt: skip
+            lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["put_seconds"],  # type: ignore[misc]
+            bound=built_many(count, size))  # fmt: skip
         yield from bench.row(f"the same until dispatched, {size} B", None,
             lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["seconds"],  # type: ignore[misc]
             lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["seconds"])  # type: ignore[misc]  # fmt: skip
     yield from bench.row("append_columns against one put a call, 100 B, until dispatched", 8,
         lambda: n / ours.append_columns("C", n, 100, 10_000)["seconds"],
-        lambda: n / java.put("C", n, 100)["seconds"])  # fmt: skip
+        lambda: n / java.put("C", n, 100)["seconds"],
+        bound=fresh_blocks(bench.folder, n, 100))  # fmt: skip
     bench.done(ours, java)
 
 
@@ -101,7 +109,8 @@ def pool_rows(bench: Bench) -> Iterator[Row]:
     ours, java = bench.pair("pool")
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put through the pool, 1 thread, 1 KiB, until dispatched", 3,
-        lambda: k / ours.put("P", k, 1024)["seconds"], lambda: k / java.put("P", k, 1024)["seconds"])  # fmt: skip
+        lambda: k / ours.put("P", k, 1024)["seconds"], lambda: k / java.put("P", k, 1024)["seconds"],
+        bound=touched_memory(k, 1024))  # fmt: skip
     yield from bench.row("put through the pool, 1 thread, 100 B, until dispatched", None,
         lambda: n / ours.put("P", n, 100)["seconds"], lambda: n / java.put("P", n, 100)["seconds"])  # fmt: skip
     bench.done(ours, java)
@@ -128,13 +137,17 @@ def read_rows(bench: Bench) -> Iterator[Row]:
     ours, java = bench.pair("async")
     for size, messages in ((1024, 300_000), (100, 600_000)):
         count, topic = bench.count(messages), f"R{size}"
+        begin = ours.store.log_end
         ours.put(topic, count, size)
         java.put(topic, count, size)
         java.scan(topic, is_decoded=True)
+        ours.scan(topic, "columns")
+        bounds = {"decoded": ready_messages(ours, topic), "columns": checked_records(ours, begin)}
         for kind, target in (("raw", 1), ("decoded", 1.5), ("columns", 10)):
             yield from bench.row(f"scan, {kind}, {size} B", target,
                 lambda kind=kind, topic=topic, count=count: count / ours.scan(topic, kind)["seconds"],  # type: ignore[misc]
-                lambda kind=kind, topic=topic, count=count: count / java.scan(topic, is_decoded=kind != "raw")["seconds"])  # type: ignore[misc]  # fmt: skip
+                lambda kind=kind, topic=topic, count=count: count / java.scan(topic, is_decoded=kind != "raw")["seconds"],  # type: ignore[misc]
+                bound=bounds.get(kind))  # fmt: skip
         if size == 100:
             break
         asked = bench.count(20_000)

@@ -7,7 +7,10 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bounds import Bound
 
 Side = Callable[[], float]  # a rate, or a time
 
@@ -24,6 +27,8 @@ class Row:
     theirs: list[float] = field(default_factory=list)
     note: str = ""
     less_is_better: bool = False
+    bound: str = ""  # see `bounds.py`
+    bound_rates: list[float] = field(default_factory=list)
 
     @property
     def ratios(self) -> list[float]:
@@ -38,11 +43,12 @@ class Row:
         return asdict(self) | {
             "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
             "ours_median": statistics.median(self.ours), "theirs_median": statistics.median(self.theirs),
+            "bound_median": statistics.median(self.bound_rates) if self.bound_rates else None,
             "holds": None if self.target is None else statistics.median(ratios) >= self.target,
         }  # fmt: skip
 
 
-def take_turns(row: Row, ours: Side, theirs: Side, rounds: int) -> Row:
+def take_turns(row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None) -> Row:
     """Alternating, who begins too; what one left in the page cache is on the disk before the other begins."""
     for number in range(rounds):
         sides = [(ours, row.ours), (theirs, row.theirs)]
@@ -50,6 +56,9 @@ def take_turns(row: Row, ours: Side, theirs: Side, rounds: int) -> Row:
             gc.collect()
             os.sync()
             found.append(side())
+        if bound is not None:
+            row.bound = bound.name
+            row.bound_rates.append(bound.rate())
     return row
 
 

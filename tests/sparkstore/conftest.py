@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 JAVA_MIN = 17
+# Many short jobs, none of which is worth the second compiler.  Every JVM takes them, those of other processes too.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 
 def why_not() -> str | None:
@@ -41,6 +43,20 @@ def why_not() -> str | None:
     return None
 
 
+def quick_home(folder: Path) -> Path:
+    """Spark's own folder without the zip file of its Python.
+
+    Workers would import from that, and a module in a zip file is compiled in every process anew.
+    """
+    import pyspark
+
+    real, home = Path(pyspark.__file__).parent, folder / "home"
+    home.mkdir()
+    for name in ("bin", "jars", "sbin"):
+        (home / name).symlink_to(real / name)
+    return home
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session.  It is found by workers as it is by users: through the Python path, not by registration."""
@@ -53,6 +69,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_HOME"] = str(quick_home(work))
+    os.environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

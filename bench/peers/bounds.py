@@ -1,0 +1,89 @@
+"""What a row could reach at best: loops that only do what no implementation in Python can leave out, measured beside the row.
+
+A bound is a name, as in "a loop that only <name>", and a function that gives its rate.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import zlib
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+from commitlog import CHECK_ALL
+from commitlog._scan_cy import count
+
+from .own_store import QUEUES, OwnStore, read_all
+
+READY = 10_000  # objects a queue: what a processor's cache holds a good part of
+
+
+class Bound(NamedTuple):
+    """`rate()`: as the row's rates."""
+
+    name: str
+    rate: Callable[[], float]
+
+
+def rate_of(call: Callable[[], int]) -> float:
+    """Of one call, which says how much it did."""
+    began = time.perf_counter()
+    done = call()
+    return done / (time.perf_counter() - began)
+
+
+def ready_messages(ours: OwnStore, topic: str) -> Bound:
+    """For "decoded": no log, no checksum, no object made."""
+
+    def rate() -> float:
+        ready = [message for queue in range(QUEUES) for message in islice(ours.store.read(topic, queue), READY)]
+        read_all(ready)  # their dictionaries are made
+        return rate_of(lambda: read_all(ready))
+
+    return Bound("reads the same of ready objects", rate)
+
+
+def checked_records(ours: OwnStore, start: int) -> Bound:
+    """For columns: both checksums of each record from a physical offset on, as they lie in the log, nothing taken out."""
+    log = ours.store.engine.log
+
+    def walk() -> int:
+        log.update_written()
+        found = 0
+        for file in log.queue.files:
+            begin = max(0, start - file.start_offset)
+            if begin < file.written:
+                found += count(log.queue.view(file), begin, file.written, file.start_offset, CHECK_ALL)[2]
+        return found
+
+    return Bound("checks the records in log order and copies nothing", lambda: rate_of(walk))
+
+
+def record_touched(store: OwnStore, single: OwnStore, found: list[float], calls: int) -> Bound:
+    """For growth: a single file's cost, and what one pass over a record takes longer where the log is long."""
+
+    def rate() -> float:
+        longer_s = 1 / _crc_rate(store, calls) - 1 / _crc_rate(single, calls)
+        return 1 / (1 / found[-1] + max(0.0, longer_s))
+
+    return Bound("does what it does of a single file and reads each record from where it lies", rate)
+
+
+def _crc_rate(store: OwnStore, calls: int) -> float:
+    """`zlib.crc32` of records here and there."""
+    log = store.store.engine.log
+    log.update_written()
+    views = [log.queue.view(file) for file in log.queue.files if file.written]
+    chosen = random.Random(6)
+    size = min(1290, log.file_size_bytes // 2)
+    places = [(chosen.randrange(len(views)), chosen.randrange(log.file_size_bytes - size)) for _ in range(calls)]
+
+    def touch() -> int:
+        for file, at in places:
+            zlib.crc32(views[file][at : at + size])
+        return calls
+
+    touch()
+    return rate_of(touch)

@@ -1,0 +1,80 @@
+"""The floor of a read in Spark: a Python source that takes no time, for what its rows cost in Spark itself.
+
+A module of its own, because Spark's workers import it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from sparkstore.batches import ReadRequest, record_batches
+from sparkstore.options import parse_read_options
+from sparkstore.schema import message_schema
+from sparkstore.splits import LogSplit, find_stores, plan_log
+from sparkstore.worker import settled
+
+
+def read_floor(spark: Any, path: str, columns: tuple[str, ...]) -> Any:
+    """As many rows of the same columns from a source that does nothing: what Spark itself takes for a Python source."""
+    spark.dataSource.register(FloorSource)
+    return spark.read.format(FloorSource.name()).schema(message_schema(columns)).load(path)
+
+
+class FloorSource(DataSource):
+    """Each task hands out one batch, made beforehand, again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is called with."""
+        return "floor"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Nothing is looked at but the store's size."""
+        return FloorReader(self.options["path"], tuple(schema.names))
+
+
+class FloorReader(DataSourceReader):
+    """Tasks are as many as the store's splits, and each has its part of the rows."""
+
+    def __init__(self, path: str, columns: tuple[str, ...]) -> None:
+        self.path, self.columns = path, columns
+
+    def partitions(self) -> list[InputPartition]:
+        """A number of rows each."""
+        rows, splits = count_rows(self.path), len(_splits(self.path))
+        return [InputPartition(rows * (part + 1) // splits - rows * part // splits) for part in range(splits)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In a task."""
+        return settled(self._batches(partition.value))
+
+    def _batches(self, rows: int) -> Iterator[Any]:
+        batch = first_batch(self.path, self.columns)
+        for _ in range(rows // batch.num_rows):
+            yield batch
+        yield batch.slice(0, rows % batch.num_rows)
+
+
+@cache
+def first_batch(path: str, columns: tuple[str, ...]) -> Any:
+    """Of the store, in the types that Spark asks for; made once a worker."""
+    return next(record_batches(_splits(path)[0], _request(path, columns)))
+
+
+@cache
+def count_rows(path: str) -> int:
+    """Of the store."""
+    return sum(batch.num_rows for split in _splits(path) for batch in record_batches(split, _request(path, ("size",))))
+
+
+def _request(path: str, columns: tuple[str, ...]) -> ReadRequest:
+    return ReadRequest.of(parse_read_options({"path": path}), message_schema(columns))
+
+
+def _splits(path: str) -> list[LogSplit]:
+    options = parse_read_options({"path": path})
+    return plan_log(find_stores(options.paths)[0], options)
