@@ -132,11 +132,10 @@ def _read(root: str, disk: Disk) -> None:
 
 
 def mend(root: str, disk: Disk, *, is_rabbit: bool) -> None:
-    """A recovery that says it is done leaves nothing wrong that a second one would mend."""
+    """One recovery leaves nothing wrong that a second one would mend."""
     try:
         if is_rabbit:
-            for _ in range(3):  # what a first one drops can have hidden other damage
-                apply_recovery(plan_recovery(root, disk), disk)
+            apply_recovery(plan_recovery(root, disk), disk)
             left = {action.kind for action in plan_recovery(root, disk).actions}
             assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a name need not be found
             _open_rabbit(root, disk)

@@ -14,8 +14,8 @@ from tests.brokerstore.tool import run
 MEMORY_MAX = 1536 << 20  # private memory; shared maps of files are not counted
 CPU_MAX_S = 120
 READING = [
-    "info", "ls", "dump --limit 50", "dump --json --limit 50", "get --at 0", "tail", "stats", "verify", "recover", "export",
-    "query T key",
+    "info", "ls", "dump --limit 50", "dump --json --limit 50", "get --at 0", "tail", "stats", "stats --by hour", "verify",
+    "recover", "export", "export --to csv", "query T key", "diff", "report",
 ]  # fmt: skip
 WRITING = ["rebuild all", "put T --body-file -", "recover --apply --skip-bad", "put T body"]
 
@@ -41,8 +41,10 @@ def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
 def _run(folder: str, command: str) -> Any:
     name, *options = command.split()
     before = [option for option in options if option.startswith("--")]
-    if name in ("query", "put") or name == "rebuild":
+    if name in ("query", "put", "rebuild"):
         ran = run(name, folder, *options)
+    elif name == "diff":
+        ran = run(name, folder, folder)
     else:
         ran = run(name, *options, folder) if before else run(name, folder)
     return ran.code, ran.talk[-500:]

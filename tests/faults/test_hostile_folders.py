@@ -21,7 +21,7 @@ from tests.faults.golden import fast_folder, unpacked
 from tests.faults.hostile import READING, WRITING, look
 
 HUGE = 1 << 42  # a sparse file of 4 TiB takes no room
-RABBIT = ["info", "ls", "dump", "stats", "verify", "recover", "export"]
+RABBIT = ["info", "ls", "dump", "stats", "verify", "recover", "export", "export --to csv", "diff", "report"]
 
 
 @pytest.fixture
