@@ -27,9 +27,11 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 
 from .index_file import Header, IndexFile
 from .index_files import IndexFiles, index_paths, item_hash, name_of
-from .shape import Shape, default_shape, find_shape, refuse_other_shape, shape_for
+from .shape import AT_REST, PAUSES_S, Shape, default_shape, find_shape, refuse_other_shape, shape_for
 
 __all__ = [
+    "AT_REST",
+    "PAUSES_S",
     "Header",
     "IndexFile",
     "IndexFiles",

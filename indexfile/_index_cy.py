@@ -132,7 +132,7 @@ class IndexBuffer:
 
         (SOUND, 0) when every chain is what the puts would have made.
         """
-        held: memoryview = memoryview(array("i", [0]) * self.slots)
+        held: memoryview = memoryview(bytearray(4 * self.slots)).cast("i")  # zeros that take no memory before one is written
         heads: I32s = i32s_of(held)
         held_state: memoryview = memoryview(array("q", [0, 0]))
         state: I64s = i64s_of(held_state)

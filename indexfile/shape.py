@@ -7,7 +7,7 @@ physical offset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -26,9 +26,11 @@ from .layout import (
     file_size,
 )
 
-CHECKED_ITEMS = 10_000
+CHECKED_ITEMS = 1000
 CANDIDATES_MAX = 100_000
 READ_SIZE = 1 << 20
+PAUSES_S = (0, 0.001, 0.02, 0.1, 0.5)  # before each look: a writer may go on and on
+AT_REST = (0,)  # for who knows that nobody writes, or comes again
 _DEFAULT_GROUP = SLOT_SIZE + ITEMS_PER_SLOT_DEFAULT * ITEM_SIZE
 
 
@@ -56,10 +58,11 @@ def default_shape(size_bytes: int) -> Shape | None:
     return shape_for(size_bytes, slots) if rest == 0 else None
 
 
-def find_shape(disk: Disk, paths: list[str]) -> Shape | None:
+def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_S) -> Shape | None:
     """The shape that the files agree with; None when they do not say, and the slots must be asked for.
 
     All files of a folder have one shape; the newest that holds items is asked.  Without any item the default is taken.
+    `pauses_s` come before each look.
     """
     fallback = None
     for path in reversed(paths):
@@ -68,13 +71,22 @@ def find_shape(disk: Disk, paths: list[str]) -> Shape | None:
             continue
         usual = default_shape(entry.size_bytes)
         fallback = fallback or usual
-        header = IndexFile(disk, path, 1, 1, writable=False).header
-        if header.items_used == 0:
+        if IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0:
             continue
+        return _look_again(disk, path, entry.size_bytes, usual, pauses_s)
+    return fallback
+
+
+def _look_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pauses_s: Sequence[float]) -> Shape | None:
+    """A writer may be in the middle of an item: then header, item and slot do not agree for some microseconds."""
+    for pause_s in pauses_s:
+        disk.sleep(pause_s)
         if usual is not None and _agrees(disk, path, usual):
             return usual
-        return _search(disk, path, entry.size_bytes, header)
-    return fallback
+        found = _search(disk, path, size_bytes, IndexFile(disk, path, 1, 1, writable=False).header)
+        if found is not None:
+            return found
+    return None
 
 
 def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
@@ -90,7 +102,7 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
             or IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0
         ):
             continue
-        found = None if _agrees(disk, path, wanted) else find_shape(disk, [path])
+        found = None if _agrees(disk, path, wanted) else find_shape(disk, [path], AT_REST)
         if found is not None and found != wanted:
             expected = f"{wanted.slots} slots and {wanted.items} items"
             told = f"{found.slots} slots and {found.items} items"

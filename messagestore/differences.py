@@ -16,7 +16,7 @@ from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.offset_files import common_file_size
 from consumequeue import find_file_size, queue_folders
 from consumequeue.layout import BATCH_UNIT_SIZE, round_up
-from indexfile import find_shape, index_paths
+from indexfile import AT_REST, find_shape, index_paths
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import Disk, Kind, Mode, StoreError
 
@@ -94,7 +94,7 @@ def _sizes(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
 def _index(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Slots and items of index files; their size alone where the files do not say more."""
     paths = index_paths(folder.disk, folder.path("index"))[0] if folder.has("index") else []
-    shape = find_shape(folder.disk, paths) if paths else None
+    shape = find_shape(folder.disk, paths, AT_REST) if paths else None
     names = ("max_hash_slot_num", "max_index_num")
     if shape is not None:
         for name, found in zip(names, (shape.slots, shape.items), strict=True):

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, Message, PutResult, QueueOffsets
 from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_other_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
-from indexfile import IndexFiles, Shape, find_shape, index_paths, refuse_other_shape
+from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, find_shape, index_paths, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
@@ -77,12 +76,16 @@ def replaced_folder(root: str, name: str) -> str:
     return os.path.join(root, OWN_FOLDER, f"replaced-{name}")
 
 
-def found_sizes(config: StoreConfig, places: Places, disk: Disk) -> StoreConfig:
-    """Sizes not given are those of the files that are there, else RocketMQ's defaults."""
+def found_sizes(config: StoreConfig, places: Places, disk: Disk, *, is_locked: bool = False) -> StoreConfig:
+    """Sizes not given are those of the files that are there, else RocketMQ's defaults.
+
+    `is_locked` by the caller: nobody writes in between.
+    """
     shape = queue_size = None
+    pauses_s = PAUSES_S if not is_locked and AbortFile(disk, places.root).is_present else AT_REST
     for folder in (places.index, replaced_folder(places.root, "index")):
         if shape is None and disk.stat(folder) is not None:
-            shape = find_shape(disk, index_paths(disk, folder)[0])
+            shape = find_shape(disk, index_paths(disk, folder)[0], pauses_s)
     for folder in (places.queues, replaced_folder(places.root, "consumequeue")):
         if queue_size is None and disk.stat(folder) is not None:
             queue_size = find_file_size(disk, folder)
@@ -122,7 +125,7 @@ class Engine:
             disk.make_folder(root)
             self._lock = disk.lock(self.places.lock)
         try:
-            self.config = found_sizes(config, self.places, disk)
+            self.config = found_sizes(config, self.places, disk, is_locked=writable)
             self._check_given_sizes(config)
             if writable:
                 self._load(clock)
@@ -192,7 +195,7 @@ class Engine:
             except (StoreCorrupt, DiskError):
                 if not AbortFile(self.disk, self.places.root).is_present:
                     raise
-            time.sleep(OPEN_PAUSE_S)
+            self.disk.sleep(OPEN_PAUSE_S)
         self._load(clock)
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
@@ -365,6 +368,8 @@ class Engine:
     def _start_threads(self) -> None:
         for service in (self.flusher, self.dispatcher, self.housekeeper):
             service.start()
+        if isinstance(self.log.buffers, PooledFiles) and not self.config.is_sync_flush:
+            self.log.buffers.reader_offset = self.dispatcher.reads_from
 
     @property
     def lookup(self) -> ReaderView | ConsumeQueues:

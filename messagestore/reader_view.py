@@ -14,7 +14,7 @@ from typing import NamedTuple
 from commitlog import CommitLog
 from consumequeue import ConsumeQueue, ConsumeQueues, find_file_size
 from consumequeue.layout import UNIT_SIZE
-from indexfile import IndexFiles, find_shape, index_paths
+from indexfile import AT_REST, IndexFiles, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
 
 SETTLE_MS = 100  # a folder that changed so lately may change again within the same tick of its clock
@@ -80,9 +80,12 @@ class ReaderView:
 
     def _refresh_index(self, index: IndexFiles) -> None:
         if not index.files:
-            shape = find_shape(self._disk, index_paths(self._disk, index.folder)[0])
+            paths = index_paths(self._disk, index.folder)[0]
+            shape = find_shape(self._disk, paths, AT_REST)
             if shape is not None:
                 index.slots, index.items = shape.slots, shape.items
+            elif paths:  # an item may be on its way
+                self._index_folder.forget()
         index.refresh(whole_only=True)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:

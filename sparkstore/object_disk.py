@@ -70,6 +70,10 @@ class ObjectDisk:
         """The machine's."""
         return REAL_DISK.now_ms()
 
+    def sleep(self, pause_s: float) -> None:
+        """As on the machine."""
+        REAL_DISK.sleep(pause_s)
+
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise StoreReadOnly("an object store is only read")
 

@@ -148,3 +148,6 @@ class Disk(Protocol):
 
     def now_ms(self) -> int:
         """Wall time."""
+
+    def sleep(self, pause_s: float) -> None:
+        """Let whoever else writes go on for so long."""

@@ -373,6 +373,10 @@ class RealDisk:
         """Wall time."""
         return time.time_ns() // 1_000_000
 
+    def sleep(self, pause_s: float) -> None:
+        """Of this thread."""
+        time.sleep(pause_s)
+
 
 def _make_folder(path: str) -> None:
     """No error when somebody else was faster; one when the name is something else's."""

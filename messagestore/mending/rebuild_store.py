@@ -37,7 +37,7 @@ def rebuild_store(
         raise UnknownStore(f"{root}: no commitlog folder in it")
     lock = disk.lock(places.lock)
     try:
-        sizes = found_sizes(config or StoreConfig(), places, disk)
+        sizes = found_sizes(config or StoreConfig(), places, disk, is_locked=True)
         end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
         log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)
         try:

@@ -477,3 +477,6 @@ class ForgettingDisk:
     def now_ms(self) -> int:
         """Moved by tests alone."""
         return self.time_ms
+
+    def sleep(self, pause_s: float) -> None:
+        """Nobody else writes to this disk, so nothing is waited for."""

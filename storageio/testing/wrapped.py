@@ -174,6 +174,10 @@ class WrappedDisk:
         """Not counted: it cannot fail."""
         return self.inner.now_ms()
 
+    def sleep(self, pause_s: float) -> None:
+        """Not counted: it cannot fail."""
+        self.inner.sleep(pause_s)
+
 
 class CountingDisk(WrappedDisk):
     """Remembers every call."""

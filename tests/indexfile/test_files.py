@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from storageio import REAL_DISK, StoreCorrupt
+from storageio.testing import CountingDisk
 
 BEGIN = 1_700_000_000_000
 
@@ -134,6 +135,28 @@ def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, t
     assert world.indexfile.shape_for(40 + 4 * 7 + 20 * 10, 7) == (7, 10)
     assert world.indexfile.shape_for(40 + 4 * 7 + 20 * 10, 8) is None
     assert world.indexfile.shape_for(420_000_040, 5_000_000) == (5_000_000, 20_000_000)
+
+
+def test_the_shape_is_found_while_an_item_is_being_written(index: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer had counted the item, its offset was not yet in the header: `tail -f` ended, the slots were not to be told."""
+    opened = index(50, 400)
+    for number in range(9):
+        opened.build("T", f"key-{number}", "", 5_000 + number, BEGIN + number)
+    (path,) = [Path(file.path) for file in opened.files]
+    whole = path.read_bytes()
+
+    def write(data: bytes) -> None:
+        with path.open("r+b") as file:
+            file.write(data)
+
+    end_at = world.module("indexfile.layout").END_OFFSET_AT
+    write(whole[:end_at] + bytes(8) + whole[end_at + 8 :])
+    paths = world.indexfile.index_paths(REAL_DISK, opened.folder)[0]
+    assert world.indexfile.find_shape(REAL_DISK, paths) is None, "nobody finishes it"
+    disk = CountingDisk()
+    monkeypatch.setattr(disk, "sleep", lambda pause_s: write(whole) if pause_s else None)
+    assert world.indexfile.find_shape(disk, paths, world.indexfile.AT_REST) is None, "looked once"
+    assert world.indexfile.find_shape(disk, paths) == (50, 400)
 
 
 def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from commitlog import CHECK_ALL
-from messagestore import MessageStore, follower
+from indexfile.layout import END_OFFSET_AT
+from messagestore import MessageStore, StoreConfig, follower
 from messagestore.follower import LogFollower
 from storageio import StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
 from storageio.testing import CountingDisk, WrappedDisk
@@ -461,6 +462,26 @@ def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_p
             assert reader.queue_ids("t") == [0, 1, 2]
             assert number_of(reader.get("t", 2, 450).messages[0]) == 1352
             assert [number_of(stored) for stored in reader.query("t", "k1400")] == [1400]
+
+
+def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first file's slots are not to be told while an item is on its way; its folder never changes again."""
+    with open_store(tmp_path, max_index_num=490) as store:
+        put_all(store, 0, 10)
+    (path,) = (tmp_path / "index").iterdir()
+    whole = path.read_bytes()
+    path.unlink()
+    pauses_s: list[float] = []
+    disk = CountingDisk()
+    monkeypatch.setattr(disk, "sleep", pauses_s.append)
+    with MessageStore.open(tmp_path, "r", StoreConfig(mapped_file_size_commit_log=LOG_SIZE), disk=disk) as reader:
+        path.write_bytes(whole[:END_OFFSET_AT] + bytes(8) + whole[END_OFFSET_AT + 8 :])
+        os.utime(path.parent, (1000, 1000))
+        assert reader.query("t", "k7") == []
+        path.write_bytes(whole)
+        os.utime(path.parent, (1000, 1000))
+        assert [number_of(stored) for stored in reader.query("t", "k7")] == [7]
+    assert not any(pauses_s), "a look waits for nobody"
 
 
 def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
