@@ -103,6 +103,20 @@ class IndexFiles:
                 known[path].close()
             self.listed = [known.get(path) or self._file(path) for path in paths]
 
+    @property
+    def fits(self) -> bool:
+        """Whether the newest file is as long as slots and items say; without a file nothing is known of that."""
+        listed = self.listed
+        return bool(listed) and self._size(listed[-1]) == file_size(self.slots, self.items)
+
+    def adopt(self, slots: int, items: int) -> None:
+        """A reader learnt what the files have; `refresh` lists them anew."""
+        with self._guard:
+            self.slots, self.items = slots, items
+            for file in self.listed:
+                file.close()
+            self.listed = []
+
     def _file(self, path: str) -> IndexFile:
         return IndexFile(self.disk, path, self.slots, self.items, writable=self.writable)
 

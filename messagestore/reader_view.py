@@ -79,11 +79,11 @@ class ReaderView:
                 self._refresh_index(self._index)
 
     def _refresh_index(self, index: IndexFiles) -> None:
-        if not index.files:
+        if not index.fits:
             paths = index_paths(self._disk, index.folder)[0]
             shape = find_shape(self._disk, paths, AT_REST)
             if shape is not None:
-                index.slots, index.items = shape.slots, shape.items
+                index.adopt(*shape)
             elif paths:  # an item may be on its way
                 self._index_folder.forget()
         index.refresh(whole_only=True)

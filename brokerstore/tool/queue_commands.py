@@ -13,7 +13,6 @@ from .target import Target
 def open_store(target: Target) -> MessageStore:
     """For reading; changes nothing and needs no lock."""
     target.need_store()
-    target.need_shape()
     return MessageStore.open(target.path, "r", target.config())
 
 
@@ -45,6 +44,7 @@ def query_messages(
     target: Target, as_json: bool, topic: str, key: str, times: tuple[int | None, int | None], max_count: int
 ) -> int:  # fmt: skip
     """Oldest first; none found is an answer too."""
+    target.need_shape(holds_items=True)
     with open_store(target) as store:
         found = store.query(topic, key, *times, max_count)
     if not target.has("index"):

@@ -58,13 +58,18 @@ class Target(NamedTuple):
         if self.kind is not FolderKind.ROCKETMQ:
             raise UnknownStore(f"{self.path}: a {self.kind.value} folder; this command needs a RocketMQ store's folder")
 
-    def need_shape(self) -> None:
-        """Raise `InvalidMessage` where index files are there and do not say how many slots they have."""
-        from indexfile import find_shape, index_paths
+    def need_shape(self, *, holds_items: bool = False) -> None:
+        """Raise `InvalidMessage` where index files are there and do not say how many slots they have.
+
+        With `holds_items` only where there is something to be found: a live store's first key may be still to come.
+        """
+        from indexfile import IndexFile, find_shape, index_paths
 
         folder = os.path.join(self.path, "index")
         paths = index_paths(REAL_DISK, folder)[0] if REAL_DISK.stat(folder) is not None else []
         is_unsaid = "max_hash_slot_num" not in self.settings or "max_index_num" not in self.settings
+        if holds_items:
+            paths = [path for path in paths if IndexFile(REAL_DISK, path, 1, 1, writable=False).header.items_used]
         if paths and is_unsaid and find_shape(REAL_DISK, paths) is None:
             raise InvalidMessage(f"{folder}: the files do not say how many slots they have; give --index-slots and --index-num")
 

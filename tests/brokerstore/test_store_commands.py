@@ -166,6 +166,23 @@ def test_tail_follows_a_writer(tmp_path: Path) -> None:
     assert [line.partition(b'"keys":["')[2].partition(b'"')[0] for line in lines] == [str(n).encode() for n in range(40)]
 
 
+def test_an_index_without_a_key_yet_hinders_no_reader(tmp_path: Path) -> None:
+    """`tail -f` of a store of an uncommon shape ended at once, unless the first key came faster."""
+    from commitlog import Message
+
+    sizes = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 50, "max_index_num": 400}
+    with MessageStore.open(tmp_path / "store", "a", StoreConfig(**sizes)) as store:
+        store.put(Message("topic", b"no key", queue_id=0))
+        store.get("topic", 0, 0)
+        assert len(list((tmp_path / "store" / "index").iterdir())) == 1
+        folder = tmp_path / "store"
+        for name, *more in (
+            ["get", "--topic", "topic", "--queue", 0, "--offset", 0], ["query", "topic", "key"], ["diff", folder],
+        ):  # fmt: skip
+            ran = run(name, folder, *more)
+            assert ran.code == 0, (name, ran.talk)
+
+
 def test_stats_add_up_to_the_manifest(fixture_store: Any) -> None:
     """By queue and by hour."""
     fixture = fixture_store("plain")

@@ -464,13 +464,19 @@ def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_p
             assert [number_of(stored) for stored in reader.query("t", "k1400")] == [1400]
 
 
-def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("was_there", [True, False], ids=["empty at opening", "made later"])
+def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
     """The first file's slots are not to be told while an item is on its way; its folder never changes again."""
     with open_store(tmp_path, max_index_num=490) as store:
         put_all(store, 0, 10)
     (path,) = (tmp_path / "index").iterdir()
     whole = path.read_bytes()
-    path.unlink()
+    if was_there:
+        path.write_bytes(bytes(len(whole)))
+    else:
+        path.unlink()
     pauses_s: list[float] = []
     disk = CountingDisk()
     monkeypatch.setattr(disk, "sleep", pauses_s.append)
