@@ -10,7 +10,9 @@ cdef Source _CRC, _KEYS, _TAGS, _KEYS_START, _TAGS_START
 cdef class Message:
     cdef public str topic, tags, born_host, store_host
     cdef public bytes body, properties_raw
-    cdef public list keys
+    cdef str _key
+    cdef list _keys
+    cdef void _set_keys(self, object keys) except *
     cdef public dict properties
     cdef public I32 queue_id, flag, sys_flag, reconsume_times
     cdef public I64 born_timestamp_ms, prepared_transaction_offset
@@ -27,8 +29,6 @@ cdef class PutResult:
     cdef public bytes store_host
 
 @cython.final
-@cython.no_gc
-@cython.freelist(256)
 cdef class StoredMessage:
     cdef readonly str topic
     cdef readonly bytes body, properties_raw

@@ -34,7 +34,7 @@ _RANGES = {  # of the integers, for the plain build; C types hold the compiled o
     "born_timestamp_ms": 63, "prepared_transaction_offset": 63,
 }  # fmt: skip
 _KINDS: dict[str, type] = {
-    "tags": str, "born_host": str, "store_host": str, "properties_raw": bytes, "keys": list, "properties": dict,
+    "tags": str, "born_host": str, "store_host": str, "properties_raw": bytes, "properties": dict,
 }  # fmt: skip
 
 
@@ -44,13 +44,14 @@ _KINDS: dict[str, type] = {
 class Message:
     """A message to put.
 
-    `queue_id` -1 leaves the choice to the store.  `keys` holds no spaces; tags, keys and properties hold no \\x01 or \\x02.
+    `queue_id` -1 leaves the choice to the store.  `keys`, one or a list, hold no spaces; tags, keys and properties hold no
+    \\x01 or \\x02.
     `properties_raw` replaces tags, keys and properties by a properties string as the log keeps it.  A zero
     `born_timestamp_ms` becomes the time of the put, an absent host the store's own.
     """
 
     __slots__ = (
-        "body", "born_host", "born_timestamp_ms", "flag", "keys", "prepared_transaction_offset", "properties",
+        "_key", "_keys", "body", "born_host", "born_timestamp_ms", "flag", "prepared_transaction_offset", "properties",
         "properties_raw", "queue_id", "reconsume_times", "store_host", "sys_flag", "tags", "topic",
     )  # fmt: skip
 
@@ -59,7 +60,7 @@ class Message:
         topic: str,
         body: bytes,
         tags: str | None = None,
-        keys: list[str] | None = None,
+        keys: str | list[str] | None = None,
         properties: dict[str, str] | None = None,
         queue_id: int = -1,
         flag: int = 0,
@@ -75,7 +76,7 @@ class Message:
         self.topic = topic
         self.body = body
         self.tags = tags
-        self.keys = keys
+        self._set_keys(keys)
         self.properties = properties
         self.queue_id = queue_id
         self.flag = flag
@@ -90,6 +91,28 @@ class Message:
             raise TypeError("topic: a str, body: bytes")
         if not cython.compiled:
             _check_types(self)
+
+    @property
+    def keys(self) -> list[str] | None:
+        """All of them, None for none."""
+        if self._key is None:
+            return self._keys
+        return [self._key] if self._key else None
+
+    @keys.setter
+    def keys(self, keys: str | list[str] | None) -> None:
+        """One, a list, or None."""
+        self._set_keys(keys)
+
+    def _set_keys(self, keys: Any) -> None:
+        self._key: str | None = None
+        self._keys: list[str] | None = None
+        if type(keys) is str:
+            self._key = keys
+        elif keys is None or type(keys) is list:
+            self._keys = keys
+        else:
+            raise TypeError(f"keys: a str or a list of them, got {type(keys).__name__}")
 
 
 def _check_types(message: Message) -> None:
@@ -114,7 +137,7 @@ def encode_properties(message: Message) -> bytes:
     Raises `InvalidMessage` for what would not come back: separators inside, empty names, values or keys, spaces in keys.
     """
     raw: bytes | None = message.properties_raw
-    keys: list[str] | None = message.keys
+    keys: list[str] | None = _keys_of(message)
     properties: dict[str, str] | None = message.properties
     if raw is not None:
         if keys or message.tags or properties:
@@ -158,35 +181,26 @@ def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Si
             return UNUSUAL
     start: Size = at
     stop: Size = at + room
-    size: Size
-    keys: list[str] | None = message.keys
-    if keys:
+    if message._key or message._keys:
         if room < START_SIZE:
             return UNUSUAL
         put_bytes(out, at, _KEYS_START, 0, START_SIZE)
-        at += START_SIZE
-        for key in keys:
-            if type(key) is not str:
-                return UNUSUAL
-            size = put_text(out, at, stop - at - 1, key)
-            if size <= 0 or not _is_word(out, at, size, SPACE):
-                return UNUSUAL
-            at += size + 1
-            out[at - 1] = SPACE
-        out[at - 1] = PAIR_END
+        at = _put_keys(message, out, at + START_SIZE, stop)
+        if at < 0:
+            return UNUSUAL
     if message.tags:
         if stop - at < START_SIZE:
             return UNUSUAL
         put_bytes(out, at, _TAGS_START, 0, START_SIZE)
         at += START_SIZE
-        at = _put_value(out, at, stop, message.tags, PAIR_END)
+        at = _put_word(out, at, stop, message.tags, PAIR_END, PAIR_END)
         if at < 0:
             return UNUSUAL
     if properties:
         for name, value in properties.items():
-            at = _put_value(out, at, stop, name, NAME_END)
+            at = _put_word(out, at, stop, name, PAIR_END, NAME_END)
             if at >= 0:
-                at = _put_value(out, at, stop, value, PAIR_END)
+                at = _put_word(out, at, stop, value, PAIR_END, PAIR_END)
             if at < 0:
                 return UNUSUAL
     return at - start
@@ -194,12 +208,27 @@ def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Si
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _put_value(out: Target, at: Size, stop: Size, text: Any, end: I32) -> Size:
-    """A name or a value and the byte behind it; where the next goes, or UNUSUAL."""
+def _put_keys(message: Message, out: Target, at: Size, stop: Size) -> Size:
+    """One key or several, a space between two; where the next goes, or UNUSUAL."""
+    if message._key is not None:
+        return _put_word(out, at, stop, message._key, SPACE, PAIR_END)
+    keys: list[str] = message._keys  # type: ignore[assignment]
+    for key in keys:
+        at = _put_word(out, at, stop, key, SPACE, SPACE)
+        if at < 0:
+            return UNUSUAL
+    out[at - 1] = PAIR_END
+    return at
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_word(out: Target, at: Size, stop: Size, text: Any, also: I32, end: I32) -> Size:
+    """A name, value or key, without separators and `also`, and the byte behind it; where the next goes, or UNUSUAL."""
     if type(text) is not str:
         return UNUSUAL
     size: Size = put_text(out, at, stop - at - 1, text)
-    if size <= 0 or not _is_word(out, at, size, PAIR_END):
+    if size <= 0 or not _is_word(out, at, size, also):
         return UNUSUAL
     out[at + size] = end
     return at + size + 1
@@ -219,6 +248,12 @@ def _is_word(source: Source, at: Size, size: Size, also: I32) -> Bool:
 
 
 @cython.cfunc
+def _keys_of(message: Message) -> list[str]:
+    """None for none."""
+    return message.keys  # type: ignore[return-value]
+
+
+@cython.cfunc
 def _key_text(keys: list[str] | None) -> str:
     """Keys as one text; None for none."""
     if not keys:
@@ -230,9 +265,10 @@ def _key_text(keys: list[str] | None) -> str:
 def _texts_of(message: Message) -> list[str]:
     """[name, value, name, value, ...] of keys, tags and properties."""
     texts: list[str] = []
-    if message.keys:
+    keys: list[str] | None = _keys_of(message)
+    if keys:
         texts.append("KEYS")
-        texts.append(_key_text(message.keys))
+        texts.append(_key_text(keys))
     if message.tags:
         texts.append("TAGS")
         texts.append(message.tags)
@@ -350,6 +386,9 @@ class PutResult:
         )
 
 
+@cython.freelist(1024)  # a stretch of a queue is decoded at once
+@cython.no_gc
+@cython.cclass
 class StoredMessage:
     """A message read back.  It owns its bytes."""
 
@@ -463,7 +502,7 @@ class StoredMessage:
 
 def _host_bytes(high: int, low: int, port: int, is_v6: bool) -> bytes:
     """A stored host's bytes from its integers."""
-    address = low.to_bytes(4, "big") if not is_v6 else ((high & ALL_64) << 64 | low & ALL_64).to_bytes(16, "big")
+    address = (low & 0xFFFFFFFF).to_bytes(4, "big") if not is_v6 else ((high & ALL_64) << 64 | low & ALL_64).to_bytes(16, "big")
     return address + (port & 0xFFFFFFFF).to_bytes(4, "big")
 
 

@@ -208,7 +208,7 @@ class Reader:
             message._born_low = get_i64(source, place + 8)
             place += HOST_SIZE_V6
         else:
-            message._born_low = get_i64(source, place) >> 32 & 0xFFFFFFFF
+            message._born_low = get_i32(source, place)
             place += HOST_SIZE
         message.born_port = get_i32(source, place - 4)
         message.store_timestamp_ms = get_i64(source, place)
@@ -219,7 +219,7 @@ class Reader:
             message._store_low = get_i64(source, place + 8)
             place += HOST_SIZE_V6
         else:
-            message._store_low = get_i64(source, place) >> 32 & 0xFFFFFFFF
+            message._store_low = get_i32(source, place)
             place += HOST_SIZE
         message.store_port = get_i32(source, place - 4)
         message.reconsume_times = get_i32(source, place)

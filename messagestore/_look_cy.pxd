@@ -24,7 +24,6 @@ cdef class ReadPath(PutPath):
     cdef Bool _settle(self) except -1
 
 @cython.final
-@cython.freelist(8)
 cdef class Asked:
     cdef LogReaders _readers
     cdef str _topic_text, _key_text

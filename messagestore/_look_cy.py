@@ -120,6 +120,8 @@ class Hits:
         self.state: I64s = i64s_of(self._held_state)
 
 
+@cython.freelist(8)
+@cython.cclass
 class Asked:
     """One question for a key, and what was found.  Made by `_asked`."""
 

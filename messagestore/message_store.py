@@ -399,8 +399,9 @@ class MessageStore(ReadPath):
     def _choose(self, message: Message) -> int:
         """By the first key, so that what belongs together keeps its order; else in turn."""
         number = self._admitted.get(message.topic) or self._engine.admission.batch_queues_of[message.topic]
-        if message.keys:
-            return (java_hash_code(message.keys[0]) & 0x7FFFFFFF) % number
+        keys = message.keys
+        if keys:
+            return (java_hash_code(keys[0]) & 0x7FFFFFFF) % number
         return next(self._turn) % number
 
     def _must_write(self) -> None:

@@ -279,6 +279,7 @@ def test_properties_are_parsed_by_the_rules(world: World, raw: bytes, pairs: dic
     "given",
     [
         {"tags": "a\x01"}, {"tags": "a\x02b"}, {"keys": ["a b"]}, {"keys": [""]}, {"keys": ["a", ""]}, {"keys": ["a", " b"]},
+        {"keys": "a b"}, {"keys": " "}, {"keys": "a\x01"}, {"keys": "\ud800"}, {"keys": "k", "properties_raw": b"a\x01b\x02"},
         {"properties": {"": "v"}}, {"properties": {"n": ""}}, {"properties": {"n\x01": "v"}}, {"properties": {"n": "\x02"}},
         {"tags": "\ud800"}, {"properties": {"n": "v"}, "properties_raw": b"a\x01b\x02"}, {"tags": "t", "properties_raw": b""},
     ],
@@ -294,9 +295,10 @@ KEY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.none() | TEXT, st.lists(KEY, max_size=4), st.dictionaries(TEXT, TEXT, max_size=4), st.binary(max_size=40))
-def test_what_is_put_comes_back(tags: str | None, keys: list[str], properties: dict[str, str], body: bytes) -> None:
-    """Any text, on both builds, which write the same bytes."""
+@given(st.none() | TEXT, KEY | st.lists(KEY, max_size=4), st.dictionaries(TEXT, TEXT, max_size=4), st.binary(max_size=40))
+def test_what_is_put_comes_back(tags: str | None, keys: str | list[str], properties: dict[str, str], body: bytes) -> None:
+    """Any text, on both builds, which write the same bytes; a key alone is a list of one."""
+    listed = [keys] if isinstance(keys, str) else keys
     properties = {name: value for name, value in properties.items() if name not in ("KEYS", "TAGS", "DELAY", "__CRC32#")}
     written = set()
     for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
@@ -305,7 +307,8 @@ def test_what_is_put_comes_back(tags: str | None, keys: list[str], properties: d
         message = world.commitlog.Message("T", body, tags=tags, keys=keys, properties=properties, queue_id=0)
         assert log.appender.append(message).status.name == "PUT_OK"
         found = read(world, log)[0]
-        assert (found.body, found.tags, found.keys) == (body, tags, keys)
+        assert (found.body, found.tags, found.keys) == (body, tags, listed)
+        assert message.keys == listed
         assert {name: value for name, value in found.properties.items() if name not in ("KEYS", "TAGS")} == properties
         written.add(bytes(log.files[0][: found.size]))
     assert len(written) == 1
@@ -330,7 +333,7 @@ def test_deleting_a_property(world: World, raw: bytes, name: bytes, left: bytes)
     [
         ({"topic": None}, TypeError),
         ({"body": None}, TypeError), ({"body": "text"}, TypeError), ({"topic": b"x"}, TypeError),
-        ({"tags": 5}, TypeError), ({"keys": "k"}, TypeError), ({"properties": []}, TypeError),
+        ({"tags": 5}, TypeError), ({"keys": b"k"}, TypeError), ({"keys": ("k",)}, TypeError), ({"properties": []}, TypeError),
         ({"flag": 1 << 31}, OverflowError),
         ({"queue_id": "1"}, TypeError), ({"born_timestamp_ms": 1 << 63}, OverflowError), ({"properties_raw": "x"}, TypeError),
     ],
@@ -339,6 +342,16 @@ def test_messages_of_wrong_types(world: World, given: dict[str, Any], error: typ
     """The same errors from both builds."""
     with pytest.raises(error):
         world.commitlog.Message(**{"topic": "T", "body": b"", **given})
+
+
+def test_keys_can_be_set_anew(world: World) -> None:
+    """What was given before is gone; no key, or an empty one, is none."""
+    message = world.commitlog.Message("T", b"", keys="a")
+    for keys in (["b", "c"], None, "d", ""):
+        message.keys = keys
+        assert message.keys == ([keys] if keys and isinstance(keys, str) else keys or None)
+    with pytest.raises(TypeError):
+        message.keys = 5
 
 
 def test_a_full_disk_loses_nothing(world: World) -> None:
@@ -402,9 +415,12 @@ ODD_PROPERTIES = st.none() | st.dictionaries(ODD_NAME, ODD_TEXT | st.sampled_fro
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.none() | ODD_TEXT, st.lists(ODD_TEXT, max_size=3), ODD_PROPERTIES, st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX"]))
+@given(
+    st.none() | ODD_TEXT, ODD_TEXT | st.lists(ODD_TEXT, max_size=3), ODD_PROPERTIES,
+    st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX"]),
+)  # fmt: skip
 def test_properties_are_written_in_one_go_as_when_looked_at(
-    tags: str | None, keys: list[str], properties: dict[str, str] | None, topic: str
+    tags: str | None, keys: str | list[str], properties: dict[str, str] | None, topic: str
 ) -> None:
     """Alone, and many: the bytes that `encode_properties` gives less a checksum of the user, or a refusal of the same text."""
     for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
