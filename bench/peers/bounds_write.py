@@ -1,14 +1,16 @@
-"""What bounds the write rows: loops that do a part of a put alone, in Python, on this machine.
+"""What bounds the write rows: parts of a put that nobody can leave out, each measured alone, on this machine.
 
-The caller's own part with a call that does nothing, with the record's bytes copied besides, or the disk's part alone.
+The caller's own loop with a call that does nothing; the bytes copied, in great blocks; the disk's part; threads that wait.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brokerstore import Message
@@ -17,99 +19,163 @@ from .bounds import Bound
 from .own_store import TAGS, body_of
 
 BLOCK = 4096
+COPIED = 1 << 20
 RING = 64 << 20
 RECORD_MORE = 128  # of a record besides its body, with the rows' key and tag
 BATCH = 1000
-Loop = Callable[[int, int], None]  # (messages, body size)
+Tags = Sequence[str | None]
 
 
 def _nothing(_: object) -> None:
     """A put that costs nothing but its call."""
 
 
-def build_one(count: int, body: int) -> None:
+def build_one(count: int, body: int, tags: Tags = TAGS) -> None:
     """The caller's loop of `put`."""
     data, put = body_of(body), _nothing
     for i in range(count):
-        put(Message("T", data, TAGS[i & 3], [f"key-0-{i}"], None, i & 3))
+        put(Message("T", data, tags[i & 3], f"key-0-{i}", None, i & 3))
 
 
-def build_many(count: int, body: int) -> None:
+def build_many(count: int, body: int, tags: Tags = TAGS) -> None:
     """The caller's loop of `put_many`."""
     data, put_many = body_of(body), _nothing
     for i in range(count // BATCH):
-        put_many([Message("T", data, TAGS[k & 3], [f"key-{i}-{k}"], None, k & 3) for k in range(BATCH)])
+        put_many([Message("T", data, tags[k & 3], f"key-{i}-{k}", None, k & 3) for k in range(BATCH)])
 
 
-def _copying(target: memoryview) -> Loop:
-    """The loop of `put`, and every record's bytes copied to the next place of a map that is gone round."""
-
-    def loop(count: int, body: int) -> None:
-        data, record, at = body_of(body), bytes(body + RECORD_MORE), 0
-        size = len(record)
-        for i in range(count):
-            Message("T", data, TAGS[i & 3], [f"key-0-{i}"], None, i & 3)
-            if at + size > len(target):
-                at = 0
-            target[at : at + size] = record
-            at += size
-
-    return loop
-
-
-def built_one(count: int, body: int) -> Bound:
-    """For `put`."""
-    name = "builds the same messages, one a call to a function that does nothing"
-    return Bound(name, lambda: _rate(build_one, count, body))
-
-
-def built_many(count: int, body: int) -> Bound:
+def built_many(count: int, body: int, tags: Tags = TAGS) -> Bound:
     """For `put_many`."""
     name = "builds the same messages, a thousand a call to a function that does nothing"
-    return Bound(name, lambda: _rate(build_many, count, body))
+    return Bound(name, lambda: count / _seconds(lambda: build_many(count, body, tags)))
 
 
-def fresh_file(folder: Path, count: int, body: int) -> Bound:
-    """For `put` through the map: a mapped file that is as long as all records."""
-    name = "builds the same messages and copies as many bytes into a fresh mapped file"
-    return Bound(name, lambda: _into_fresh(folder, _copying, count, body))
-
-
-def fresh_blocks(folder: Path, count: int, body: int) -> Bound:
-    """For columns through the map: no message is built."""
-    name = "copies as many bytes into a fresh mapped file"
-    return Bound(name, lambda: _into_fresh(folder, _copying_blocks, count, body))
-
-
-def _copying_blocks(target: memoryview) -> Loop:
-    def loop(_count: int, _body: int) -> None:
-        block = bytes(1 << 20)
-        for at in range(0, len(target), len(block)):
-            part = target[at : at + len(block)]
-            part[:] = block[: len(part)]
-
-    return loop
-
-
-def _into_fresh(folder: Path, copying: Callable[[memoryview], Loop], count: int, body: int) -> float:
-    size = count * (body + RECORD_MORE)
-    with open(folder / "fresh", "w+b") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-        with mmap.mmap(file.fileno(), size) as mapped, memoryview(mapped) as target:
-            found = _rate(copying(target), count, body)
-    (folder / "fresh").unlink()
-    return found
-
-
-def touched_memory(count: int, body: int) -> Bound:
+def built_and_copied(count: int, body: int, tags: Tags = TAGS) -> Bound:
     """For `put` through the pool: memory that was written to before, as a pool's is."""
 
     def rate() -> float:
         with mmap.mmap(-1, RING) as mapped, memoryview(mapped) as target:
-            target[:] = bytes(RING)
-            return _rate(_copying(target), count, body)
+            _copy_blocks(target, RING)
+            copied_s = _seconds(lambda: _copy_blocks(target, count * (body + RECORD_MORE)))
+        return count / (copied_s + _seconds(lambda: build_one(count, body, tags)))
 
     return Bound("builds the same messages and copies as many bytes into 64 MiB of memory written before", rate)
+
+
+def built_and_stored(folder: Path, count: int, body: int) -> Bound:
+    """For `put` and `put_many` through the map: a mapped file that is as long as all records."""
+
+    def rate() -> float:
+        return count / (_stored_s(folder, count, body) + _seconds(lambda: build_one(count, body)))
+
+    return Bound("builds the same messages and copies as many bytes into a fresh mapped file", rate)
+
+
+def stored(folder: Path, count: int, body: int) -> Bound:
+    """For columns through the map: no message is built."""
+    return Bound("copies as many bytes into a fresh mapped file", lambda: count / _stored_s(folder, count, body))
+
+
+def longest_store(folder: Path, count: int, body: int) -> Bound:
+    """For the longest put, in us: a record's bytes and nothing else."""
+
+    def longest_us() -> float:
+        record, clock, longest = bytes(body + RECORD_MORE), time.perf_counter_ns, 0
+        with _Fresh(folder, count * len(record)) as target:
+            for at in range(0, count * len(record), len(record)):
+                began = clock()
+                target[at : at + len(record)] = record
+                longest = max(longest, clock() - began)
+        return longest / 1e3
+
+    return Bound("copies each record into a fresh mapped file", longest_us)
+
+
+class _Fresh:
+    """A new mapped file with all its blocks."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._path = folder / "fresh"
+        with open(self._path, "w+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            self._map = mmap.mmap(file.fileno(), size)
+        self._view = memoryview(self._map)
+
+    def __enter__(self) -> memoryview:
+        return self._view
+
+    def __exit__(self, *_error: object) -> None:
+        self._view.release()
+        self._map.close()
+        self._path.unlink()
+
+
+def _stored_s(folder: Path, count: int, body: int) -> float:
+    size = count * (body + RECORD_MORE)
+    with _Fresh(folder, size) as target:
+        return _seconds(lambda: _copy_blocks(target, size))
+
+
+def _copy_blocks(target: memoryview, size: int) -> None:
+    """So many bytes, from the target's begin again when it is full."""
+    block = bytes(COPIED)
+    for done in range(0, size, COPIED):
+        at = done % len(target)
+        part = target[at : at + min(COPIED, size - done)]
+        part[:] = block[: len(part)]
+
+
+def handed_over(folder: Path, count: int, body: int, threads: int) -> Bound:
+    """For synchronous puts of many threads: each waits until one thread has written and synced its bytes, with others'."""
+    name = f"has {threads} threads hand their bytes to one that writes and syncs what is there"
+    return Bound(name, lambda: count / _HandOver(folder, count // threads, body + RECORD_MORE).seconds(threads))
+
+
+class _HandOver:
+    """A group commit and nothing else."""
+
+    def __init__(self, folder: Path, each: int, size: int) -> None:
+        self._path, self._each, self._record = folder / "handed", each, bytes(size)
+        self._waiting: deque[threading.Lock] = deque()
+        self._come = threading.Event()
+        self._left = 0
+
+    def seconds(self, threads: int) -> float:
+        """From the first byte to the last answer."""
+        self._left = threads * self._each
+        everyone = [threading.Thread(target=self._put) for _ in range(threads)]
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            _write_zeros(file, (self._left + 1) * len(self._record))
+            return _seconds(lambda: self._run(file, everyone))
+        finally:
+            os.close(file)
+            self._path.unlink()
+
+    def _run(self, file: int, everyone: list[threading.Thread]) -> None:
+        for thread in everyone:
+            thread.start()
+        at = 0
+        while self._left:
+            self._come.wait()
+            self._come.clear()
+            group = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            os.pwrite(file, self._record * len(group), at)
+            os.fdatasync(file)
+            at += len(group) * len(self._record)
+            self._left -= len(group)
+            for one in group:
+                one.release()
+        for thread in everyone:
+            thread.join()
+
+    def _put(self) -> None:
+        mine = threading.Lock()
+        mine.acquire()
+        for _ in range(self._each):
+            self._waiting.append(mine)
+            self._come.set()
+            mine.acquire()
 
 
 def direct_sync(folder: Path, count: int, body: int) -> Bound:
@@ -121,7 +187,7 @@ def direct_sync(folder: Path, count: int, body: int) -> Bound:
         try:
             _write_zeros(file, count * size)
             with mmap.mmap(-1, 4 * BLOCK) as blocks, memoryview(blocks) as view:
-                return _rate(lambda number, _: _write_records(file, view, number, size), count, body)
+                return count / _seconds(lambda: _write_records(file, view, count, size))
         finally:
             os.close(file)
             (folder / "direct").unlink()
@@ -144,8 +210,8 @@ def _write_records(file: int, view: memoryview, count: int, size: int) -> None:
         os.fdatasync(file)
 
 
-def _rate(loop: Loop, count: int, body: int) -> float:
-    """Messages a second, once."""
+def _seconds(call: Callable[[], None]) -> float:
+    """Of one call."""
     began = time.perf_counter()
-    loop(count, body)
-    return count / (time.perf_counter() - began)
+    call()
+    return time.perf_counter() - began

@@ -1,7 +1,7 @@
 """The rows against stores that Python programs embed, each at the best setting that still survives the process.
 
-One record is a body and a key, with "whole" behind the peer's name what ours has: body, topic, tags and keys, as msgpack.
-"decoded" reads all that a record has; the plain file checks its CRC, ours all of its.
+One record is a body and a key, on both sides; with "whole" behind the peer's name both have body, topic, tag and key, the
+peer's as msgpack.  "decoded" reads all of that; the plain file checks its CRC, ours all of its.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from .bounds import ready_messages
-from .bounds_write import built_many, built_one, direct_sync, touched_memory
-from .own_store import TAGS, OwnStore, body_of
+from .bounds import decoded_in_memory
+from .bounds_write import built_and_copied, built_many, direct_sync
+from .codecs import PAIR, Codec, opened, packed, whole_messages
+from .own_store import NO_TAGS, TAGS, OwnStore, body_of
 from .turns import Row, take_turns
 
 BATCH = 1000
@@ -40,43 +41,6 @@ class Peer(Protocol):
 
     def close(self) -> None:
         """Let go."""
-
-
-def packed(key: bytes, body: bytes) -> bytes:
-    """A key and a body as one value."""
-    return struct.pack(">H", len(key)) + key + body
-
-
-def opened(value: bytes) -> int:
-    """Both taken apart again; their length."""
-    size = struct.unpack_from(">H", value)[0]
-    return len(value[2 : 2 + size]) + len(value[2 + size :])
-
-
-class Codec(NamedTuple):
-    """What a record is made of: `pack(number, key, body)`, and `opened(value)`, which reads all of it."""
-
-    pack: Callable[[int, bytes, bytes], bytes]
-    opened: Callable[[bytes], int]
-
-
-PAIR = Codec(lambda _number, key, body: packed(key, body), opened)
-
-
-def whole_messages() -> Codec:
-    """The fastest general encoding there is for what a message of ours holds."""
-    import msgspec
-
-    fields = [("body", bytes), ("topic", str), ("tags", str), ("keys", list[bytes]), ("properties", dict[str, str])]
-    whole = msgspec.defstruct("Whole", fields, array_like=True, gc=False)
-    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(whole).decode
-
-    def read(value: bytes) -> int:
-        message = decode(value)
-        size = len(message.body) + len(message.topic) + len(message.tags)  # type: ignore[attr-defined]
-        return size + len(message.keys) + len(message.properties)  # type: ignore[attr-defined]
-
-    return Codec(lambda number, key, body: encode(whole(body, "T", TAGS[number & 3], [key], {})), read)
 
 
 class Lmdb:
@@ -242,6 +206,7 @@ PEERS: dict[str, Callable[..., Peer]] = {
     "rocksdb": Rocks, "rocksdb, whole": functools.partial(Rocks, codec=whole_messages),
     "sqlite": Sqlite, "persist-queue": PersistQueue, "plain file": PlainFile,
 }  # fmt: skip
+WHOLE = ", whole"
 COMPARED = ("lmdb", "lmdb, whole", "rocksdb", "rocksdb, whole", "sqlite")  # the others are shown, not aimed at
 TARGETS = (3.0, 1.5, 1.0)  # single put, in batches, sequential read
 SLOW = {"persist-queue": 0.01}  # of the number of records
@@ -304,19 +269,22 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
                 print(f"no rows against {name}: {error}")
                 break
             own = OwnStore(folder / f"own-{body}", "pool")  # the ring is a mapped file: it survives the process too
-            own.put("T", 4000, body)
+            is_whole = name.endswith(WHOLE)
+            tags, read, codec = (TAGS, "decoded", whole_messages) if is_whole else (NO_TAGS, "pairs", lambda: PAIR)
+            own.put("T", 4000, body, tags=tags)
             targets = TARGETS if name in COMPARED else (None, None, None)
             yield take_turns(Row(f"single put, {body} B", name, "msg/s", targets[0]),
-                lambda own=own, count=count, body=body: count / own.put("T", count, body)["put_seconds"],  # type: ignore[misc]
+                lambda own=own, count=count, body=body, tags=tags: count / own.put("T", count, body, tags=tags)["put_seconds"],  # type: ignore[misc]
                 lambda peer=peer, count=count: peer.put(count), rounds,  # type: ignore[misc]
-                built_one(count, body) if body < 1024 else touched_memory(count, body))  # fmt: skip
+                built_and_copied(count, body, tags))  # fmt: skip
             yield take_turns(Row(f"puts in batches of 1,000, {body} B", name, "msg/s", targets[1]),
-                lambda own=own, count=count, body=body: count / own.put_many("T", count, body, BATCH)["put_seconds"],  # type: ignore[misc]
-                lambda peer=peer, count=count: peer.put_many(count), rounds, built_many(count, body))  # type: ignore[misc]  # fmt: skip
+                lambda own=own, count=count, body=body, tags=tags: (  # type: ignore[misc]
+                    count / own.put_many("T", count, body, BATCH, tags=tags)["put_seconds"]),
+                lambda peer=peer, count=count: peer.put_many(count), rounds, built_many(count, body, tags))  # type: ignore[misc]  # fmt: skip
             yield take_turns(Row(f"sequential read, decoded, {body} B", name, "msg/s", targets[2]),
-                lambda own=own: _rate(own.scan("T", "decoded")),  # type: ignore[misc]
+                lambda own=own, read=read: _rate(own.scan("T", read)),  # type: ignore[misc]
                 lambda peer=peer: peer.scan(), 1 if name == "persist-queue" else rounds,  # type: ignore[misc]
-                ready_messages(own, "T"))  # fmt: skip
+                decoded_in_memory(codec, body))  # fmt: skip
             own.close()
             peer.store.close()
             for left in folder.iterdir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from brokerstore import FlushMode, Message, MessageStore, StoreConfig
 from commitlog import StoredMessage
 
 TAGS = ["TagA", "TagB", "TagC", "TagD"]
+NO_TAGS = [None] * 4
 QUEUES = 4
 MODES: dict[str, dict[str, Any]] = {
     "async": {}, "pool": {"transient_store_pool_enable": True}, "sync": {"flush_disk_type": FlushMode.SYNC},
@@ -23,6 +24,15 @@ MODES: dict[str, dict[str, Any]] = {
 def body_of(size: int) -> bytes:
     """The same every time."""
     return random.Random(7).randbytes(size)
+
+
+def read_pairs(messages: Iterable[StoredMessage]) -> int:
+    """Body and keys of each, as a peer's record has them; how many."""
+    count = size = 0
+    for message in messages:
+        size += len(message.body) + len(message.keys)
+        count += 1
+    return count
 
 
 def read_all(messages: Iterable[StoredMessage]) -> int:
@@ -74,19 +84,21 @@ class OwnStore:
         self.settle()
         return {"put_seconds": put_seconds, "seconds": time.perf_counter() - began}
 
-    def put(self, topic: str, count: int, body: int, threads: int = 1, *, is_timed: bool = False) -> dict[str, Any]:
+    def put(
+        self, topic: str, count: int, body: int, threads: int = 1, *, is_timed: bool = False, tags: Sequence[str | None] = TAGS
+    ) -> dict[str, Any]:
         """One message a call; `put` raises where it is not OK."""
         data, put, each = body_of(body), self.store.put, count // threads
         times: list[list[int]] = [[] for _ in range(threads)]
 
         def plain(thread: int) -> None:
             for i in range(each):
-                put(Message(topic, data, TAGS[i & 3], [f"key-{thread}-{i}"], None, (thread + i) & 3))
+                put(Message(topic, data, tags[i & 3], f"key-{thread}-{i}", None, (thread + i) & 3))
 
         def timed(thread: int) -> None:
             clock, found = time.perf_counter_ns, times[thread]
             for i in range(each):
-                message = Message(topic, data, TAGS[i & 3], [f"key-{thread}-{i}"], None, (thread + i) & 3)
+                message = Message(topic, data, tags[i & 3], f"key-{thread}-{i}", None, (thread + i) & 3)
                 began = clock()
                 put(message)
                 found.append(clock() - began)
@@ -98,13 +110,13 @@ class OwnStore:
             told["p999"] = sorted_times[int(len(sorted_times) * 0.999)] / 1e9
         return told
 
-    def put_many(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
+    def put_many(self, topic: str, count: int, body: int, size: int, *, tags: Sequence[str | None] = TAGS) -> dict[str, Any]:
         """`put_many` of `size` messages a call, over four queues."""
         data, put_many = body_of(body), self.store.put_many
 
         def work(_: int) -> None:
             for i in range(count // size):
-                put_many([Message(topic, data, TAGS[k & 3], [f"key-{i}-{k}"], None, k & 3) for k in range(size)])
+                put_many([Message(topic, data, tags[k & 3], f"key-{i}-{k}", None, k & 3) for k in range(size)])
 
         return self._timed(1, work)
 
@@ -124,7 +136,7 @@ class OwnStore:
         return self._timed(1, work)
 
     def scan(self, topic: str, kind: str) -> dict[str, Any]:
-        """Every message of four queues: "raw" views, "decoded" objects with everything read, or "columns"."""
+        """Every message of four queues: "raw" views, "decoded" objects with everything read, or their "pairs", or "columns"."""
         began = time.perf_counter()
         count = sum(getattr(self, f"_scan_{kind}")(topic, queue) for queue in range(QUEUES))
         return {"seconds": time.perf_counter() - began, "count": count}
@@ -138,6 +150,9 @@ class OwnStore:
 
     def _scan_decoded(self, topic: str, queue: int) -> int:
         return read_all(self.store.read(topic, queue))
+
+    def _scan_pairs(self, topic: str, queue: int) -> int:
+        return read_pairs(self.store.read(topic, queue))
 
     def _scan_columns(self, topic: str, queue: int) -> int:
         columns = ["body", "topic", "tags", "keys", "queue_offset", "physical_offset", "store_timestamp_ms"]

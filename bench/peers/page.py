@@ -94,8 +94,9 @@ def at_best(row: dict[str, Any]) -> str:
     """What bounds the row, where that was measured beside it."""
     if not row.get("bound_median"):
         return ""
-    rate, most = amount(row["bound_median"]), row["bound_median"] / row["theirs_median"]
-    return f" A loop that only {row['bound']} reaches {rate} {row['unit']}, so at most {most:.2f} times the peer."
+    bound, theirs = row["bound_median"], row["theirs_median"]
+    most = theirs / bound if row["less_is_better"] else bound / theirs
+    return f" A loop that only {row['bound']} reaches {amount(bound)} {row['unit']}, so at most {most:.2f} times the peer."
 
 
 def amount(value: float) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .bounds import Bound, checked_records, ready_messages
-from .bounds_write import built_many, fresh_blocks, fresh_file, touched_memory
+from .bounds import Bound, checked_records, decoded_in_memory
+from .bounds_write import built_and_copied, built_and_stored, built_many, handed_over, longest_store, stored
+from .codecs import messages_with_properties
 from .java_store import JavaStores
 from .own_store import OwnStore
 from .turns import Row, Side, take_turns
@@ -72,16 +73,17 @@ def put_rows(bench: Bench) -> Iterator[Row]:
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put, 1 thread, 100 B, until dispatched", 2.5,
         lambda: n / ours.put("A", n, 100)["seconds"], lambda: n / java.put("A", n, 100)["seconds"],
-        bound=fresh_file(bench.folder, n, 100))  # fmt: skip
+        bound=built_and_stored(bench.folder, n, 100))  # fmt: skip
     yield from bench.row("put, 1 thread, 1 KiB, until dispatched", 1.5,
         lambda: k / ours.put("A", k, 1024)["seconds"], lambda: k / java.put("A", k, 1024)["seconds"],
-        bound=fresh_file(bench.folder, k, 1024))  # fmt: skip
+        bound=built_and_stored(bench.folder, k, 1024))  # fmt: skip
     yield from bench.row("put, 4 threads, 100 B", 1.5,
         lambda: n / ours.put("A", n, 100, 4)["seconds"], lambda: n / java.put("A", n, 100, 4)["seconds"])  # fmt: skip
     for what in ("p999", "max"):
         yield from bench.row(f"put, 1 thread, 1 KiB, {what}", 1,
             lambda what=what: 1e6 * ours.put("A", k, 1024, is_timed=True)[what],  # type: ignore[misc]
-            lambda what=what: 1e6 * java.put("A", k, 1024, is_timed=True)[what], unit="us")  # type: ignore[misc]  # fmt: skip
+            lambda what=what: 1e6 * java.put("A", k, 1024, is_timed=True)[what], unit="us",  # type: ignore[misc]
+            bound=longest_store(bench.folder, k, 1024) if what == "max" else None)  # fmt: skip
     bench.done(ours, java)
 
 
@@ -93,14 +95,14 @@ def batch_rows(bench: Bench) -> Iterator[Row]:
         yield from bench.row(f"put_many of 1,000 against a batch of 32, {size} B", target,
             lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["put_seconds"],  # type: ignore[misc]
             lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["put_seconds"],  # type: ignore[misc]
-            bound=built_many(count, size))  # fmt: skip
+            bound=built_many(count, size) if size < 1024 else built_and_stored(bench.folder, count, size))  # fmt: skip
         yield from bench.row(f"the same until dispatched, {size} B", None,
             lambda count=count, size=size: count / ours.put_many("B", count, size, MANY)["seconds"],  # type: ignore[misc]
             lambda count=count, size=size: count / java.put_batch("B", count, size, BATCH)["seconds"])  # type: ignore[misc]  # fmt: skip
     yield from bench.row("append_columns against one put a call, 100 B, until dispatched", 8,
         lambda: n / ours.append_columns("C", n, 100, 10_000)["seconds"],
         lambda: n / java.put("C", n, 100)["seconds"],
-        bound=fresh_blocks(bench.folder, n, 100))  # fmt: skip
+        bound=stored(bench.folder, n, 100))  # fmt: skip
     bench.done(ours, java)
 
 
@@ -110,7 +112,7 @@ def pool_rows(bench: Bench) -> Iterator[Row]:
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put through the pool, 1 thread, 1 KiB, until dispatched", 3,
         lambda: k / ours.put("P", k, 1024)["seconds"], lambda: k / java.put("P", k, 1024)["seconds"],
-        bound=touched_memory(k, 1024))  # fmt: skip
+        bound=built_and_copied(k, 1024))  # fmt: skip
     yield from bench.row("put through the pool, 1 thread, 100 B, until dispatched", None,
         lambda: n / ours.put("P", n, 100)["seconds"], lambda: n / java.put("P", n, 100)["seconds"])  # fmt: skip
     bench.done(ours, java)
@@ -125,7 +127,8 @@ def sync_rows(bench: Bench) -> Iterator[Row]:
         lambda: one / java.put("S", one, 1024)["put_seconds"])  # fmt: skip
     yield from bench.row("synchronous flush, 32 threads, 1 KiB", 1,
         lambda: many / ours.put("S", many, 1024, 32)["put_seconds"],
-        lambda: many / java.put("S", many, 1024, 32)["put_seconds"])  # fmt: skip
+        lambda: many / java.put("S", many, 1024, 32)["put_seconds"],
+        bound=handed_over(bench.folder, many, 1024, 32))  # fmt: skip
     yield from bench.row("synchronous flush, put_many of 1,000 against a batch of 32, 1 KiB", 10,
         lambda: 4 * many / ours.put_many("S", 4 * many, 1024, MANY)["put_seconds"],
         lambda: many / java.put_batch("S", many, 1024, BATCH)["put_seconds"])  # fmt: skip
@@ -142,7 +145,7 @@ def read_rows(bench: Bench) -> Iterator[Row]:
         java.put(topic, count, size)
         java.scan(topic, is_decoded=True)
         ours.scan(topic, "columns")
-        bounds = {"decoded": ready_messages(ours, topic), "columns": checked_records(ours, begin)}
+        bounds = {"decoded": decoded_in_memory(messages_with_properties, size), "columns": checked_records(ours, begin)}
         for kind, target in (("raw", 1), ("decoded", 1.5), ("columns", 10)):
             yield from bench.row(f"scan, {kind}, {size} B", target,
                 lambda kind=kind, topic=topic, count=count: count / ours.scan(topic, kind)["seconds"],  # type: ignore[misc]
