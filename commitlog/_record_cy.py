@@ -6,6 +6,8 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import SECTOR_SIZE
+
 from .checks import (
     BAD_BODY_CRC, BAD_BODY_SIZE, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK, CHECK_ALL,
     CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, TORN, TORN_PROPERTIES,
@@ -25,7 +27,6 @@ if not cython.compiled:
 
 ZERO = 48  # the digit
 HALF = 100_000  # five of the checksum's ten digits
-SECTOR = 512  # what a disk writes at once
 LOST_SIZE_MIN = 12  # zeros that a text does not end in; fewer leave the checksum's name behind
 CRC_NAME_SIZE = len(CRC_NAME)
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
@@ -309,16 +310,16 @@ def _lost_sector(source: Source, at: Size, start: Size, end: Size, base: I64) ->
     A torn write of a record with a checksum can leave the body whole and the checksum itself lost; without this the record
     would pass for one that never had any, its properties cut short.
     """
-    low: Size = start - (base + start) % SECTOR
+    low: Size = start - (base + start) % SECTOR_SIZE
     while low < end:
         first: Size = low if low > at else at
-        stop: Size = low + SECTOR if low + SECTOR < end else end
+        stop: Size = low + SECTOR_SIZE if low + SECTOR_SIZE < end else end
         if stop - first >= LOST_SIZE_MIN and source[first] == 0 and source[stop - 1] == 0:
             while first < stop and source[first] == 0:
                 first += 1
             if first == stop:
                 return True
-        low += SECTOR
+        low += SECTOR_SIZE
     return False
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import InvalidMessage
+from storageio import SECTOR_SIZE, InvalidMessage
 
 from ._units_cy import count_below, count_new, count_repeated, count_valid
 from .layout import PRE_BLANK, UNIT, UNIT_SIZE
 from .queue_files import QueueFiles
 from .unit_folder import READ_SIZE, UnitFolder
 
-SECTOR_SIZE = 512  # what a disk writes whole or not at all
 NO_RECORD = -1  # the greatest record end of a queue without units
 END_MAX = (1 << 63) - 1
 

@@ -99,6 +99,7 @@ class PutPath:
                         refusal = self._refusal(topic)  # type: ignore[attr-defined]
                         if refusal is not None:
                             return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                        is_special |= topic not in self._admitted
                 if message.properties is not None and _has_special(message.properties):
                     is_special = True
                 needs_queues |= message.queue_id < 0

@@ -16,7 +16,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import Disk, DiskError, File, Mode, StoreReadOnly, replace_file
+from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreReadOnly, replace_file
 
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
@@ -39,7 +39,6 @@ from .paths import numbers_in, read_if_there
 from .problems import Problem
 from .segment_cy import read_segment
 from .settings import IndexSettings
-from .torn import SECTOR_SIZE
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64, SOURCE_HASH, Bool

@@ -6,6 +6,8 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import SECTOR_SIZE
+
 from .entry_cy import IndexEntry
 from .layout import (
     MSG_ID_SIZE,
@@ -17,7 +19,7 @@ from .layout import (
     SEGMENT_RELATIVE,
 )
 from .problems import Problem
-from .torn import SECTOR_SIZE, is_torn_head
+from .torn import is_torn_head
 
 if not cython.compiled:
     from storebytes._bytes_cy import (

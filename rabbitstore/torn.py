@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SECTOR_SIZE = 512  # what a disk writes whole or not at all
+from storageio import SECTOR_SIZE
 
 
 def is_torn_head(data: bytes, at: int, size_bytes: int) -> bool:

@@ -325,7 +325,11 @@ class VariableQueue:
         message = self.q3.popleft()
         if not self.q3 and self.mode == DEFAULT:
             if self.delta.count:
-                self._load_delta()
+                try:
+                    self._load_delta()
+                except BaseException:  # a segment cannot be read: this message is not to be lost with it
+                    self.q3.appendleft(message)
+                    raise
             else:
                 assert not self.q2 and not self.q4, "q2 waits behind delta, q4 before q3"
                 self.q1, self.q4 = self.q4, self.q1

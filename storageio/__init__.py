@@ -14,7 +14,7 @@ After a failed `sync` the pages count as lost: nobody calls it again in the hope
 All paths are absolute or relative strings; all sizes are bytes; all times are milliseconds since 1970.
 """
 
-from .disk import DIRECT_BLOCK, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space
+from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space
 from .errors import (
     DiskError,
     DiskFull,
@@ -38,6 +38,7 @@ from .replace import replace_file
 __all__ = [
     "DIRECT_BLOCK",
     "REAL_DISK",
+    "SECTOR_SIZE",
     "Disk",
     "DiskError",
     "DiskFull",

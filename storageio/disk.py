@@ -24,6 +24,7 @@ class Mode(Enum):
 
 
 DIRECT_BLOCK = 4096
+SECTOR_SIZE = 512  # bytes that a disk writes whole or not at all, whatever loses its power
 
 
 class Entry(NamedTuple):

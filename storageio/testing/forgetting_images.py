@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from .forgetting_nodes import PAGE_SIZE, SECTOR_SIZE, SECTORS, Change, FileNode, FolderNode, Kind
+from ..disk import SECTOR_SIZE
+from .forgetting_nodes import PAGE_SIZE, SECTORS, Change, FileNode, FolderNode, Kind
 
 Answer = int | tuple[int, ...]  # a version's place, or one for each sector of a page
 RENAME_ANSWERS = 3  # undone, done, both names

@@ -10,8 +10,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from ..disk import SECTOR_SIZE
+
 PAGE_SIZE = 4096
-SECTOR_SIZE = 512
 SECTORS = PAGE_SIZE // SECTOR_SIZE
 
 

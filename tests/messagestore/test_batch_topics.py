@@ -143,6 +143,33 @@ def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) ->
         assert units(store) == [(0, 5), *((offset, 1) for offset in range(5, 14)), (14, 2)]
 
 
+class Entered:
+    """A guard that counts how often it is taken."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
+def test_no_way_to_put_passes_the_guard_of_the_numbers_by(world: Any, tmp_path: Path) -> None:
+    """`put_many` did: between the number that a batch was given and its record another message could come."""
+    with open_batch(world, tmp_path / "s") as store:
+        guard = store._routing.batch.guard = Entered()
+        plain = world.commitlog.Message("B", b"x", queue_id=0)
+        puts = [
+            lambda: store.put(plain), lambda: store.put_many([plain]), lambda: store.put_batch("B", 0, [plain]),
+            lambda: store.append_columns("B", 0, [b"x"]),
+        ]  # fmt: skip
+        for number, put in enumerate(puts):
+            put()
+            assert guard.count == number + 1
+
+
 def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> None:
     """Found by their folder, since that store has no topics.json."""
     fixture = fixture_store("batchcq", own=True)

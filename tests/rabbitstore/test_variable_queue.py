@@ -13,7 +13,7 @@ from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.settings import IndexSettings, RabbitSettings, StoreSettings
 from rabbitstore.store_recovery import open_store
 from rabbitstore.variable_queue_cy import DEFAULT, LAZY, VariableQueue
-from storageio import REAL_DISK
+from storageio import REAL_DISK, StoreError
 
 SETTINGS = RabbitSettings(
     store=StoreSettings(file_size_limit=2000),
@@ -292,6 +292,30 @@ def test_a_read_costs_no_disk_one_or_two_by_state(opened):
     before = queue.disk_reads
     queue.fetch()
     assert (queue.disk_reads - before, queue.index.read_count) == (1, 1)
+
+
+def test_a_segment_that_cannot_be_read_takes_no_message_along(opened, tmp_path):
+    """The last message before it was out of the queue already when the read failed: it came again after a restart only."""
+    queue = opened.queue
+    for number in range(40):
+        opened.publish(b"%04d" % number + b"x" * 100)
+    queue.sync()
+    queue.set_target_ram_count(0)
+    queue.index.flush()
+    while len(queue.q3) > 1:
+        queue.fetch(ack_required=False)
+    left, first = len(queue), queue.q3[0].seq_id
+    segments = list(tmp_path.rglob("*.idx"))
+    for path in segments:
+        path.rename(path.with_suffix(".aside"))
+        path.mkdir()
+    with pytest.raises(StoreError):
+        queue.fetch(ack_required=False)
+    for path in segments:
+        path.rmdir()
+        path.with_suffix(".aside").rename(path)
+    assert (len(queue), queue.q3[0].seq_id) == (left, first)
+    assert [body[:4] for body in bodies(queue)] == [b"%04d" % number for number in range(40 - left, 40)]
 
 
 def test_transient_messages_touch_the_disk_under_pressure_only(opened):
