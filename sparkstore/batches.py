@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from .starting import Starting
+
 LOG = logging.getLogger(__name__)
 
 
@@ -45,6 +47,10 @@ class ReadRequest:
     def of(cls, options: ReadOptions, schema: StructType) -> ReadRequest:
         """From parsed options and a checked schema."""
         return cls(schema, options, RowFilter.of(options))
+
+    def beginning(self, starting: Starting | None) -> ReadRequest:
+        """Without the records before what a stream's query began with."""
+        return self if starting is None else replace(self, row_filter=self.row_filter.beginning(starting))
 
     @cached_property
     def arrow(self) -> pa.Schema:

@@ -26,6 +26,7 @@ from messagestore.checkpoint import FILE_NAME, SLACK_MS, read_checkpoint
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
 from .errors import BadOption, DataLost
+from .starting import Starting
 
 FOR_EVER_MS = (1 << 63) - 1
 SCAN_ROWS = 8192
@@ -46,15 +47,20 @@ class Stand(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Records before `physical_offset` are behind the stream, the others before it."""
+    """Records before `physical_offset` are behind the stream, the others before it.
+
+    `starting`: what the query began with, where it was more than a physical offset.
+    """
 
     physical_offset: int
     stand: Stand | None = None
+    starting: Starting | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it in the checkpoint."""
-        stand = None if self.stand is None else self.stand._asdict()
-        return {"physical_offset": self.physical_offset} | ({} if stand is None else {"stand": stand})
+        stand = {} if self.stand is None else {"stand": self.stand._asdict()}
+        starting = {} if self.starting is None else {"starting": self.starting.to_json()}
+        return {"physical_offset": self.physical_offset} | stand | starting
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Position:
@@ -62,8 +68,9 @@ class Position(NamedTuple):
         try:
             stand = found.get("stand")
             fields = None if stand is None else Stand(*(int(stand[name]) for name in Stand._fields))
-            return cls(int(found["physical_offset"]), fields)
-        except (KeyError, TypeError, ValueError) as error:
+            starting = Starting.of_json(found["starting"]) if "starting" in found else None
+            return cls(int(found["physical_offset"]), fields, starting)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadOption(f"checkpoint: an offset with 'physical_offset' wanted, found {found!r}") from error
 
 

@@ -15,6 +15,8 @@ from .options import OFFSET_MAX, Lane, ReadOptions
 if TYPE_CHECKING:
     import numpy as np
 
+    from .starting import Starting
+
     Array = np.ndarray[Any, Any]
 
 NUMBERS = frozenset(name for name, _ in FIXED) - {"magic"}
@@ -71,6 +73,11 @@ class RowFilter:
     def plus(self, conditions: list[Condition]) -> RowFilter:
         """With more conditions."""
         return replace(self, conditions=(*self.conditions, *conditions))
+
+    def beginning(self, starting: Starting) -> RowFilter:
+        """With the queue offsets and the store time that a stream's query began with."""
+        time = [] if starting.timestamp_ms is None else [Condition("store_timestamp_ms", "ge", starting.timestamp_ms)]
+        return replace(self.plus(time), queue_starts=starting.queues)
 
     def apply(self, batch: Batch) -> Batch:
         """The wanted records alone."""

@@ -27,6 +27,7 @@ from storageio import REAL_DISK, DiskError, UnknownStore
 from .errors import DataLost
 from .object_disk import disk_for, is_remote, local_path, match
 from .options import OFFSET_MAX, ReadOptions, is_pattern
+from .queue_starts import check_queue_starts
 
 LOOK_AGAIN_S = 0.05  # a record that is being written is whole by then
 PIECE_BYTES = 64 << 20  # of a file walked at once
@@ -110,6 +111,7 @@ def plan_log(store: StoreKind, options: ReadOptions) -> list[LogSplit]:
     start, stop = options.start.physical_offset, options.stop.physical_offset
     if options.fail_on_data_loss and 0 < start < low:
         raise DataLost(whole[0].file, 0, f"records from physical offset {start} on", f"the first is at {low}")
+    check_queue_starts(store, options, low)
     made = [part for split in whole for part in _cut(split, start, stop, options.split_bytes)]
     if options.begin_ms is not None or options.end_ms is not None:
         made = _of_time(made, options)

@@ -5,7 +5,8 @@
 Options of the batch source (`options.py`), and
 
     maxBytesPerTrigger   most bytes of the log in one batch, give or take a record; all there is where it is not said
-    startingOffsets      earliest (default), latest, a physical offset, or JSON with queue offsets; for a new query alone
+    startingOffsets      earliest (default), latest, a physical offset, or JSON with queue offsets; this and startingTimestamp
+                         are for a new query alone: one that is resumed goes on with what it began with
     endingOffsets, endingTimestamp    the stream goes no further
     failOnDataLoss       true (default): records that retention took before they were read, and a store that was rewound, are
                          errors; false: a line in the log, and the stream goes on with what is there
@@ -18,6 +19,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,9 +32,11 @@ from .batches import ReadRequest, record_batches
 from .errors import BadOption
 from .log_position import LogEnds, Position, check_begin
 from .object_disk import is_remote
-from .options import REPORT, parse_read_options, size_of
+from .options import EARLIEST, REPORT, parse_read_options, size_of
+from .queue_starts import check_queue_starts
 from .schema import PROBLEM_COLUMN, check_schema
 from .splits import CLOCK_SLACK_MS, LogSplit, StoreKind, find_stores, log_range
+from .starting import Starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +63,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")
         self._options = parsed
-        self._request = ReadRequest.of(parsed, schema)
+        self._request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
         self._store = _one_store(parsed.paths)
         self._ends = LogEnds(_root(self._store), list(self._store.log_folders), parsed.file_bytes)
         self._target: Position | None = None
@@ -68,14 +72,18 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Of a query without a checkpoint."""
+        return self._initial()._replace(starting=Starting.of(self._options)).to_json()
+
+    def _initial(self) -> Position:
         options, low = self._options, self._ends.low()
         if self._from_latest:
-            return self._end().to_json()
+            return self._end()
         if options.start.physical_offset > 0:
-            return Position(options.start.physical_offset).to_json()
+            return Position(options.start.physical_offset)
+        check_queue_starts(self._store, options, low)
         if options.begin_ms is not None:
             low = max(low, self._ends.start_by_time(options.begin_ms, CLOCK_SLACK_MS))
-        return Position(low).to_json()
+        return Position(low)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Up to where the next batch goes: `start` itself when nothing new is durable."""
@@ -85,10 +93,10 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None and self._target.physical_offset < end.physical_offset:
             end = self._target
         if end.physical_offset <= begin.physical_offset:
-            return start if is_known else end.to_json()
+            return start if is_known else end._replace(starting=begin.starting).to_json()
         if isinstance(limit, ReadMaxBytes):
             end = self._ends.cut(self._begin(begin.physical_offset), limit.max_bytes, end)
-        return end.to_json()
+        return end._replace(starting=begin.starting).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
         """By bytes, where the option says so."""
@@ -137,12 +145,22 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         begin = self._begin(first.physical_offset)
         made = log_range(self._store, begin, last.physical_offset, self._options.split_bytes, self._options.file_bytes)
-        return [InputPartition(split) for split in made]
+        return [StreamPartition(split, first.starting) for split in made]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
-        split: LogSplit | None = partition.value
-        return iter(()) if split is None else record_batches(split, self._request)
+        if not isinstance(partition, StreamPartition):
+            return iter(())
+        return record_batches(partition.value, self._request.beginning(partition.starting))
+
+
+class StreamPartition(InputPartition):
+    """A split of a batch, and what its query began with."""
+
+    def __init__(self, split: LogSplit, starting: Starting | None) -> None:
+        """It is pickled for a task."""
+        super().__init__(split)
+        self.starting = starting
 
 
 def _max_bytes(text: str | None) -> int | None:

@@ -160,6 +160,21 @@ def test_a_start_that_is_gone_is_data_loss(made: Path) -> None:
     assert places(made, startingOffsets="1000", failOnDataLoss="false")[0] == 65536
 
 
+@pytest.mark.parametrize("is_log_alone", [False, True])
+def test_a_queue_offset_that_is_gone_is_data_loss(made: Path, is_log_alone: bool) -> None:
+    """The read gave fewer messages than were asked for, and said nothing."""
+    with MessageStore.open(made, "r+", SMALL) as store:
+        store.delete_before(131072)
+    left = [row for row in dumped(made) if (row["topic"], row["queue_id"]) == ("topic-1", 2)]
+    first, path = left[0]["queue_offset"], made / "commitlog" if is_log_alone else made
+    lost = json.dumps({"topic-1": {"2": first - 1}})
+    with pytest.raises(DataLost, match=f"from queue offset {first - 1} on, found the first is {first}"):
+        rows(path, startingOffsets=lost)
+    wanted = dumped(made)
+    assert rows(path, startingOffsets=lost, failOnDataLoss="false") == wanted
+    assert rows(path, startingOffsets=json.dumps({"topic-1": {"2": first}, "topic-0": {"9": 5}})) == wanted
+
+
 FILTERS: list[tuple[dict[str, str], Any]] = [
     ({"topic": "topic-1"}, lambda row: row["topic"] == "topic-1"),
     ({"topic": "topic-1, topic-2"}, lambda row: row["topic"] in ("topic-1", "topic-2")),

@@ -325,6 +325,33 @@ def test_where_a_new_query_begins(tmp_path: Path) -> None:
     assert of_queue == [body(number) for number in range(90, 103) if number % 2 == 0 or number >= 101]
 
 
+@pytest.mark.parametrize(
+    "changed", [{"startingOffsets": '{"topic-0": {"0": 9999}}'}, {"startingTimestamp": str(T0 + 10**9)}, {}], ids=str
+)
+@pytest.mark.parametrize(
+    ("began", "first"),
+    [
+        ({}, 0),
+        ({"startingTimestamp": str(T0 + 2050)}, 21),
+        ({"startingOffsets": '{"topic-0": {"0": 12}, "topic-1": {"0": 12}}'}, 24),
+    ],
+)
+def test_options_of_a_new_query_changed_on_resume(
+    tmp_path: Path, began: dict[str, str], first: int, changed: dict[str, str]
+) -> None:
+    """A value that was changed between two runs took messages away without a word, and one taken out gave too many."""
+    clock = Clock()
+    fill(tmp_path, 30, clock=clock)
+    stream = Stream(tmp_path, maxBytesPerTrigger="1k", **began)
+    stream.start = json.loads(json.dumps(stream.reader().initialOffset()))
+    one = stream.reader().latestOffset(stream.start, ReadMaxBytes(1000))
+    got = stream.read(stream.reader(), stream.start, one)
+    stream.start, stream.options = json.loads(json.dumps(one)), {"maxBytesPerTrigger": "1k", **changed}
+    got += stream.run()
+    fill(tmp_path, 10, 30, clock=clock)
+    assert got + stream.run() == wanted(40 - first, first)
+
+
 def test_where_a_stream_ends(tmp_path: Path) -> None:
     """At an offset, before a time; and not a record further when more comes."""
     clock = Clock()
@@ -366,6 +393,21 @@ def test_retention_was_faster(tmp_path: Path) -> None:
     assert loose.run() == [body(number) for number in kept]
     assert 0 < len(kept) < 150
     assert Stream(tmp_path).run() == [body(number) for number in kept]
+
+
+def test_retention_took_where_a_queue_was_to_begin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A new query by queue offsets began behind them and nobody heard of the messages that were gone."""
+    results = fill(tmp_path, 150)
+    low = delete_first_files(tmp_path, 2)
+    kept = [number for number, result in enumerate(results) if result.physical_offset >= low]
+    first = -(-kept[0] // 2)  # of topic-0
+    start = json.dumps({"topic-0": {"0": first - 1}, "topic-1": {"0": 10**6}})
+    with pytest.raises(DataLost, match=f"topic-0 queue 0 from queue offset {first - 1} on, found the first is {first}"):
+        Stream(tmp_path, startingOffsets=start).run()
+    assert Stream(tmp_path, startingOffsets=start, failOnDataLoss="false").run() == [body(n) for n in kept if n % 2 == 0]
+    assert f"found the first is {first}" in caplog.text
+    start = json.dumps({"topic-0": {"0": first}, "topic-1": {"0": 10**6}})
+    assert Stream(tmp_path, startingOffsets=start).run() == [body(n) for n in kept if n % 2 == 0]
 
 
 def test_retention_took_the_record_by_which_the_stream_stood(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
