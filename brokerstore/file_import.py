@@ -17,7 +17,9 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from brokerstore.identify import FolderKind
 from brokerstore.migrate import Moved
+from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from storageio import InvalidMessage, MissingExtra, StoreCorrupt, UnknownStore
@@ -37,6 +39,7 @@ def import_file(
 
     `progress` is called with the number of rows looked at.
     """
+    check_write_target(target, FolderKind.ROCKETMQ)
     moved = Moved()
     with MessageStore.open(target, "a", config) as store:
         lanes: dict[Lane, _Lane] = {}

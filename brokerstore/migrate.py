@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from brokerstore.identify import FolderKind
+from brokerstore.write_target import check_write_target
 from commitlog import Message
 from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
@@ -77,6 +79,7 @@ def import_rabbit(
 
     `progress` is called with the number of messages looked at.  A damaged message is left out and named in `failed`.
     """
+    check_write_target(target, FolderKind.ROCKETMQ)
     moved = Moved()
     settings = (config or StoreConfig()).but(max_message_size=BODY_SIZE_MAX)
     with RabbitStore.open(source, "r", vhost=vhost) as rabbit, MessageStore.open(target, "a", settings) as store:
@@ -183,6 +186,7 @@ def export_to_rabbit(
     The broker's own topics are left out.  Messages that the folder's queue has already are passed over.  What was transient
     becomes persistent, its `delivery_mode` aside: the next start of a broker would drop it.
     """
+    check_write_target(target, FolderKind.RABBITMQ)
     moved = Moved()
     with MessageStore.open(source, "r", config or StoreConfig()) as store, RabbitStore.open(target, "a", vhost=vhost) as rabbit:
         present: dict[str, set[bytes]] = {}

@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+from brokerstore.identify import FolderKind
+from brokerstore.write_target import check_write_target
 from messagestore import MessageStore
 
 from .codes import CLEAN
@@ -38,6 +40,7 @@ def copy_store(
     """Copy and say what went over.  `sizes`: `new_` and a field of `StoreConfig`, None where the old store's value counts."""
     target.need_store()
     target.need_shape()
+    check_write_target(new, FolderKind.ROCKETMQ)
     given = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
     with MessageStore.open(target.path, "r", target.config()) as store:
         wanted = list(topics) if not every else store.topics()

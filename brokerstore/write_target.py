@@ -1,0 +1,31 @@
+"""Where a store may be made or gone on with: nothing is ever written into a folder that holds something else."""
+
+from __future__ import annotations
+
+import os
+
+from storageio import REAL_DISK, Disk, UnknownStore
+
+from .identify import FolderKind, identify, is_folder
+
+NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # a new disk's folder, or an opening that was killed at once
+
+
+def check_write_target(path: str | os.PathLike[str], wanted: FolderKind, disk: Disk = REAL_DISK) -> None:
+    """Raise `UnknownStore` for anything but a store of this kind, an empty folder, or none."""
+    folder = os.fspath(path)
+    expected = f"expected a {wanted.value} store's folder, an empty one or none"
+    if not is_folder(disk, folder):
+        if disk.stat(folder) is not None:
+            raise UnknownStore(f"{folder}: {expected}; found a file already there")
+        return
+    names = {entry.name for entry in disk.list(folder)}
+    if names <= NO_STORE_YET:
+        return
+    try:
+        kind = identify(folder, disk).kind
+    except UnknownStore:
+        shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+        raise UnknownStore(f"{folder}: {expected}; found other files already there: {shown}") from None
+    if kind is not wanted:
+        raise UnknownStore(f"{folder}: {expected}; found a {kind.value} folder already there")

@@ -1,0 +1,77 @@
+"""`import` and `copy` into a folder that holds something else: refused before anything is written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerstore.identify import FolderKind
+from brokerstore.write_target import check_write_target
+from storageio import UnknownStore
+from tests.brokerstore.tool import run
+
+ROWS = '{"topic": "T", "body": "x"}\n'
+
+
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def places(fixture_store: Any, tmp_path: Path) -> dict[str, Path]:
+    """A RocketMQ store, a RabbitMQ folder, rows, and a RabbitMQ folder to write into."""
+    rabbit = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    shutil.copytree(rabbit, tmp_path / "other")
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    return {
+        "P": fixture_store("plain", own=True).store, "R": rabbit, "ROWS": tmp_path / "rows.jsonl", "OTHER": tmp_path / "other",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["import ROWS --to OTHER", "import R --to OTHER", "copy P --all --to OTHER",
+                                  "import P --to-rabbit P"])  # fmt: skip
+def test_the_queues_of_another_store_are_hidden(places: dict[str, Path], line: str) -> None:
+    """A second kind of store in the folder hides every queue of the first: exit code 3, and no byte is changed."""
+    target = places["P" if "rabbit" in line else "OTHER"]
+    before = contents(target)
+    ran = run(*(places.get(word, word) for word in line.split()))
+    assert (ran.code, contents(target)) == (3, before)
+    assert str(target) in ran.talk
+    assert "run it with a folder that is not there yet" in ran.talk
+
+
+@pytest.mark.parametrize(
+    "line", ["import ROWS --to NEW", "import R --to NEW", "copy P --all --to NEW", "import P --to-rabbit NEW"]
+)
+@pytest.mark.parametrize("what", ["documents", "file", "log", "queues"])
+def test_a_store_among_other_files(places: dict[str, Path], tmp_path: Path, line: str, what: str) -> None:
+    """A home folder, a file, a bare log, or queues without their log would be mixed with a new store's files."""
+    new = tmp_path / "new"
+    if what == "file":
+        new.write_text("mine")
+    else:
+        shutil.copytree(places["P"] / {"documents": "index", "log": "commitlog", "queues": "consumequeue"}[what], new)
+    before = contents(tmp_path)
+    assert run(*((places | {"NEW": new}).get(word, word) for word in line.split())).code == 3
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("names", [[], ["lost+found"], ["lock", "brokerstore"], None])
+def test_a_new_folder_is_refused(tmp_path: Path, names: list[str] | None) -> None:
+    """Nobody could begin: an empty folder, a new disk's, one that a killed command left, and none are good."""
+    for name in names or ():
+        (tmp_path / "new" / name).mkdir(parents=True)
+    for kind in (FolderKind.ROCKETMQ, FolderKind.RABBITMQ):
+        check_write_target(tmp_path if names == [] else tmp_path / "new", kind)
+
+
+def test_an_import_that_was_killed_cannot_go_on(places: dict[str, Path], tmp_path: Path) -> None:
+    """A store of the right kind is gone on with."""
+    for _ in range(2):
+        assert run("import", places["ROWS"], "--to", tmp_path / "store", "--small").code == 0
+        assert run("import", places["P"], "--to-rabbit", tmp_path / "vhost").code == 0
+    with pytest.raises(UnknownStore, match="a rocketmq folder"):
+        check_write_target(tmp_path / "store", FolderKind.RABBITMQ)
