@@ -33,6 +33,7 @@ from .errors import BadOption
 SPLIT_BYTES = 256 << 20  # a smaller task costs more before its first row than it reads
 BATCH_ROWS = 8192
 BATCH_ROWS_MAX = 1 << 20
+TASKS_MAX = 10_000
 OFFSET_MAX = (1 << 63) - 1
 FAIL, SKIP, REPORT = "fail", "skip", "report"
 STORED, PLAIN = "stored", "plain"
@@ -134,6 +135,14 @@ def size_of(text: str) -> int:
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise ValueError(text)
     return int(number) * unit
+
+
+def check_tasks(text: str | int) -> int:
+    """How many tasks a job merges with, from its option or parameter.  Raises `BadOption`."""
+    number = int(text) if str(text).isascii() and str(text).isdigit() and len(str(text)) < 10 else 0
+    if not 1 <= number <= TASKS_MAX:
+        raise BadOption(f"option tasks: 1 to {TASKS_MAX} wanted, found {text!r}")
+    return number
 
 
 class _Given:

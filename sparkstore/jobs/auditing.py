@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumequeue.layout import UNIT_SIZE
 
+from ..options import check_tasks
 from ..spark_errors import plain_errors
 from .protection import at_seams
 
@@ -69,6 +70,7 @@ def audit(spark: SparkSession, path: str | Sequence[str], *, tasks: int = 2, **o
     """
     from .audit_source import FIELDS, FORMAT, AuditSource
 
+    check_tasks(tasks)
     spark.dataSource.register(AuditSource)
     kinds = ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
     with plain_errors():

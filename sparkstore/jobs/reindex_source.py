@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -23,18 +22,18 @@ from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
 from messagestore.engine import Places, found_sizes
-from messagestore.index_note import NAME as NOTE_NAME
 from messagestore.mending.left_alone import left_alone
-from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names, take_place
-from storageio import REAL_DISK, Kind, StoreCorrupt, StoreError, UnknownStore, random_bytes
+from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names
+from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
 
 from ..errors import BadOption
-from ..options import parse_read_options
+from ..options import check_tasks, parse_read_options
 from ..splits import LogSplit, StoreKind, find_stores, plan_log
 from ..stretch import Stretch, walk
 from ..worker import settled
 from .dispatching import Dispatching, Run, item_kind
 from .index_build import IndexBuild
+from .reindex_commit import WORK, Part, check_parts, clear_work, put_in_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
 FORMAT = "brokerstore-reindex"
 COLUMNS = "target int, kind int, topic string, queue_id int, `order` bigint, first bigint, data binary"
 RUN, ITEMS, DONE = 0, 1, 2
-WORK = "rebuild-spark-"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 256
-NAMES = ("what", "tasks", "job")
+NAMES = ("what", "tasks")
+TAKEN = frozenset({"path", "paths", "splitbytes", "filebytes", *NAMES})  # all others would leave records out
 
 
 class ReindexSource(DataSource):
@@ -74,6 +73,9 @@ class _Job:
 
     def __init__(self, options: Any) -> None:
         self.options = parse_read_options(options, also=NAMES)
+        refused = self.options.given - TAKEN
+        if refused:
+            raise BadOption(f"option {min(refused)}: a reindex takes every record")
         stores = find_stores(self.options.paths)
         if len(stores) != 1 or stores[0].is_rabbit or len(stores[0].log_folders) != 1:
             raise BadOption("one folder of a RocketMQ store is wanted: it gets new queues and a new index")
@@ -83,7 +85,7 @@ class _Job:
         self.what = frozenset((options.get("what") or f"{QUEUES},{INDEX}").split(","))
         if not self.what <= {QUEUES, INDEX}:
             raise BadOption(f"option what: some of {QUEUES}, {INDEX} wanted, found {options.get('what')!r}")
-        self.tasks = int(options.get("tasks") or 2)
+        self.tasks = check_tasks(options.get("tasks") or "2")
         self.places = Places(self.store.path)
         self.config = found_sizes(StoreConfig(), self.places, REAL_DISK)
 
@@ -141,18 +143,6 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(kinds))
 
 
-@dataclass
-class _Part(WriterCommitMessage):
-    """What one task made; `log_end`: how far the splits reached that it heard of."""
-
-    folder: str
-    queues: int = 0
-    units: int = 0
-    index_files: int = 0
-    last_record: int = -1
-    log_end: int = -1
-
-
 class _Writer(DataSourceArrowWriter):
     """Tasks make files in a folder of their own; `commit` puts them in place."""
 
@@ -163,7 +153,7 @@ class _Writer(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows come sorted by queue and by place in the log."""
-        part = _Part(os.path.join(self._work, f"part-{_attempt()}"))
+        part = Part(os.path.join(self._work, f"part-{_attempt()}"))
         config = self._job.config
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
         queues = ConsumeQueues(
@@ -184,26 +174,17 @@ class _Writer(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Under the store's lock, and only if the log still ends where it was read to."""
-        parts = [message for message in messages if isinstance(message, _Part)]
         job, disk = self._job, REAL_DISK
+        parts = [message for message in messages if isinstance(message, Part)]
         lock = disk.lock(job.places.lock)
         try:
             ends = max((split.end for split in job.plan()), default=-1)
             seen = max((part.log_end for part in parts), default=-1)
             if ends != seen:
                 raise StoreError(f"{job.store.path}: the log was written while it was read: it ended at {seen}, now at {ends}")
-            fresh = os.path.join(self._work, "whole")
-            for what in sorted(job.what):
-                disk.make_folder(os.path.join(fresh, what))
-                for part in parts:
-                    _move_all(os.path.join(part.folder, what), os.path.join(fresh, what))
-            note = os.path.join(job.places.own, NOTE_NAME)
-            if INDEX in job.what and disk.stat(note) is not None:
-                disk.delete(note)  # it tells of the files that go
-            for what, target in ((QUEUES, job.places.queues), (INDEX, job.places.index)):
-                if what in job.what:
-                    take_place(disk, os.path.join(fresh, what), target, job.places.root)
-            _clear(job.places.own)
+            check_parts(disk, parts)
+            put_in_place(disk, job.places, self._work, parts, job.what)
+            clear_work(disk, job.places.own, self._work)
         finally:
             lock.release()
 
@@ -219,7 +200,7 @@ def _attempt() -> str:
     return f"{context.partitionId()}-{context.taskAttemptId()}"
 
 
-def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part: _Part) -> None:
+def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part: Part) -> None:
     import numpy as np
 
     for row in batch.to_pylist():
@@ -230,23 +211,3 @@ def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part:
             index.add(np.frombuffer(row["data"], item_kind()))
         else:
             part.last_record, part.log_end = max(part.last_record, row["order"]), max(part.log_end, row["first"])
-
-
-def _move_all(source: str, target: str) -> None:
-    """Every file below a folder to the same place below another; the folders' names are on the disk in the end."""
-    if REAL_DISK.stat(source) is None:
-        return
-    for entry in REAL_DISK.list(source):
-        old, new = os.path.join(source, entry.name), os.path.join(target, entry.name)
-        if entry.kind is Kind.FOLDER and REAL_DISK.stat(new) is not None:
-            _move_all(old, new)
-        else:
-            REAL_DISK.rename(old, new)
-    REAL_DISK.sync_folder(target)
-
-
-def _clear(folder: str) -> None:
-    """The work of this job and of earlier ones that were killed."""
-    for entry in REAL_DISK.list(folder):
-        if entry.name.startswith(WORK):
-            delete_tree(REAL_DISK, os.path.join(folder, entry.name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..options import check_tasks
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
     """
     from . import reindex_source
 
+    check_tasks(tasks)
     spark.dataSource.register(reindex_source.ReindexSource)
     asked = {"what": ",".join(what), "tasks": str(tasks), **{name: str(value) for name, value in options.items()}}
     with plain_errors():

@@ -72,21 +72,31 @@ def audited(path: Any, **options: Any) -> auditing.AuditReport:
 
 def reindex(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Map, merge and commit."""
+    writer, messages = reindex_tasks(path, monkeypatch, **options)
+    try:
+        writer.commit(messages)
+    except BaseException:
+        writer.abort([*messages, None])
+        raise
+
+
+def reindex_tasks(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, list[Any]]:
+    """Map and merge: the writer, and what its tasks say."""
     asked = {"path": str(path), **{name: str(value) for name, value in options.items()}}
     source = reindex_source.ReindexSource(asked)
     reader, writer = source.reader(None), source.writer(None, False)  # type: ignore[arg-type]
-    packed = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-    messages = []
+    messages: list[Any] = []
     try:
+        packed = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
         for target in sorted({row["target"] for row in packed}):
             mine = [row for row in packed if row["target"] == target]
             mine.sort(key=lambda row: (row["topic"] or "", -1 if row["queue_id"] is None else row["queue_id"], row["order"]))
             monkeypatch.setattr(reindex_source, "_attempt", lambda target=target: f"{target}-0")
             messages.append(writer.write(iter([pa.RecordBatch.from_pylist(mine)])))
-        writer.commit(messages)
     except BaseException:
         writer.abort([*messages, None])
         raise
+    return writer, messages
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -16,10 +16,11 @@ from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.verification import verify_store
 from sparkstore import BadOption
 from sparkstore import stretch as stretch_module
-from sparkstore.jobs import auditing, reindex_source
+from sparkstore.jobs import auditing, reindex_commit, reindex_source
 from storageio import StoreCorrupt, StoreError, StoreLocked, UnknownStore
+from storageio.testing import CountingDisk, FailingDisk
 
-from .local import audited, copied, dumped, reindex, tree
+from .local import audited, copied, dumped, reindex, reindex_tasks, tree
 from .stores import SMALL, damage
 
 QUEUES, INDEX = "consumequeue", "index"
@@ -59,7 +60,7 @@ def test_reindex_gives_the_bytes_of_the_engine(made: Path, tmp_path: Path, tasks
     assert tree(made / QUEUES) == tree(other / QUEUES)
     assert tree(made / INDEX) == tree(other / INDEX) == before
     assert len(before) > 3
-    assert not [path for path in (made / "brokerstore").iterdir() if path.name.startswith(reindex_source.WORK)]
+    assert not [path for path in (made / "brokerstore").iterdir() if path.name.startswith(reindex_commit.WORK)]
 
 
 @pytest.mark.parametrize("keyed", [398, 399, 400])
@@ -124,6 +125,95 @@ def test_reindex_wants_a_store(made: Path, fixture_store: Any, monkeypatch: pyte
         reindex(fixture_store("rabbitmq-clean").folder.parent / "vhost", monkeypatch)
     with pytest.raises(BadOption, match="what"):
         reindex(made, monkeypatch, what="everything")
+
+
+NARROWING = (
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "topic", "queueId", "key", "badRecords",
+    "checkCrc", "failOnDataLoss", "queue", "vhost",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROWING)
+def test_reindex_refuses_what_leaves_records_out(made: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Queues and index of a part of the log took the place of whole ones."""
+    before = tree(made)
+    value = {"badRecords": "skip", "checkCrc": "false", "failOnDataLoss": "false"}.get(name, "70000")
+    with pytest.raises(BadOption, match=f"option {name.lower()}: a reindex takes every record"):
+        reindex(made, monkeypatch, **{name: value})
+    assert tree(made) == before
+
+
+def _works(store: Path) -> list[str]:
+    """The folders of reindexes in a store."""
+    return [path.name for path in (store / "brokerstore").iterdir() if path.name.startswith(reindex_commit.WORK)]
+
+
+def test_two_reindexes_at_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to end deleted what the other had made, and the other swapped in what was left of it."""
+    before = tree(made / QUEUES), tree(made / INDEX)
+    first, second = reindex_tasks(made, monkeypatch), reindex_tasks(made, monkeypatch, tasks=3)
+    for writer, messages in (first, second):
+        writer.commit(messages)
+        assert (tree(made / QUEUES), tree(made / INDEX)) == before
+    assert _works(made) == []
+
+
+@pytest.mark.parametrize("lost", [f"{QUEUES}/topic-1/2", QUEUES, f"{INDEX}/*", INDEX, ""])
+def test_a_part_that_is_gone_at_the_commit(made: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """A store without some of its queues came of it, and no error."""
+    before = tree(made / QUEUES), tree(made / INDEX)
+    writer, messages = reindex_tasks(made, monkeypatch)
+    gone = next(path for path in sorted((made / "brokerstore").glob(f"rebuild-spark-*/part-*/{lost}")))
+    gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+    with pytest.raises(StoreCorrupt, match=r"part-.*: a part of a reindex: expected \d+ (queues|index files), found \d+"):
+        writer.commit(messages)
+    assert (tree(made / QUEUES), tree(made / INDEX)) == before
+
+
+def test_what_a_killed_reindex_left_goes_after_a_week(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It filled the disk for ever; before that it may be another's who is at work."""
+    reindex_tasks(made, monkeypatch)
+    killed = _works(made)
+    reindex(made, monkeypatch)
+    assert _works(made) == killed
+    monkeypatch.setattr(reindex_commit, "STALE_MS", -60_000)
+    reindex(made, monkeypatch)
+    assert _works(made) == []
+
+
+def test_a_reindex_killed_at_every_call_of_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that nobody can open, or one with queues of half of its messages."""
+    with MessageStore.open(tmp_path / "whole", config=SMALL) as store:
+        for number in range(40):
+            store.put(Message(f"t-{number % 2}", b"%d" % number, keys=[f"k{number}"], queue_id=0))
+    disk = CountingDisk()
+    writer, messages = reindex_tasks(copied(tmp_path / "whole", tmp_path / "counted"), monkeypatch)
+    monkeypatch.setattr(reindex_source, "REAL_DISK", disk)
+    writer.commit(messages)
+    assert [call.operation for call in disk.calls].count("rename") >= 6
+    states = set()
+    for number in range(1, len(disk.calls) + 1):
+        states.add(_state_after_kill(tmp_path, monkeypatch, number))
+    assert states >= {(True, True), (False, True), (True, False)}, "no kill was between the two moves of a swap"
+
+
+def _state_after_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> tuple[bool, bool]:
+    """Whether queues and index were there after the kill; opened again the store must be whole."""
+    root = copied(tmp_path / "whole", tmp_path / f"killed-{number}")
+    with monkeypatch.context() as patched:
+        writer, messages = reindex_tasks(root, patched)
+        patched.setattr(reindex_source, "REAL_DISK", FailingDisk(number, for_ever=True))
+        with pytest.raises(StoreError):
+            writer.commit(messages)
+    state = (root / QUEUES).exists(), (root / INDEX).exists()
+    with MessageStore.open(root, config=SMALL) as store:
+        store.put(Message("t-0", b"more", queue_id=0))
+        found = [message.body for topic in ("t-0", "t-1") for message in store.get(topic, 0, 0, 100).messages]
+        assert found == [b"%d" % n for n in range(0, 40, 2)] + [b"more"] + [b"%d" % n for n in range(1, 40, 2)], number
+        assert all(store.query(f"t-{n % 2}", f"k{n}")[0].body == b"%d" % n for n in range(40)), number
+    assert verify_store(str(root), SMALL).is_ok, number
+    shutil.rmtree(root)
+    return state
 
 
 # Audit

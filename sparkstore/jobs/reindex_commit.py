@@ -1,0 +1,93 @@
+"""The last step of `reindex`: what the tasks made takes the place of queues and index, under the store's lock.
+
+Nothing is moved before every part was found whole.  Killed at any call, the store has the old folder, the new one or none, of
+queues and of index each, and the engine makes a missing one anew when it opens the store (`messagestore.mending.rebuild`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from consumequeue.queue_listing import queue_folders
+from messagestore.engine import Places
+from messagestore.index_note import NAME as NOTE_NAME
+from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, take_place
+from storageio import Disk, Kind, StoreCorrupt
+
+WORK = "rebuild-spark-"
+STALE_MS = 7 * 24 * 3600 * 1000  # nobody comes back for what a killed job left so long ago
+DEPTH = 5  # of folders and files in a job's folder: part, what, topic, queue, file
+
+
+@dataclass
+class Part(WriterCommitMessage):
+    """What one task made; `log_end`: how far the splits reached that it heard of."""
+
+    folder: str
+    queues: int = 0
+    units: int = 0
+    index_files: int = 0
+    last_record: int = -1
+    log_end: int = -1
+
+
+def check_parts(disk: Disk, parts: Iterable[Part]) -> None:
+    """Raise `StoreCorrupt` for a part whose queues or index files are not all there any more."""
+    for part in parts:
+        queues, index = os.path.join(part.folder, QUEUES), os.path.join(part.folder, INDEX)
+        _check_count(queues, "queues", part.queues, sum(1 for _ in queue_folders(disk, queues)))
+        _check_count(index, "index files", part.index_files, len(disk.list(index)) if disk.stat(index) else 0)
+
+
+def _check_count(folder: str, what: str, expected: int, found: int) -> None:
+    if expected != found:
+        raise StoreCorrupt("a part of a reindex", file=folder, offset=0, expected=f"{expected} {what}", found=str(found))
+
+
+def put_in_place(disk: Disk, places: Places, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
+    """Join the parts, and swap.  The caller holds the lock and has checked the parts."""
+    fresh = os.path.join(work, "whole")
+    for what in sorted(whats):
+        disk.make_folder(os.path.join(fresh, what))
+        for part in parts:
+            _move_all(disk, os.path.join(part.folder, what), os.path.join(fresh, what))
+    note = os.path.join(places.own, NOTE_NAME)
+    if INDEX in whats and disk.stat(note) is not None:
+        disk.delete(note)  # it tells of the files that go
+    for what, target in ((QUEUES, places.queues), (INDEX, places.index)):
+        if what in whats:
+            take_place(disk, os.path.join(fresh, what), target, places.root)
+
+
+def _move_all(disk: Disk, source: str, target: str) -> None:
+    """Every file below a folder to the same place below another; the folders' names are on the disk in the end."""
+    if disk.stat(source) is None:
+        return  # a part without queues, or without index: it was counted
+    for entry in disk.list(source):
+        old, new = os.path.join(source, entry.name), os.path.join(target, entry.name)
+        if entry.kind is Kind.FOLDER and disk.stat(new) is not None:
+            _move_all(disk, old, new)
+        else:
+            disk.rename(old, new)
+    disk.sync_folder(target)
+
+
+def clear_work(disk: Disk, own: str, work: str) -> None:
+    """The work of this job, and of those that were killed a week ago; another that runs now keeps its own."""
+    delete_tree(disk, work)
+    for entry in disk.list(own):
+        folder = os.path.join(own, entry.name)
+        if entry.name.startswith(WORK) and disk.now_ms() - max(entry.modified_ms, *_times(disk, folder, DEPTH), 0) > STALE_MS:
+            delete_tree(disk, folder)
+
+
+def _times(disk: Disk, folder: str, depth: int) -> Iterator[int]:
+    """When what lies in a folder was changed."""
+    for entry in disk.list(folder):
+        yield entry.modified_ms
+        if entry.kind is Kind.FOLDER and depth:
+            yield from _times(disk, os.path.join(folder, entry.name), depth - 1)
