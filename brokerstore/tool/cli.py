@@ -8,7 +8,6 @@ from .examples import add_examples
 from .options import (
     JSON,
     LIMIT,
-    MOMENT,
     QUEUE,
     QUIET,
     TOPIC,
@@ -20,6 +19,7 @@ from .options import (
     with_target,
 )
 from .target import Target
+from .value_types import MOMENT, OFFSET, POSITIVE, TEXT
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -87,12 +87,12 @@ def dump(target: Target, as_json: bool, chosen: Filters, limit: int | None) -> i
 @brokerstore.command()
 @with_target(sizes=True)
 @JSON
-@click.option("--at", type=click.IntRange(min=0), help="The message at this physical offset.")
+@click.option("--at", type=OFFSET, help="The message at this physical offset.")
 @click.option("--id", "message_id", help="The message of this id.")
 @TOPIC
 @QUEUE
-@click.option("--offset", type=click.IntRange(min=0), help="The first queue offset (RabbitMQ: sequence number).")
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="So many from there on.")
+@click.option("--offset", type=OFFSET, help="The first queue offset (RabbitMQ: sequence number).")
+@click.option("--count", type=POSITIVE, default=1, show_default=True, help="So many from there on.")
 def get(
     target: Target, as_json: bool, at: int | None, message_id: str | None, topic: str | None, queue: str | None,
     offset: int | None, count: int,
@@ -121,12 +121,12 @@ def get(
 
 @brokerstore.command()
 @with_target(sizes=True)
-@click.argument("topic")
-@click.argument("key")
+@click.argument("topic", type=TEXT)
+@click.argument("key", type=TEXT)
 @JSON
 @click.option("--begin", type=MOMENT, metavar="TIME", help="Stored then or later: milliseconds or ISO 8601.")
 @click.option("--end", type=MOMENT, metavar="TIME", help="Stored then or before.")
-@click.option("--max", "max_count", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many.")
+@click.option("--max", "max_count", type=POSITIVE, default=32, show_default=True, help="At most so many.")
 def query(
     target: Target, topic: str, key: str, as_json: bool, begin: int | None, end: int | None, max_count: int
 ) -> int:  # fmt: skip
@@ -141,7 +141,7 @@ def query(
 @with_target(sizes=True)
 @JSON
 @filters
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="The last so many.")
+@click.option("-n", "--lines", type=OFFSET, default=10, show_default=True, help="The last so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as messages come, until interrupted.")
 def tail(target: Target, as_json: bool, chosen: Filters, lines: int, follow: bool) -> int:
     """The last messages of the log, and what comes then."""

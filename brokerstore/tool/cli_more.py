@@ -8,15 +8,18 @@ import click
 
 from .options import JSON, QUIET, named_errors, with_target
 from .target import Target, find_target
+from .value_types import I32_MAX, OFFSET
 
 SHELLS = ("bash", "zsh", "fish")
+_MESSAGES = click.IntRange(1000, I32_MAX)
+_BODY_SIZE = click.IntRange(0, 4 << 20)  # what a store takes by default
 
 
 @click.command()
 @click.argument("first", metavar="DIR", type=click.Path())
 @click.argument("second", metavar="OTHER_DIR", type=click.Path())
 @JSON
-@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="Show at most so many differences.")
+@click.option("--limit", type=OFFSET, default=100, show_default=True, help="Show at most so many differences.")
 @named_errors
 def diff(first: str, second: str, as_json: bool, limit: int) -> int:
     """Whether two folders hold the same messages; each difference by queue and number."""
@@ -29,8 +32,8 @@ def diff(first: str, second: str, as_json: bool, limit: int) -> int:
 @click.argument("folder", metavar="DIR", type=click.Path())
 @JSON
 @QUIET
-@click.option("--messages", type=click.IntRange(min=1000), default=200_000, show_default=True, help="So many of each kind.")
-@click.option("--size", "body_size", type=click.IntRange(min=0), default=1024, show_default=True, help="Bytes of a body.")
+@click.option("--messages", type=_MESSAGES, default=200_000, show_default=True, help="So many of each kind.")
+@click.option("--size", "body_size", type=_BODY_SIZE, default=1024, show_default=True, help="Bytes of a body.")
 @named_errors
 def bench(folder: str, as_json: bool, quiet: bool, messages: int, body_size: int) -> int:
     """How fast this machine is: put, read and verify in a new folder below DIR, which is removed in the end."""

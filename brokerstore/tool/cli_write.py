@@ -6,20 +6,21 @@ import os
 
 import click
 
-from .options import JSON, MOMENT, POSITIVE, QUIET, named_errors, refuse_for_rabbit, with_target
+from .options import JSON, QUIET, named_errors, refuse_for_rabbit, with_target
 from .target import Target
+from .value_types import I64_MAX, MOMENT, POSITIVE, QUEUE_ID, TEXT
 
 
 @click.command()
 @with_target(sizes=True)
-@click.argument("topic")
+@click.argument("topic", type=TEXT)
 @click.argument("body", required=False)
 @JSON
 @click.option("--body-file", metavar="FILE", type=click.Path(), help="The body, '-' for stdin; stdin too without any body.")
-@click.option("--key", "keys", multiple=True, help="A key; as often as wanted.")
-@click.option("--tag", help="The tag.")
-@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="As often as wanted.")
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="The queue id; else by key, or in turn.")
+@click.option("--key", "keys", type=TEXT, multiple=True, help="A key; as often as wanted.")
+@click.option("--tag", type=TEXT, help="The tag.")
+@click.option("--property", "properties", type=TEXT, metavar="NAME=VALUE", multiple=True, help="As often as wanted.")
+@click.option("--queue", "queue_id", type=QUEUE_ID, help="The queue id; else by key, or in turn.")
 def put(
     target: Target, topic: str, body: str | None, as_json: bool, body_file: str | None, keys: tuple[str, ...],
     tag: str | None, properties: tuple[str, ...], queue_id: int | None,
@@ -79,8 +80,8 @@ def offsets() -> None:
 @offsets.command("show")
 @with_target(sizes=True)
 @JSON
-@click.option("--group", help="Only this group.")
-@click.option("--topic", help="Only this topic.")
+@click.option("--group", type=TEXT, help="Only this group.")
+@click.option("--topic", type=TEXT, help="Only this topic.")
 def show_offsets(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
     """Offset and lag of every group and queue."""
     refuse_for_rabbit(target, "offsets")
@@ -92,9 +93,9 @@ def show_offsets(target: Target, as_json: bool, group: str | None, topic: str | 
 @offsets.command("reset")
 @with_target(sizes=True)
 @JSON
-@click.option("--group", required=True, help="The group.")
-@click.option("--topic", required=True, help="The topic.")
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
+@click.option("--group", type=TEXT, required=True, help="The group.")
+@click.option("--topic", type=TEXT, required=True, help="The topic.")
+@click.option("--queue", "queue_id", type=QUEUE_ID, help="Only this queue id.")
 @click.option("--to", "where", help="earliest, latest, or a queue offset.")
 @click.option(
     "--to-time",
@@ -108,12 +109,16 @@ def reset_offsets(
 ) -> int:  # fmt: skip
     """Set the next offset to read; no broker may run."""
     refuse_for_rabbit(target, "offsets")
-    is_place = where in ("earliest", "latest") or (where is not None and where.isascii() and where.isdigit())
+    is_place = where in ("earliest", "latest") or _is_offset(where)
     if (where is None) == (time_ms is None) or (where is not None and not is_place):
         raise click.UsageError("one of --to earliest|latest|OFFSET and --to-time TIME")
     from .offsets import reset
 
     return reset(target, as_json, (group, topic, queue_id), where, time_ms)
+
+
+def _is_offset(text: str | None) -> bool:
+    return text is not None and text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= I64_MAX
 
 
 @click.command("import")
@@ -155,7 +160,7 @@ def import_(
 @click.command()
 @with_target()
 @click.option("--to", "new", metavar="NEW_DIR", required=True, type=click.Path(), help="The new store; no store may be there.")
-@click.option("--topic", "topics", multiple=True, help="A topic to copy; as often as wanted.")
+@click.option("--topic", "topics", type=TEXT, multiple=True, help="A topic to copy; as often as wanted.")
 @click.option("--all", "every", is_flag=True, help="Every topic.")
 @click.option("--commitlog-size", "new_mapped_file_size_commit_log", type=POSITIVE, help="Bytes of the new store's log files.")
 @click.option("--cq-size", "new_mapped_file_size_consume_queue", type=POSITIVE, help="Bytes of its queue files.")

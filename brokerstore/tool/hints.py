@@ -61,7 +61,7 @@ def _locked(_error: StoreError, _command: str, place: str) -> str:
 
 
 def _full(error: StoreError, _command: str, place: str) -> str:
-    return f"run: df -h {_file(error, place)}  (make room, then run it again)"
+    return f"run: df -h {quote(_folder_there(_named(error, place)))}  (make room, then run it again)"
 
 
 def _refused(error: StoreError, _command: str, place: str) -> str:
@@ -69,8 +69,21 @@ def _refused(error: StoreError, _command: str, place: str) -> str:
 
 
 def _file(error: StoreError, place: str) -> str:
+    return quote(_named(error, place))
+
+
+def _named(error: StoreError, place: str) -> str:
+    """The file that an error is about."""
     file = getattr(error, "file", "")
-    return quote(file if file and len(file) < 4096 else place[:4096])
+    return file if file and len(file) < 4096 else place[:4096]
+
+
+def _folder_there(file: str) -> str:
+    """The nearest folder above a file: what could not be made for want of room is not there."""
+    folder = os.path.dirname(os.path.abspath(file))
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def _usage(_error: StoreError, command: str, _place: str) -> str:

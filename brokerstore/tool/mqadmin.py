@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from .options import JSON, MOMENT, Filters, with_target
+from .options import JSON, Filters, with_target
 from .target import Target
+from .value_types import MOMENT, OFFSET, POSITIVE, QUEUE_ID, TEXT
 
-_TOPIC = click.option("-t", "--topic", required=True)
+_TOPIC = click.option("-t", "--topic", type=TEXT, required=True)
 
 
 @click.command("queryMsgById", hidden=True)
@@ -25,8 +26,8 @@ def query_by_id(target: Target, as_json: bool, message_id: str) -> int:
 @with_target(sizes=True)
 @JSON
 @_TOPIC
-@click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), required=True)
-@click.option("-o", "--offset", type=click.IntRange(min=0), required=True)
+@click.option("-i", "--queueId", "queue_id", type=QUEUE_ID, required=True)
+@click.option("-o", "--offset", type=OFFSET, required=True)
 def query_by_offset(target: Target, as_json: bool, topic: str, queue_id: int, offset: int) -> int:
     """get --topic --queue --offset."""
     from .queue_commands import get_messages
@@ -38,10 +39,10 @@ def query_by_offset(target: Target, as_json: bool, topic: str, queue_id: int, of
 @with_target(sizes=True)
 @JSON
 @_TOPIC
-@click.option("-k", "--msgKey", "key", required=True)
+@click.option("-k", "--msgKey", "key", type=TEXT, required=True)
 @click.option("-b", "--beginTimestamp", "begin_ms", type=MOMENT)
 @click.option("-e", "--endTimestamp", "end_ms", type=MOMENT)
-@click.option("-m", "--maxNum", "max_count", type=click.IntRange(min=1), default=64)
+@click.option("-m", "--maxNum", "max_count", type=POSITIVE, default=64)
 def query_by_key(
     target: Target, as_json: bool, topic: str, key: str, begin_ms: int | None, end_ms: int | None, max_count: int
 ) -> int:  # fmt: skip
@@ -87,8 +88,8 @@ def stats_all(target: Target, as_json: bool) -> int:
 @click.command("consumerProgress", hidden=True)
 @with_target(sizes=True)
 @JSON
-@click.option("-g", "--groupName", "group")
-@click.option("-t", "--topic")
+@click.option("-g", "--groupName", "group", type=TEXT)
+@click.option("-t", "--topic", type=TEXT)
 def consumer_progress(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
     """offsets show."""
     from .offsets import show
@@ -99,7 +100,7 @@ def consumer_progress(target: Target, as_json: bool, group: str | None, topic: s
 @click.command("resetOffsetByTime", hidden=True)
 @with_target(sizes=True)
 @JSON
-@click.option("-g", "--group", required=True)
+@click.option("-g", "--group", type=TEXT, required=True)
 @_TOPIC
 @click.option("-s", "--timestamp", "time_ms", type=MOMENT, required=True)
 def reset_by_time(target: Target, as_json: bool, group: str, topic: str, time_ms: int) -> int:

@@ -12,16 +12,16 @@ from storageio import StoreError
 
 from .codes import exit_code
 from .hints import after_answer, after_error
-from .output import ReaderWentError, say, time_ms
+from .output import ReaderWentError, say
 from .target import Target, find_target
+from .value_types import I32_MAX, MOMENT, OFFSET, POSITIVE, TEXT, is_utf8
 from .wanted import RabbitWanted, Wanted
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, or one line a message, on stdout.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-TOPIC = click.option("--topic", help="Only messages of this topic.")
+TOPIC = click.option("--topic", type=TEXT, help="Only messages of this topic.")
 QUEUE = click.option("--queue", help="Only messages of this queue id (RocketMQ) or queue name (RabbitMQ).")
-LIMIT = click.option("--limit", type=click.IntRange(min=0), help="At most so many messages.")
-POSITIVE = click.IntRange(min=1)
+LIMIT = click.option("--limit", type=OFFSET, help="At most so many messages.")
 
 _STORE = (
     click.argument("folder", metavar="DIR", type=click.Path()),
@@ -45,9 +45,6 @@ _TARGET_OPTIONS = (
     "mapped_file_size_consume_queue",
 )
 Command = Callable[..., int]
-
-
-MOMENT = time_ms  # an option's type: milliseconds since 1970, or an ISO 8601 time
 
 
 def named_errors(command: Command) -> Command:
@@ -101,7 +98,7 @@ def queue_number(queue: str | None) -> int | None:
     """A queue id of RocketMQ; wrong use for anything else."""
     if queue is None:
         return None
-    if not (queue.isascii() and queue.isdigit()) or int(queue) >= 1 << 31:
+    if not (queue.isascii() and queue.isdigit()) or len(queue) > 10 or int(queue) > I32_MAX:
         raise click.BadParameter(f"{queue!r} is no queue id", param_hint="--queue")
     return int(queue)
 
@@ -129,6 +126,8 @@ class Filters(NamedTuple):
 
     def for_log(self) -> Wanted:
         """On a RocketMQ folder."""
+        if self.key is not None and not is_utf8(self.key):
+            raise click.BadParameter(f"{self.key!r} is not UTF-8", param_hint="--key")
         return Wanted(self.topic, queue_number(self.queue), *self[2:])
 
     def for_rabbit(self) -> RabbitWanted:
@@ -150,15 +149,20 @@ _FILTERS = (
     click.option(
         "--from-offset",
         "from_offset",
-        type=click.IntRange(min=0),
+        type=OFFSET,
         metavar="N",
         help="Queue offsets (sequence numbers) from N on.",
     ),
-    click.option("--to-offset", "to_offset", type=click.IntRange(min=0), metavar="N", help="Queue offsets up to N."),
+    click.option("--to-offset", "to_offset", type=OFFSET, metavar="N", help="Queue offsets up to N."),
     click.option("--key", help="Only messages with this key (RabbitMQ: routing key)."),
-    click.option("--tag", help="Only messages with this tag."),
+    click.option("--tag", type=TEXT, help="Only messages with this tag."),
     click.option(
-        "--property", "properties", metavar="NAME=VALUE", multiple=True, help="Only messages with it; as often as wanted."
+        "--property",
+        "properties",
+        type=TEXT,
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="Only messages with it; as often as wanted.",
     ),
 )
 
