@@ -15,6 +15,7 @@ import json
 import os
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from brokerstore.identify import FolderKind
@@ -22,45 +23,107 @@ from brokerstore.migrate import Moved
 from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from storageio import InvalidMessage, MissingExtra, StoreCorrupt, UnknownStore
+from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
 
 BATCH = 256
 LINE_SIZE_MAX = 1 << 30  # a body of 512 MiB in base64 and what goes with it
 PARQUET_ROWS = 1024
 DERIVED = ("TAGS", "KEYS", "__CRC32#")  # in `properties` of an export; they have columns of their own
+GO_ON = "mend that row or take it out, then run the same command again: it goes on behind the rows that are in"
 Row = dict[str, Any]
 Lane = tuple[str, int]
+
+
+class BadRow(StoreCorrupt):
+    """A row of a file that is no message; `offset` is its number, from 1 on."""
+
+    def __init__(self, file: str, row: int, expected: str, found: str) -> None:
+        """A line of JSON Lines, or a place in Parquet."""
+        super().__init__("row", file=file, offset=row, expected=expected, found=found[:200])
+        self.args = (f"row {row} of {file}: expected {expected}, found {self.found}",)
+        self.add_note(GO_ON)
 
 
 def import_file(
     path: str, target: str, *, config: StoreConfig | None = None, progress: Callable[[int], None] | None = None
 ) -> Moved:
-    """Put every row.  Raises `StoreCorrupt` with the row's number for what is no message, `InvalidMessage` for other messages.
+    """Put every row.  A row that is no message, or that the store refuses, ends it with an error that has the row's number:
+    `BadRow`, `InvalidMessage` or `PutRejected`; the rows before it are in.  A file that begins with none is refused before a
+    store is made.
 
     `progress` is called with the number of rows looked at.
     """
     check_write_target(target, FolderKind.ROCKETMQ)
-    moved = Moved()
+    numbered = _numbered(path)
+    first = list(islice(numbered, 1))
     with MessageStore.open(target, "a", config) as store:
-        lanes: dict[Lane, _Lane] = {}
-        batch: list[Message] = []
-        for number, row in enumerate(_rows(path), 1):
-            message = _message(row, path, number)
-            lane = lanes.setdefault((message.topic, message.queue_id), _Lane(store, message))
-            if lane.has(message):
-                moved.skipped += 1
-            else:
-                batch.append(message)
-            if len(batch) == BATCH:
-                moved.messages += store.put_many(batch).message_count
-                batch = []
-            if progress is not None:
-                progress(1)
-        if batch:
-            moved.messages += store.put_many(batch).message_count
-        moved.queues = len(lanes)
-        store.flush()
-    return moved
+        run = _Import(store, path)
+        try:
+            for number, message in chain(first, numbered):
+                run.take(number, message)
+                if progress is not None:
+                    progress(1)
+        except BadRow as error:
+            moved = run.finish()
+            error.args = (f"{error}; the {moved.messages + moved.skipped} rows before it are in",)
+            raise
+        return run.finish()
+
+
+class _Import:
+    """One run: rows gathered into batches, and how many are in."""
+
+    def __init__(self, store: MessageStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._moved = Moved()
+        self._lanes: dict[Lane, _Lane] = {}
+        self._batch: list[tuple[int, Message]] = []
+
+    def take(self, number: int, message: Message) -> None:
+        """The next row."""
+        lane = self._lanes.setdefault((message.topic, message.queue_id), _Lane(self._store, message))
+        if lane.has(message, f"row {number} of {self._path}"):
+            self._moved.skipped += 1
+        else:
+            self._batch.append((number, message))
+        if len(self._batch) == BATCH:
+            self._put()
+
+    def finish(self) -> Moved:
+        """All of them on the disk."""
+        self._put()
+        self._moved.queues = len(self._lanes)
+        self._store.flush()
+        return self._moved
+
+    def _put(self) -> None:
+        """All of a batch; one by one where one of them is refused, so that it can be named."""
+        batch, self._batch = self._batch, []
+        if not batch:
+            return
+        try:
+            self._moved.messages += self._store.put_many([message for _, message in batch]).message_count
+            return
+        except PutRejected as error:
+            done = error.message_count
+        except InvalidMessage:
+            done = 0
+        self._moved.messages += done
+        for number, message in batch[done:]:
+            self._put_one(number, message)
+
+    def _put_one(self, number: int, message: Message) -> None:
+        try:
+            self._store.put(message)
+        except (PutRejected, InvalidMessage) as error:
+            there = self._moved.messages + self._moved.skipped
+            where = f"row {number} of {self._path}, topic {message.topic[:200]!r}; the {there} rows before it are in"
+            refused: StoreError = InvalidMessage(f"{error}: {where}")
+            if isinstance(error, PutRejected):
+                refused = PutRejected(error.status, f"{error.reason}: {where}")
+            refused.add_note(GO_ON)
+            raise refused from error
+        self._moved.messages += 1
 
 
 class _Lane:
@@ -71,7 +134,7 @@ class _Lane:
         is_there = first.topic in store.topics() and first.queue_id in store.queue_ids(first.topic)
         self._present = store.read(first.topic, first.queue_id) if is_there else iter(())
 
-    def has(self, message: Message) -> bool:
+    def has(self, message: Message, row: str) -> bool:
         """Whether the queue's next message is this one; it has no next one when it has to be put."""
         found = next(self._present, None)
         if found is None:
@@ -80,11 +143,28 @@ class _Lane:
         if found.body == message.body and found.tags == message.tags and found.keys == (message.keys or []):
             return True
         raise InvalidMessage(
-            f"{self._name} holds another message than the file at its number {found.queue_offset}: import into a new store"
+            f"{self._name} holds another message at its number {found.queue_offset} than {row}: import into a new store"
         )
 
 
-def _rows(path: str) -> Iterator[Row]:
+def _numbered(path: str) -> Iterator[tuple[int, Message]]:
+    """Each row as a message, with its number: a line of JSON Lines, or the place in Parquet; both from 1 on."""
+    for number, row in _rows(path):
+        if {"queue", "seq_id"} <= row.keys() and "topic" not in row:
+            raise _of_rabbit(path)
+        yield number, _message(row, path, number)
+
+
+def _of_rabbit(path: str) -> InvalidMessage:
+    """Such a row lacks what the way back to RabbitMQ needs, and its queue's name may be no topic."""
+    error = InvalidMessage(
+        f"{path}: an export of a RabbitMQ folder; expected one of a RocketMQ store: import the folder itself"
+    )
+    error.add_note("run: brokerstore import RABBIT_DIR --to STORE_DIR  (RABBIT_DIR: the folder that was exported)")
+    return error
+
+
+def _rows(path: str) -> Iterator[tuple[int, Row]]:
     """By the file's ending."""
     if not os.path.isfile(path):
         raise UnknownStore(f"{path}: no such file")
@@ -95,7 +175,7 @@ def _rows(path: str) -> Iterator[Row]:
     raise UnknownStore(f"{path}: a .jsonl or .parquet file is wanted")
 
 
-def _json_rows(path: str) -> Iterator[Row]:
+def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(LINE_SIZE_MAX):
@@ -105,13 +185,13 @@ def _json_rows(path: str) -> Iterator[Row]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise _wrong(path, number, "a JSON object in one line", str(error)) from error
+                raise BadRow(path, number, "a JSON object in one line", str(error)) from error
             if not isinstance(row, dict):
-                raise _wrong(path, number, "a JSON object", type(row).__name__)
-            yield row
+                raise BadRow(path, number, "a JSON object", type(row).__name__)
+            yield number, row
 
 
-def _parquet_rows(path: str) -> Iterator[Row]:
+def _parquet_rows(path: str) -> Iterator[tuple[int, Row]]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -119,23 +199,17 @@ def _parquet_rows(path: str) -> Iterator[Row]:
         raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(PARQUET_ROWS):
-                for row in batch.to_pylist():
-                    row["properties"] = dict(row.get("properties") or ())
-                    yield row
+            batches = file.iter_batches(PARQUET_ROWS)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
     except pa.ArrowInvalid as error:
         raise StoreCorrupt("not a Parquet file", file=path, offset=0, expected="Parquet", found=str(error)) from error
-
-
-def _wrong(path: str, number: int, expected: str, found: str) -> StoreCorrupt:
-    return StoreCorrupt("row", file=path, offset=number, expected=expected, found=found[:200])
 
 
 def _message(row: Row, path: str, number: int) -> Message:
     """Of a row; everything in it is a stranger's."""
     try:
         body = row["body_base64"] if "body_base64" in row else row["body"]
-        properties = {name: value for name, value in (row.get("properties") or {}).items() if name not in DERIVED}
+        properties = {name: value for name, value in dict(row.get("properties") or ()).items() if name not in DERIVED}
         return Message(
             row["topic"], _body(body, is_base64="body_base64" in row), tags=row.get("tags"), keys=list(row.get("keys") or []),
             properties=properties, queue_id=int(row.get("queue_id") or 0), flag=int(row.get("flag") or 0),
@@ -143,7 +217,7 @@ def _message(row: Row, path: str, number: int) -> Message:
             reconsume_times=int(row.get("reconsume_times") or 0),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error) as error:
-        raise _wrong(path, number, "topic, body or body_base64, and fields of their types", repr(error)) from error
+        raise BadRow(path, number, "topic, body or body_base64, and fields of their types", repr(error)) from error
 
 
 def _body(body: Any, *, is_base64: bool) -> bytes:

@@ -26,7 +26,10 @@ QUIET_COMMANDS = ("diff", "import", "bench", "doctor")  # their answers say all;
 
 
 def after_error(error: StoreError, command: str, folder: str | None) -> str:
-    """The line for a command that ended with an error; empty where there is nothing to run."""
+    """The line for a command that ended with an error; empty where there is nothing to run.  An error's own note counts."""
+    notes = getattr(error, "__notes__", ())
+    if notes:
+        return str(notes[0])
     place = folder if folder is not None else "DIR"
     return next((line(error, command, place) for kind, line in _NEXT if isinstance(error, kind)), "")
 

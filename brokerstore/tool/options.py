@@ -44,6 +44,7 @@ _TARGET_OPTIONS = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
 )
+_FOLDERS = ("folder", "first", "second", "store", "rabbit", "new", "source")
 Command = Callable[..., int]
 
 
@@ -56,12 +57,18 @@ def named_errors(command: Command) -> Command:
             return command(*arguments, **options)
         except StoreError as error:
             say(f"brokerstore: {type(error).__name__}: {error}")
-            _say_next(after_error(error, _command_name(), options.get("folder") or options.get("first")))
+            _say_next(after_error(error, _command_name(), _folder_of(error, options)))
             return exit_code(error)
         except BrokenPipeError as error:
             raise ReaderWentError from error  # click would make a problem of it
 
     return run
+
+
+def _folder_of(error: StoreError, options: dict[str, Any]) -> str | None:
+    """Of those that a command was given the one that the error is about; else the first."""
+    given = [str(options[name]) for name in _FOLDERS if options.get(name)]
+    return next((folder for folder in given if folder in str(error)), given[0] if given else None)
 
 
 def _command_name() -> str:
