@@ -12,7 +12,11 @@ from .pictures import PARTS, pictures
 
 PROBLEMS_SHOWN = 200
 QUEUES_SHOWN = 200
-NAMES = {"rocketmq": "RocketMQ store", "log": "RocketMQ commit log", "rabbitmq": "RabbitMQ folder"}  # others by their kind
+NAMES = {
+    "rocketmq": "RocketMQ store",
+    "rocketmq-commitlog": "RocketMQ commit log",
+    "rabbitmq": "RabbitMQ folder",
+}  # others by their kind
 ABOUT = {
     "expired": "of a file whose last message is 72 hours older than the newest of all, which a broker by default would delete.",
     "garbage": "records that no queue refers to.",

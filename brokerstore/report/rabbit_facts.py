@@ -50,13 +50,17 @@ def _facts(folder: VhostFolder, path: str) -> Facts:
 
 
 def _file_maps(folder: VhostFolder, name: str, live: set[bytes]) -> list[FileMap]:
-    """Of one message store: what entries refer to, and what nothing does."""
+    """Of one message store: what entries refer to, records that nothing refers to, and what is no record."""
     store = folder.stores[name]
     maps = {number: FileMap(f"{name} {number}", store.size_of(number) or 0) for number in store.file_numbers()}
     for msg_id in live:
         number, record = store.places[msg_id]
         if number in maps:
             maps[number].live += record.total_size
-    for found in maps.values():
-        found.garbage = max(0, found.size_bytes - found.live)
+    for number, found in maps.items():
+        good = {record.offset: record.total_size for record in store.scan(number, []).records}
+        good |= {record.offset: record.total_size for record in store.found_behind.get(number, ())}
+        whole = min(sum(good.values()), found.size_bytes)
+        found.damaged = found.size_bytes - whole
+        found.garbage = max(0, whole - found.live)
     return list(maps.values())

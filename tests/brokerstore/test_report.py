@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from brokerstore.report import store_facts
+from brokerstore.report import rabbit_facts, store_facts
 from brokerstore.report.facts import BUCKETS_MAX, FileMap, Times, Words
 from brokerstore.report.pictures import FILES_SHOWN, grouped
 from commitlog import Message
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
+from rabbitstore.store_folder import StoreFolder
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 
@@ -105,6 +106,33 @@ def test_a_rabbit_folder_has_its_garbage_per_file(fixture_store: Any, tmp_path: 
     for path in (tmp_path / "vhost").rglob("0.rdq"):
         path.write_bytes(path.read_bytes()[:-7])
     assert run("report", tmp_path / "vhost").code == 1
+
+
+def test_damage_of_a_rabbit_file_is_shown_as_garbage(fixture_store: Any, tmp_path: Path) -> None:
+    """Garbage may go, damage may have been messages: the bytes of a broken record count as damaged, those behind as good."""
+    shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", tmp_path / "vhost")
+    path = tmp_path / "vhost" / "msg_store_persistent" / "0.rdq"
+    data, store = bytearray(path.read_bytes()), StoreFolder(REAL_DISK, str(tmp_path / "vhost"), "msg_store_persistent")
+    records = store.scan(0, []).records
+    victim = records[len(records) // 2]
+    whole = rabbit_facts(str(tmp_path / "vhost")).files[0]
+    data[victim.offset + victim.total_size - 1] = 0  # the mark at its end
+    path.write_bytes(data)
+    found = rabbit_facts(str(tmp_path / "vhost")).files[0]
+    assert (whole.damaged, found.damaged) == (0, victim.total_size)
+    assert found.live + found.garbage + found.damaged == found.size_bytes == len(data)
+    path.write_bytes(data[:-7])
+    found = rabbit_facts(str(tmp_path / "vhost")).files[0]
+    assert found.damaged == victim.total_size + records[-1].total_size - 7
+    assert "damaged" in run("report", tmp_path / "vhost").out
+
+
+def test_the_kinds_of_folders_are_shown_by_their_keys(fixture_store: Any) -> None:
+    """`rocketmq-commitlog` is a word for programs: each kind that a page can be about has a name for people."""
+    page = run("report", fixture_store("plain").store / "commitlog").out
+    assert "RocketMQ commit log" in page
+    assert "rocketmq-commitlog" not in page
+    assert "RocketMQ store" in run("report", fixture_store("plain").store).out
 
 
 def test_a_file_stands_there_only_when_it_is_whole(fixture_store: Any, tmp_path: Path) -> None:
