@@ -111,13 +111,11 @@ class Appender:
 
     def attach(self, view: memoryview, base: int, position: int, store_timestamp_ms: int = 0) -> None:
         """Go on at `position` of a writable file; no later record gets a store time before the one given."""
-        if view.readonly or not 0 <= position <= len(view):
-            raise ValueError("a writable view and a position inside it are wanted")
+        capacity: Size = len(view) if self._more_room is None else self.file_size_bytes  # a ring shows less than the file
+        if view.readonly or not 0 <= position <= capacity:
+            raise ValueError("a writable view and a position inside the file are wanted")
         target: Target = target_of(view)
-        capacity: Size = len(view)
         newest_ms: I64 = max(self.last_store_timestamp_ms, store_timestamp_ms)
-        if self._more_room is not None:
-            capacity = self.file_size_bytes
         self._view = view  # from here on no call, so that in the plain build no interrupt comes between
         self._target = target
         self._capacity = capacity

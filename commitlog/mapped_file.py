@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storageio import Disk, File, Map, Mode, StoreCorrupt
+from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt
 
 from ._scan_cy import Reader
 from .offset_files import OffsetFile
@@ -31,6 +31,7 @@ class MappedFile:
         self.written = 0
         self.committed = 0
         self.flushed = 0
+        self._failure: DiskError | None = None  # of a sync: what it was to bring to the disk may be dropped by the system
         self.is_synced = True  # its size is on the disk: since the first sync of one that was made here
         self.inode = 0  # as a folder listed it; 0 for one made here
         self._file: File | None = None
@@ -145,8 +146,14 @@ class MappedFile:
         return self.flushed
 
     def sync(self) -> None:
-        """Size, allocation and every byte, whatever is believed of them."""
-        self._opened().sync()
+        """Size, allocation and every byte, whatever is believed of them.  Failed once it fails ever after: see `_failure`."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._opened().sync()
+        except DiskError as error:
+            self._failure = error
+            raise
         self.is_synced = True
 
     def write(self, position: int, data: bytes | memoryview) -> None:

@@ -226,11 +226,12 @@ class Engine:
             file.set_positions(file.size_bytes)
         if not self.was_clean:
             self.log.sync_from(end.dispatch_from)
-        start = self._agree(end) if not self.was_clean or self._lacks_derived(end) else end.offset
+        is_doubtful = not self.was_clean or self._points_behind(end, note)
+        start = self._agree(end) if is_doubtful or self._lacks_derived(end) else end.offset
         self._make_services(start, end)
         if start < end.offset:
             self._dispatch_from(start)
-        if not self.was_clean:
+        if is_doubtful:
             self.numbers_set_back = set_back_numbers(self.disk, self.places.config, self.queues, batch=self.side.batch)
         self._make_broker_services()
         if not self.was_clean or self.delays.is_doubtful:
@@ -255,6 +256,15 @@ class Engine:
         has_index = self.index is None or bool(self.index.files)
         lacks_queues = (len(self.queues) == 0 and len(self.side.batch) == 0) or self.side.lacks_batch_queues()
         return end.last_offset >= 0 and (lacks_queues or not has_index or self._lacks_queues())
+
+    def _points_behind(self, end: LogEnd, note: CleanStop | None) -> bool:
+        """Whether the log lost its last files since a clean stop: what is put now would pass for what the queues have."""
+        if note is not None and (note.end_offset, note.last_offset) == (end.offset, end.last_offset):
+            return False
+        is_behind = self.queues.max_physical_offset() > end.offset or self.side.points_behind(end.offset)
+        if is_behind:
+            LOG.warning("%s: queues go on behind the log's end at %d: they are cut there", self.places.root, end.offset)
+        return is_behind
 
     def _lacks_queues(self) -> bool:
         """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""

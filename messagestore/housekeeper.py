@@ -143,8 +143,13 @@ class Housekeeper:
         self._final(lambda: self._flush_derived(thorough))
 
     def flush_queues(self) -> None:
-        """All of them, whatever is due; failures are as final as those of `flush_derived`."""
-        self._final(lambda: self._queues.flush(0))
+        """All of them and what goes with them, whatever is due; failures are as final as those of `flush_derived`."""
+        self._final(self._flush_queues)
+
+    def _flush_queues(self) -> None:
+        for flush in self.flush_before:
+            flush()
+        self._queues.flush(0)
 
     def _final(self, step: Callable[[], object]) -> None:
         failed = self._dispatcher.failure
@@ -166,15 +171,14 @@ class Housekeeper:
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
         if thorough:
             began = time.monotonic()
-            for flush in self.flush_before:
-                flush()
-            self._queues.flush(0)
+            self._flush_queues()
         elif position != self._flushed_to:
             self._queues.flush(self._config.flush_consume_queue_least_pages)
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
         if thorough and self._index is not None and position != self._noted_to:
             note = note_of(self._log, self._index, last_offset)
+            index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile; the note vouches for it
             if note is not None:
                 write_note(self._log.disk, self._note_folder, note)
             self._noted_to = position

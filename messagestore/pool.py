@@ -91,6 +91,7 @@ class PooledFiles:
         self._note(start)
         self._buffered.append(_Buffered(file))
         self._log.appender.attach(self.ring.view, file.start_offset, file.written, store_timestamp_ms)
+        self._log.appender.set_room(self._lap - file.start_offset, file.written)  # the first thing to come may be a blank
 
     def _begin(self, base: int, start: int) -> None:
         """Of a file in which appends begin at a physical offset."""

@@ -137,6 +137,10 @@ class SideQueues:
                 self._writer(queue.topic, queue.queue_id).truncate(None)
                 self._queues.remove(queue.topic, queue.queue_id)
 
+    def points_behind(self, physical_offset: int) -> bool:
+        """Whether a batch queue has a record that begins there or later."""
+        return any(queue.max_physical_offset >= physical_offset for queue in self.batch)
+
     def lacks_batch_queues(self) -> bool:
         """Whether topics are said to have batch queues and there is not one."""
         return len(self.batch) == 0 and self.has_batch_topics

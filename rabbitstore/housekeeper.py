@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
-from storageio import StoreError
+from storageio import DiskError, StoreCorrupt, StoreError
 
 from .live_queue import LiveQueue
 from .rates_cy import INFINITY
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .store import RabbitStore
 
 _IDLE_S = 1.0
+_RETRY_S = 1.0
 _LOG = logging.getLogger("brokerstore")
 
 
@@ -25,6 +27,7 @@ class Housekeeper:
     def __init__(self, store: RabbitStore) -> None:
         """Starts at once."""
         self._store = store
+        self._collect_at = 0.0  # when to try again what the collector could not do
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rabbitstore-housekeeper", daemon=True)
@@ -47,7 +50,7 @@ class Housekeeper:
         is_flushed = True
         try:
             while not self._stopped.is_set():
-                if self._woken.wait(None if is_flushed else _IDLE_S):
+                if self._woken.wait(None if is_flushed and not self._collect_at else _IDLE_S):
                     self._woken.clear()
                     if self._stopped.wait(interval_s):
                         return
@@ -57,13 +60,25 @@ class Housekeeper:
                     self._store.flush_journals()
                     self._store.balance_memory()
                     is_flushed = True
+                    if self._collect_at:
+                        self._collect()
         except StoreError as error:  # the caller meets it at the next call: the store refuses to write
             _LOG.error("%s: background work stopped: %s", self._store.path, error)
 
     def _work(self) -> None:
         if self._store.has_work:
             self._store.sync()
-        self._store.collect()
+        if time.monotonic() >= self._collect_at:
+            self._collect()
+
+    def _collect(self) -> None:
+        """What the collector cannot do now, on a full disk for one, it tries again in a while: only room is lost meanwhile."""
+        try:
+            self._store.collect()
+            self._collect_at = 0.0
+        except (DiskError, StoreCorrupt) as error:
+            _LOG.error("%s: garbage stays for now: %s", self._store.path, error)
+            self._collect_at = time.monotonic() + _RETRY_S
 
 
 def balance_memory(queues: list[LiveQueue], limit_bytes: int) -> None:

@@ -6,6 +6,7 @@ at any point, the store has the old folder, the new one, or none, and a missing 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from commitlog import CommitLog
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles, index_paths
-from storageio import Disk, Kind
+from storageio import Disk, Kind, StoreError
 
 from ..config import StoreConfig, delay_times_ms
 from ..dispatcher import DispatchService
@@ -41,38 +42,14 @@ def rebuild(
     is_ignored: Callable[[str], bool], progress: Progress | None = None,
 ) -> Rebuilt:  # fmt: skip
     """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock."""
-    assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
     work = os.path.join(places.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)
-    queues = ConsumeQueues(
-        disk, os.path.join(work, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
-    )
-    index = _NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, places.index)) if INDEX in what else None
-    sink = queues if QUEUES in what else _NoQueues(queues)
-    low = max(log.min_offset, 0)
-    service = DispatchService(
-        log, sink, index, RunningFlags(), lambda: end_offset, delay_times_ms(config.message_delay_level), low
-    )
-    service.is_ignored = lambda topic: is_light(topic) or is_ignored(topic)  # light queues follow, in the log's order
-    before = low
-    while service.run_once():
-        if progress is not None:
-            progress(service.position - before)
-        before = service.position
-    if QUEUES in what:
-        add_light_units(log, end_offset, queues)
-    queues.flush(0)
-    if index is not None:
-        index.sync()
-    made = Rebuilt(
-        len(queues),
-        sum(queue.max_offset - queue.min_offset for queue in queues),
-        len(index.files) if index else 0,
-        before - low,
-    )
-    queues.close()
-    if index is not None:
-        index.close()
+    try:
+        made = _build(log, end_offset, work, places, config, what, is_ignored, progress)
+    except BaseException:  # a full disk gets its room back
+        with contextlib.suppress(StoreError):
+            delete_tree(disk, work)
+        raise
     if INDEX in what:
         drop_note(disk, places.own)
     for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
@@ -80,6 +57,48 @@ def rebuild(
             take_place(disk, os.path.join(work, name), target, places.root)
     delete_tree(disk, work)
     return made
+
+
+def _build(
+    log: CommitLog, end_offset: int, work: str, places: Places, config: StoreConfig, what: set[str],
+    is_ignored: Callable[[str], bool], progress: Progress | None,
+) -> Rebuilt:  # fmt: skip
+    """The new folders below `work`, on the disk."""
+    assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+    disk = log.disk
+    with contextlib.ExitStack() as opened:
+        queues = ConsumeQueues(
+            disk, os.path.join(work, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
+        )
+        opened.callback(queues.close)
+        index = None
+        if INDEX in what:
+            index = _NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, places.index))
+            opened.callback(index.close)
+        sink = queues if QUEUES in what else _NoQueues(queues)
+        low = max(log.min_offset, 0)
+        service = DispatchService(
+            log, sink, index, RunningFlags(), lambda: end_offset, delay_times_ms(config.message_delay_level), low
+        )
+        service.is_ignored = lambda topic: is_light(topic) or is_ignored(topic)  # light queues follow, in the log's order
+        done = _dispatch_all(service, progress)
+        if QUEUES in what:
+            add_light_units(log, end_offset, queues)
+        queues.flush(0)
+        if index is not None:
+            index.sync()
+        units = sum(queue.max_offset - queue.min_offset for queue in queues)
+        return Rebuilt(len(queues), units, len(index.files) if index else 0, done)
+
+
+def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:
+    """To the log's end; how many bytes."""
+    low = before = service.position
+    while service.run_once():
+        if progress is not None:
+            progress(service.position - before)
+        before = service.position
+    return before - low
 
 
 class _NamedIndexFiles(IndexFiles):

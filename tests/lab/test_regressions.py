@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
 import pytest
 
-from storageio import DiskError, Mode
+from storageio import DiskError, Mode, StoreError
 from storageio.testing import ForgettingDisk, Image
 
 for name in ("messagestore", "consumequeue", "brokerstore"):
@@ -340,6 +341,107 @@ def test_a_copy_that_the_collector_had_not_synced_does_not_replace_a_whole_messa
     files = image.files | {path.replace("rdq", "rdt"): bytes(torn)}
     times = image.times_ms | {path.replace("rdq", "rdt"): 0}
     run.recover(ForgettingDisk.of(image._replace(files=files, times_ms=times)), floor)
+
+
+WAYS_TO_ROLL = [("put", "ASYNC"), ("put_many", "ASYNC"), ("prepare", "ASYNC"), ("put_many", "SYNC")]
+
+
+@pytest.mark.parametrize(("where", "mode"), WAYS_TO_ROLL)
+def test_a_log_file_whose_sync_failed_on_the_way_to_the_next_is_never_said_to_be_on_the_disk(
+    lab: Any, where: str, mode: str
+) -> None:
+    """Making the next file syncs the last one.  That failed once; later syncs went well, and vouched for pages long dropped.
+
+    Flushed records, and synchronous puts, were gone after a power failure.
+    """
+    kind = lab.FlushMode[mode]
+    run = lab.Run(tries=False, config=lab.lab_config(flush_disk_type=kind))
+    if mode == "ASYNC":
+        put_all(run, ("put", "T", 0, 3000, 0), ("put", "T", 0, 3000, 0))
+    failed: list[str] = []
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "sync" and "/commitlog/" in path and not failed:
+            failed.append(path)
+            raise DiskError(operation, path, 5, "EIO")
+
+    steps = {
+        "put": lambda: run.do(("put", "T", 0, 3000, 0)), "put_many": lambda: run.do(("put_many", "T", 9, 1500)),
+        "prepare": lambda: run.store.engine.log.queue.prepare_next() or run.do(("flush",)),
+    }  # fmt: skip
+    run.disk.refuse = refuse
+    with contextlib.suppress(StoreError):
+        for _ in range(3):
+            steps[where]()
+    assert failed
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            run.store.put(run.message("T", 0, 3000, 0))
+            run.store.flush()
+    flushed = run.ledger.flushed
+    run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), flushed)
+    lab.abandon(run.store)
+
+
+def test_batch_queues_reach_the_disk_before_retention_takes_their_records(lab: Any) -> None:
+    """Ordinary queues alone were synced: after a power failure the next batch got the number 0 again."""
+    run = lab.Run(tries=False)
+    store = run.store
+    store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+    kind = type(run.message("T", 0, 10, 0))
+    for _ in range(4):
+        store.put_batch("B", 0, [kind("B", bytes(300)) for _ in range(3)])
+    for _ in range(4):
+        store.put(kind("T", bytes(3000), queue_id=0))
+    store.engine.settle()
+    store.flush()
+    assert store.delete_before(lab.LOG_SIZE) == 1
+    again = lab.open_still(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), run.config)
+    assert again.put_batch("B", 0, [kind("B", b"z")]).queue_offset == 12
+    lab.abandon(again)
+    lab.abandon(store)
+
+
+def test_the_index_note_vouches_for_no_file_that_was_not_synced(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dispatcher filled a file between the sync of the full ones and the note: the note had it older, so on the disk.
+
+    After a power failure opening refused.
+    """
+    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    put_all(run, ("put_many", "T", 4, 10), ("dispatch",), ("flush",))
+    index = run.store.engine.index
+    sync_full = index.sync_full
+
+    def and_then_a_file_is_filled() -> int:
+        monkeypatch.setattr(index, "sync_full", sync_full)
+        safe = sync_full()
+        put_all(run, ("put_many", "T", 3, 10), ("dispatch",), ("flush",))
+        return int(safe)
+
+    monkeypatch.setattr(index, "sync_full", and_then_a_file_is_filled)
+    run.do(("derive", True))
+    assert len(index.files) == 2
+    run.ledger.learn(run.store)
+    assert run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), run.ledger.flushed) == 7
+    lab.abandon(run.store)
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_queues_are_cut_where_the_log_lost_files_since_a_clean_stop(lab: Any, left: int) -> None:
+    """Queues went on behind the log: new records passed for what the queues had already and reached no consumer."""
+    run = lab.Run(tries=False)
+    put_all(run, *[("put_many", "T", 9, 1500)] * 2, ("close",))
+    run.store.close()
+    image = run.disk.after_kill()
+    logs = sorted(path for path in image.files if "/commitlog/" in path)
+    assert len(logs) > 3
+    files = {path: data for path, data in image.files.items() if path not in logs[left:]}
+    store = lab.open_still(ForgettingDisk.of(image._replace(files=files), run.disk.time_ms), run.config)
+    before = [message.physical_offset for message in store.read("T", 0)]
+    puts = [store.put(run.message("T", 0, 10, 0)) for _ in range(3)]
+    store.engine.settle()
+    assert [message.physical_offset for message in store.read("T", 0)] == [*before, *[put.physical_offset for put in puts]]
+    lab.abandon(store)
 
 
 def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_journals_torn_end(world: Any) -> None:

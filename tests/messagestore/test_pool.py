@@ -100,6 +100,43 @@ def test_the_end_of_a_file_is_that_of_the_mapped_path(tmp_path: Path, left: int)
     assert files[0] == files[1]
 
 
+@pytest.mark.parametrize("file_size", [LOG_SIZE, 1 << 20], ids=["files shorter than the ring", "longer ones"])
+def test_a_store_opened_again_and_again_writes_what_the_mapped_path_writes(tmp_path: Path, file_size: int) -> None:
+    """Opened again behind the ring's length it could not be; opened at a file's end, the blank went to a wrong place.
+
+    Recovery then took the acknowledged records of the next file for a crash's tail and cut them.
+    """
+    still: dict[str, Any] = {
+        "clock": lambda: 1_700_000_000_000,
+        "mapped_file_size_commit_log": file_size,
+        "max_message_size": 40_000,
+    }
+    for name, opened in (("mapped", open_store), ("pool", pooled), ("sync", synced)):
+        dice = random.Random(3)
+        for _ in range(12):
+            with opened(tmp_path / name, **still) as store:
+                for _ in range(1 if file_size == LOG_SIZE else 6):
+                    store.put(Message("t", bytes(dice.randint(20_000, 40_000)), queue_id=0, born_timestamp_ms=7))
+    files = [[path.read_bytes() for path in log_files(tmp_path / name)] for name in ("mapped", "pool", "sync")]
+    assert len(files[0]) > 2
+    assert files[0] == files[1] == files[2]
+
+
+@pytest.mark.parametrize("way", ["pool", "sync"])
+def test_a_put_that_rolls_right_after_opening_survives_a_kill(tmp_path: Path, way: str) -> None:
+    """It was acknowledged, synchronously even, and cut away by the next opening."""
+    opened = {"pool": pooled, "sync": synced}[way]
+    with opened(tmp_path / "store", max_message_size=40_000) as store:
+        put_all(store, 0, 9, size=20_000)
+    store = opened(tmp_path / "store", max_message_size=40_000)
+    store.put(message(9, size=30_000))
+    assert store.engine.log.appender.base == 3 * LOG_SIZE
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    store.close()
+    with opened(tmp_path / "killed", max_message_size=40_000) as left:
+        assert all_numbers(left) == list(range(10))
+
+
 # Visibility
 
 

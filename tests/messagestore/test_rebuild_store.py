@@ -93,6 +93,16 @@ def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> No
         shutil.rmtree(killed)
 
 
+@pytest.mark.parametrize("operation", ["allocate", "sync"])
+def test_what_a_full_disk_refused_gives_its_room_back(fixture_store: Any, operation: str) -> None:
+    """Work files of the length of an index, or of forty gigabytes that were asked for by mistake, stayed behind."""
+    fixture = fixture_store("propcrc", own=True)
+    before = tree(fixture.store)
+    with pytest.raises(DiskError):
+        rebuild_store(str(fixture.store), config=SIZES, disk=FailingDisk(1, only=operation))
+    assert tree(fixture.store) == before
+
+
 def test_killed_while_the_new_queues_take_the_place_of_the_old_the_file_size_is_kept(tmp_path: Path) -> None:
     """Neither folder was in its place, and queues of RocketMQ's default size were made."""
     sizes = StoreConfig(mapped_file_size_consume_queue=2000, mapped_file_size_commit_log=65536)

@@ -1,5 +1,6 @@
 """RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, the server's own folders."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -10,13 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import PartlyPublished, RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue, verify
+from rabbitstore import (
+    PartlyPublished,
+    RabbitSettings,
+    RabbitStore,
+    StoreSettings,
+    UnknownDelivery,
+    UnknownQueue,
+    housekeeper,
+    verify,
+)  # fmt: skip
 from rabbitstore.content import Content
 from rabbitstore.credit import Credit
 from rabbitstore.layout import SEGMENT_HEAD, SEGMENT_MARK
 from rabbitstore.names import vhost_folder_name
-from storageio import DiskError, InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
-from storageio.testing import FailingDisk
+from storageio import DiskError, DiskFull, InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+from storageio.testing import FailingDisk, WrappedDisk
 from tests.messagestore.kit import until
 
 from .conftest import WhenItWasWritten
@@ -470,6 +480,41 @@ def test_a_forked_child_does_not_touch_the_parents_store(path):
         store.publish("q", b"parent")
     with RabbitStore.open(path, settings=QUIET) as store:
         assert drained(store, "q") == [b"parent"]
+
+
+class FullForTheCollector(WrappedDisk):
+    """No room for the collector's copies as long as `is_full`."""
+
+    is_full = True
+    tries = 0
+
+    def before(self, operation, path):
+        if path.endswith(".rdt") and operation == "create" and self.is_full:
+            self.tries += 1
+            raise DiskFull(operation, path, errno.ENOSPC, "no space")
+
+
+def test_a_collector_without_room_ends_no_sync(path, monkeypatch):
+    """The housekeeper's thread ended at the first full disk: nothing was synced or collected any more, and nobody was told."""
+    for name in ("_RETRY_S", "_IDLE_S"):
+        monkeypatch.setattr(housekeeper, name, 0.01)
+    disk = FullForTheCollector()
+    settings = RabbitSettings(store=StoreSettings(file_size_limit=20_000, file_garbage_fraction=0.2))
+    with RabbitStore.open(path, disk=disk, settings=settings) as store:
+        store.declare_queue("q")
+        for number in range(40):
+            store.publish("q", b"%04d" % number + bytes(5000))
+        store.sync()
+        got = [store.get("q") for _ in range(30)]
+        for number, message in enumerate(got):
+            if number % 3:
+                store.ack(message)
+        until(lambda: disk.tries > 2)
+        store.publish("q", b"later")
+        until(lambda: not store.has_work)
+        before = len(list(store.parts.persistent.files))
+        disk.is_full = False
+        until(lambda: len(list(store.parts.persistent.files)) < before)
 
 
 def test_many_threads_publish_and_consume(path):
