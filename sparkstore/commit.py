@@ -28,6 +28,7 @@ from commitlog.layout import BLANK_SIZE
 from messagestore import MessageStore
 from storageio import REAL_DISK, Disk, DiskFull, InvalidMessage, Mode, StoreCorrupt, replace_file
 
+from .new_store import is_absent, there_already, unmake
 from .sink_columns import NO_QUEUE, ROWS, UNIQUE_KEY
 from .sink_options import SinkOptions
 from .staging import MANIFEST, Part, check_part, clear, clear_new, clear_stale, read_part, sink_folder
@@ -80,24 +81,26 @@ def commit_batch(
     """Append what the log lacks of a batch.  `is_new_id`: nobody can have written under this id before.
 
     Raises `StoreLocked` where the store is open elsewhere, `DiskFull` before the first message where there is no room for
-    all.  Whatever is raised, the same call again, with these parts or those of another run of the same batch, goes on.
+    all.  Where there was no store, a commit that fails before its first message leaves none.  Whatever is raised, the same
+    call again, with these parts or those of another run of the same batch, goes on.
     """
     root = options.path
     wanted = Manifest(batch_id, tuple(sorted(part for part in parts if part.rows)))
     if not wanted.parts and read_manifest(disk, root, sink_id) is None:
         clear(disk, root, sink_id)
         return Committed(0, 0)
-    with MessageStore.open(root, "a", options.config, disk=disk) as store:
-        commit = _Commit(store, disk, options, sink_id)
-        begun = read_manifest(disk, root, sink_id)  # now that nobody else can be in the middle of it
-        done = Committed(0, 0)
-        if begun is not None:
-            done = commit.go_on(begun, find_present(store, sink_id, begun))
-        if begun is None or begun.batch_id != batch_id:
-            present = NOTHING if is_new_id else find_present(store, sink_id, wanted)
-            done = commit.begin(wanted, present)
-        clear(disk, root, sink_id)
-        clear_stale(disk, root, disk.now_ms())
+    is_new = is_absent(disk, root)
+    if options.is_new_store and not is_new:
+        raise there_already(root)
+    try:
+        with MessageStore.open(root, "a", options.config, disk=disk) as store:
+            done = _Commit(store, disk, options, sink_id).run(wanted, is_new_id)
+            clear(disk, root, sink_id)
+            clear_stale(disk, root, disk.now_ms())
+    except BaseException:
+        if is_new:
+            unmake(disk, root)
+        raise
     return done
 
 
@@ -138,12 +141,25 @@ class _Commit:
         self._root = options.path
         self._queues: dict[str, int] = {}
 
+    def run(self, wanted: Manifest, is_new_id: bool) -> Committed:
+        """What was begun, and what is wanted now."""
+        begun = read_manifest(self._disk, self._root, self._sink_id)  # now that nobody else can be in the middle of it
+        done = Committed(0, 0)
+        if begun is not None:
+            done = self.go_on(begun, find_present(self._store, self._sink_id, begun))
+        if begun is None or begun.batch_id != wanted.batch_id:
+            present = NOTHING if is_new_id else find_present(self._store, self._sink_id, wanted)
+            done = self.begin(wanted, present)
+        return done
+
     def begin(self, batch: Manifest, present: Present) -> Committed:
         """A batch that nobody wrote down yet."""
         if present.is_whole or not batch.parts:
             return Committed(0, present.next_ordinal)
-        self._check_room(batch)
         self._check_parts(batch, present)
+        self._check_room(batch)
+        for topic in batch.topics:
+            self._store.create_topic(topic, self._options.queues)
         _write_manifest(self._disk, self._root, self._sink_id, batch)
         return self._finish(batch, present)
 
@@ -178,8 +194,6 @@ class _Commit:
         needed, free = sum(part.size_bytes for part in batch.parts), self._disk.space(self._root).free_bytes
         if needed > free + log_file_bytes:
             raise DiskFull("commit", self._root, NO_SPACE, f"{needed} bytes to append, {free} bytes free")
-        for topic in batch.topics:
-            self._store.create_topic(topic, self._options.queues)
 
     def _append(self, batch: Manifest, start: int) -> int:
         ordinal = 0

@@ -24,7 +24,7 @@ Names are those of Spark's Kafka source where it has one.  An option that nobody
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ class ReadOptions:
     @property
     def has_store_column(self) -> bool:
         """Whether a row says which folder it is from without being asked: several folders, or a pattern."""
-        return len(self.paths) > 1 or any(is_pattern(path) for path in self.paths)
+        return is_several(self.paths)
 
 
 def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> ReadOptions:
@@ -118,6 +118,16 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
     if not 1 <= made.batch_rows <= BATCH_ROWS_MAX:
         raise BadOption(f"option batchRows: 1 to {BATCH_ROWS_MAX} wanted, found {made.batch_rows}")
     return made
+
+
+def is_several(path: str | Sequence[str]) -> bool:
+    """Whether a path may stand for several stores: a list, commas in it, or a pattern.
+
+    >>> is_several("/data/store"), is_several("/data/*"), is_several("/a,/b")
+    (False, True, True)
+    """
+    paths = [part for part in path.split(",") if part.strip()] if isinstance(path, str) else path
+    return len(paths) > 1 or any(is_pattern(one) for one in paths)
 
 
 def is_pattern(path: str) -> bool:

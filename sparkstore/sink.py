@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from brokerstore.identify import FolderKind, identify, is_folder
+from brokerstore.identify import FolderKind, identify
 from storageio import REAL_DISK, Disk, Mode, StoreError, UnknownStore, random_bytes
 
 from .commit import abort_batch, commit_batch
 from .errors import BadOption
+from .new_store import LOCK, is_absent, there_already
 from .sink_columns import Encoder, check_columns
 from .sink_options import SinkOptions, check_sink_id, local_path, parse_sink_options
 from .staging import Part, PartWriter
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 QUERY_ID = "sql.streaming.queryId"  # Spark tells every task of a stream which query it works for
 METADATA = "metadata"  # in a checkpoint: which query it belongs to
 METADATA_BYTES_MAX = 1 << 16
-LOCK = "lock"
 
 
 @dataclass
@@ -61,19 +61,16 @@ def _parse(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
         raise BadOption("a log is only appended to: mode append, and outputMode append or update, wanted")
     parsed = parse_sink_options(options)
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed.topic)
-    check_target(parsed.path)
+    check_target(parsed.path, is_new_store=parsed.is_new_store)
     return parsed
 
 
-def check_target(path: str, disk: Disk = REAL_DISK) -> None:
-    """Raise `UnknownStore` for a folder of something else, and `StoreLocked` for a store that is open now.
-
-    A folder that is not there, or has nothing in it but what tasks staged, is one where a store can be made.
-    """
-    if disk.stat(path) is None:
+def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = False) -> None:
+    """Raise `UnknownStore` for a folder of something else, and `StoreLocked` for a store that is open now."""
+    if is_absent(disk, path):
         return
-    if is_folder(disk, path) and not {entry.name for entry in disk.list(path)} - {"brokerstore"}:
-        return
+    if is_new_store:
+        raise there_already(path)
     kind = identify(path, disk).kind
     if kind is not FolderKind.ROCKETMQ:
         raise UnknownStore(f"{path}: a {kind.value} folder; the sink writes RocketMQ stores")

@@ -7,6 +7,7 @@
                               checkpoint keeps; a batch job's is made up.  Give one to a job that may have to run again:
                               what its first run wrote is not written twice
     batchId                   of a batch job: which of its batches (default 0), as `foreachBatch` knows it
+    newStore                  true: a store that is there already is an error (default false: it is appended to)
     maxMessageSize            most bytes of a body (default 4 MiB)
     mappedFileSizeCommitLog, mappedFileSizeConsumeQueue, maxHashSlotNum, maxIndexNum
                               sizes of a new store's files; RocketMQ's defaults where they are not said
@@ -26,7 +27,7 @@ from messagestore import StoreConfig
 from .errors import BadOption
 from .options import size_of
 
-OWN = ("path", "topic", "queues", "sinkId", "batchId")
+OWN = ("path", "topic", "queues", "sinkId", "batchId", "newStore")
 SIZES = {
     "maxMessageSize": "max_message_size",
     "mappedFileSizeCommitLog": "mapped_file_size_commit_log",
@@ -53,6 +54,7 @@ class SinkOptions:
     sink_id: str | None = None
     batch_id: int = 0
     checkpoint: str | None = None
+    is_new_store: bool = False
     config: StoreConfig = field(default_factory=StoreConfig)
 
 
@@ -77,6 +79,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         sink_id=None if sink_id is None else check_sink_id(sink_id),
         batch_id=_number(given, "batchId") or 0,
         checkpoint=given.get("checkpointlocation"),
+        is_new_store=_flag(given, "newStore"),
         config=StoreConfig(**sizes, **KEEPS_ALL),
     )
 
@@ -106,6 +109,13 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
         raise BadOption(f"option {name}: a whole number wanted, found {text!r}")
     return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"option {name}: true or false wanted, found {text!r}")
+    return text == "true"
 
 
 def _size(given: Mapping[str, str], name: str) -> int:

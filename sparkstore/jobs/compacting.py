@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from storageio import REAL_DISK, UnknownStore
-
+from ..options import is_several
 from ..reading import FORMAT, read_messages
 from ..spark_errors import plain_errors
 
@@ -16,11 +16,12 @@ KEPT = (
     "topic", "queue_id", "body", "keys", "tags", "properties", "flag", "sys_flag", "reconsume_times", "born_timestamp_ms",
     "born_host",
 )  # fmt: skip
+PLACE = ["store", "physical_offset"]  # physical offsets of several stores are the same numbers
 
 
 def compact(
     spark: SparkSession,
-    path: str,
+    path: str | Sequence[str],
     out: str,
     *,
     keep_unkeyed: bool = True,
@@ -30,20 +31,21 @@ def compact(
     """Write to `out`, which must not be there; the number of messages.
 
     A message stays if no later one of its topic has one of its keys; one without a key stays unless `keep_unkeyed` is false.
-    They keep topic, queue, order and all of their own; the new store gives each a new queue offset.  `sink`: options of the
-    sink, as sizes of the new store's files; `options`: of the source.
+    The last is the one at the greatest physical offset; of several stores the one stored last.  They keep topic, queue, order
+    and all of their own; the new store gives each a new queue offset.  `sink`: options of the sink, as sizes of the new
+    store's files; `options`: of the source.
     """
     from pyspark.sql import functions as sql
 
-    if REAL_DISK.stat(out) is not None:
-        raise UnknownStore(f"{out}: something is there already; a new store is wanted")
+    order = ["store_timestamp_ms", *PLACE] if is_several(path) else PLACE
     with plain_errors():
-        places = read_messages(spark, path, ["topic", "keys", "physical_offset"], **options)
-        keyed = places.withColumn("key", sql.explode("keys"))
-        last = keyed.groupBy("topic", "key").agg(sql.max("physical_offset").alias("physical_offset")).select("physical_offset")
+        rows = read_messages(spark, path, list(dict.fromkeys(["topic", "keys", *order])), **options)
+        keyed = rows.withColumn("key", sql.explode("keys"))
+        last = keyed.groupBy("topic", "key").agg(sql.max(sql.struct(*order)).alias("last"))
+        kept = last.select(*(f"last.{name}" for name in PLACE))
         if keep_unkeyed:
-            last = last.union(places.where(sql.size("keys") == 0).select("physical_offset"))
-        whole = read_messages(spark, path, (*KEPT, "physical_offset"), **options)
-        kept = whole.join(last.distinct(), "physical_offset", "left_semi").orderBy("physical_offset").select(*KEPT)
-        kept.write.format(FORMAT).options(**(sink or {})).mode("append").save(out)
+            kept = kept.union(rows.where(sql.size("keys") == 0).select(*PLACE))
+        whole = read_messages(spark, path, list(dict.fromkeys([*KEPT, *order])), **options)
+        found = whole.join(kept.distinct(), PLACE, "left_semi").orderBy(*order).select(*KEPT)
+        found.write.format(FORMAT).options(**{**(sink or {}), "newStore": "true"}).mode("append").save(out)
         return read_messages(spark, out, ["queue_id"]).count()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from messagestore import MessageStore
-from sparkstore.commit import Committed, begun_commits, commit_batch, finish_commits
+from sparkstore.commit import Committed, abort_batch, begun_commits, commit_batch, finish_commits
 from sparkstore.staging import Part
 from storageio import DiskError, StoreError
 from storageio.testing import Call, CountingDisk, FailingDisk
@@ -93,6 +93,32 @@ def test_a_commit_that_fails_at_any_call_and_is_done_again(begun: Path, work: Pa
         assert left_behind(root) == [], f"call {number}, {calls[number - 1]}"
         shutil.rmtree(root)
     assert failed > len(tried) // 2
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["one call fails", "the disk is gone from there on"])
+def test_a_first_commit_that_fails_at_any_call(work: Path, for_ever: bool) -> None:
+    """A store without a message stayed behind, and the next job took it for one that was meant."""
+    options, counted, outcomes = options_for(work / "store"), CountingDisk(), set()
+    commit_batch(options, "job", 0, stage_rows(options, "job", rows_of(6)), disk=counted)
+    shutil.rmtree(work / "store")
+    for number in range(1, len(counted.calls) + 1, 3):
+        parts = stage_rows(options, "job", rows_of(6))
+        try:
+            commit_batch(options, "job", 0, parts, disk=FailingDisk(number, for_ever=for_ever))
+        except StoreError:
+            abort_batch(options, "job")
+        whole = work / "store" / "commitlog"
+        is_begun = bool(begun_commits(options.path))
+        outcome = "begun" if is_begun else "some" if whole.exists() and bodies(options.path) else "none"
+        outcomes.add(outcome)
+        assert outcome != "none" or for_ever or not (work / "store").exists(), counted.calls[number - 1]
+        if outcome == "none":
+            assert commit_rows(options, "job", 0, rows_of(6)) == Committed(6, 0)
+        elif is_begun:
+            commit_rows(options, "job", 0, rows_of(6))
+        assert bodies(options.path) == [row["body"] for row in rows_of(6)]
+        shutil.rmtree(work / "store")
+    assert outcomes >= {"none", "begun"}
 
 
 def test_rows_in_another_order_the_second_time(begun: Path, work: Path) -> None:

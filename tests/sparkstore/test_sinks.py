@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from sparkstore.errors import BadOption, UnknownColumn
 from sparkstore.sink_columns import PROPERTIES_ROOM, Encoder, MissingColumn, check_columns
 from sparkstore.sink_options import parse_sink_options
 from sparkstore.staging import STALE_MS, Part, clear_stale
-from storageio import REAL_DISK, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked
+from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore
 from storageio.testing import WrappedDisk
 from tests.sparkstore.sink_tools import (
     KINDS,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytest.importorskip("pyarrow")
-
 
 # Columns
 
@@ -177,6 +177,7 @@ def test_columns_that_do() -> None:
         ({"path": "/x", "sinkId": "a" * 65}, "option sinkId"),
         ({"path": "/x", "queues": "0"}, "option queues: 1 to"),
         ({"path": "/x", "batchId": "-1"}, "option batchId: a whole number"),
+        ({"path": "/x", "newStore": "yes"}, "option newStore: true or false"),
         ({"path": "/x", "maxIndexNum": "many"}, "option maxIndexNum: a positive number"),
         ({"path": "s3://bucket/x"}, "not through s3:"),
     ],
@@ -302,12 +303,74 @@ def test_a_disk_without_room_is_met_before_the_first_message(tmp_path: Path) -> 
     assert begun_commits(str(tmp_path)) == {}
 
 
-def test_a_record_longer_than_a_log_file(tmp_path: Path) -> None:
-    """Found by what the parts say, before the first message."""
-    rows = [*rows_of(10), rows_of(1)[0] | {"body": bytes(65_400)}]
+@pytest.mark.parametrize("has_store", [False, True])
+def test_a_record_longer_than_a_log_file(tmp_path: Path, has_store: bool) -> None:
+    """Half of a batch in the log, a topic that nobody wrote to, or a store that was made for nothing."""
+    options = options_for(tmp_path / "store")
+    if has_store:
+        commit_rows(options, "before", 0, rows_of(3))
+    before = unsettled(tree(tmp_path))
+    rows = [*rows_of(10), rows_of(1)[0] | {"topic": "new", "body": bytes(65_400)}]
     with pytest.raises(InvalidMessage, match="the log's files have 65536"):
-        commit_rows(options_for(tmp_path), "job", 0, rows)
-    assert bodies(tmp_path) == []
+        commit_rows(options, "job", 0, rows)
+    abort_batch(options, "job")
+    assert unsettled(tree(tmp_path)) == before
+    fits = [*rows_of(10), rows_of(1)[0] | {"body": bytes(65_000)}]
+    assert commit_rows(options, "job", 0, fits) == Committed(11, 0)
+
+
+def unsettled(found: dict[str, bytes | None]) -> dict[str, bytes | None]:
+    """Without what every opening writes anew."""
+    return {name: data for name, data in found.items() if Path(name).name not in ("checkpoint", "lock", "clean.json")}
+
+
+def test_a_damaged_part_makes_no_topic(tmp_path: Path) -> None:
+    """Topics of a batch that never came were there for every client to see."""
+    options = options_for(tmp_path)
+    commit_rows(options, "before", 0, [{"topic": "old", "body": b"b"}])
+    parts = stage_rows(options, "job", rows_of(9))
+    (tmp_path / "brokerstore" / "sink" / "job" / parts[2].name).unlink()
+    with pytest.raises(DiskError, match=parts[2].name):
+        commit_batch(options, "job", 0, parts)
+    assert list(json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]) == ["old"]
+
+
+def test_a_first_commit_that_fails_takes_no_store_of_another(tmp_path: Path) -> None:
+    """Somebody made a store and wrote to it while this commit was opening: his messages were deleted."""
+
+    class Overtaken(WrappedDisk):
+        done = False
+
+        def before(self, operation: str, path: str) -> None:
+            if operation == "lock" and not self.done:
+                self.done = True
+                commit_rows(options_for(tmp_path), "other", 0, rows_of(4))
+            elif operation == "space":
+                raise DiskFull(operation, path, 28, "no space")
+
+    with pytest.raises(DiskFull):
+        commit_rows(options_for(tmp_path), "job", 0, rows_of(9), disk=Overtaken())
+    assert bodies(tmp_path) == [row["body"] for row in rows_of(4)]
+
+
+def test_a_new_store_is_wanted(tmp_path: Path) -> None:
+    """What was there already was appended to: found before any task, and again where another was quicker."""
+    pytest.importorskip("pyspark")
+    from sparkstore.sink import check_target
+
+    options = options_for(tmp_path / "store", newStore="true")
+    check_target(options.path, is_new_store=True)
+    parts = stage_rows(options, "job", rows_of(3))
+    check_target(options.path, is_new_store=True)
+    commit_rows(options_for(tmp_path / "store"), "other", 0, rows_of(2))
+    with pytest.raises(UnknownStore, match="there already"):
+        commit_batch(options, "job", 0, parts)
+    with pytest.raises(UnknownStore, match="there already"):
+        check_target(options.path, is_new_store=True)
+    assert len(bodies(tmp_path / "store")) == 2
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UnknownStore, match="there already"):
+        check_target(str(tmp_path / "file"), is_new_store=True)
 
 
 def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
@@ -354,7 +417,7 @@ def test_a_part_of_another_place_is_not_opened(tmp_path: Path) -> None:
     folder = tmp_path / "brokerstore" / "sink" / "job"
     folder.mkdir(parents=True)
     part = Part(0, "../../checkpoint", 1, 1, 0, ("t",), 1)._asdict() | {"topics": ["t"]}
-    (folder / "commit.json").write_text(__import__("json").dumps({"batch_id": 0, "parts": [part]}))
+    (folder / "commit.json").write_text(json.dumps({"batch_id": 0, "parts": [part]}))
     with pytest.raises(StoreCorrupt, match="name"):
         read_manifest(REAL_DISK, str(tmp_path), "job")
 
