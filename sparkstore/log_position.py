@@ -30,6 +30,7 @@ from .starting import Starting
 
 FOR_EVER_MS = (1 << 63) - 1
 SCAN_ROWS = 8192
+PIECE_BYTES = 16 << 20  # of a file walked at once
 LOOKS = 3  # a writer that opens or closes while we look
 
 
@@ -232,21 +233,16 @@ def _end_of(file: OffsetFile) -> int:
 
 def _stretches(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iterator[Batch | None]:
     """Records of a file from a place on, past damage; None where the file ends as a full one does."""
-    import numpy as np  # 80 ms
-
-    view, base = mapped.view, mapped.start_offset
-    why = "full"
     while True:
-        positions, sizes = np.empty(SCAN_ROWS, np.int64), np.empty(SCAN_ROWS, np.int32)
-        at, why, rows = scan(view, at, len(view), base, CHECK_PLACE, positions, sizes)
-        if rows:
-            batch = Batch(view, base, positions[:rows], sizes[:rows])
+        batch, at, why = _scan_piece(mapped, at)
+        if batch is not None:
             yield batch
             last_ms = int(fixed_columns(batch)["store_timestamp_ms"][-1])
+            batch = None  # it holds the map
         if why == "full":
             continue
-        left = len(view) - at
-        is_blank = why == STOPS[BLANK] and int.from_bytes(view[at : at + 4], "big") == left
+        left = mapped.size_bytes - at
+        is_blank = why == STOPS[BLANK] and int.from_bytes(mapped.view[at : at + 4], "big") == left
         if left == 0 or is_blank or (why == STOPS[TORN] and left < BLANK_SIZE):
             yield None
             return
@@ -255,6 +251,26 @@ def _stretches(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iter
         at = _next_newer(mapped, at + 1, last_ms)
         if at < 0:
             return
+
+
+def _scan_piece(mapped: MappedFile, at: int) -> tuple[Batch | None, int, str]:
+    """Records of a piece of a file; where that stands, and why ("full": go on).
+
+    The map is made anew for each piece: the pages of a whole file would count as this process's memory.
+    """
+    import numpy as np  # 80 ms
+
+    mapped.drop_map()
+    view, base = mapped.view, mapped.start_offset
+    stop = min(len(view), at + PIECE_BYTES)
+    positions, sizes = np.empty(SCAN_ROWS, np.int64), np.empty(SCAN_ROWS, np.int32)
+    place, why, rows = scan(view, at, stop, base, CHECK_PLACE, positions, sizes)
+    if stop < len(view) and why in ("end", STOPS[TORN]):
+        if rows == 0:  # a record that reaches out of the piece, or what is torn
+            place, why, rows = scan(view, at, len(view), base, CHECK_PLACE, positions[:1], sizes[:1])
+        else:
+            why = "full"
+    return Batch(view, base, positions[:rows], sizes[:rows]) if rows else None, place, why
 
 
 def _next_newer(mapped: MappedFile, at: int, last_ms: int) -> int:

@@ -32,7 +32,7 @@ from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile.index_file import IndexFile
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, SLOT_SIZE
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, file_size
 from messagestore import StoreConfig
 from messagestore.broker_config.topics import LIGHT_PREFIX
 from messagestore.config import delay_times_ms
@@ -40,7 +40,7 @@ from messagestore.engine import Places, found_sizes
 from messagestore.mending.agreement import Agreement, unit_differences, unit_text
 from messagestore.mending.left_alone import left_alone
 from messagestore.mending.verification import verify_beside_log
-from storageio import REAL_DISK, StoreCorrupt, StoreError
+from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
@@ -119,7 +119,7 @@ class AuditSource(DataSource):
 class _Reader(DataSourceReader):
     def __init__(self, options: Any) -> None:
         self._options = parse_read_options(options)
-        refused = self._options.given - {"path", "paths", "splitbytes", "filebytes", "vhost"}
+        refused = self._options.given - {"path", "paths", "splitbytes", "filebytes"}
         if refused:
             raise BadOption(f"option {min(refused)}: an audit looks at everything")
         self._stores = find_stores(self._options.paths)
@@ -369,21 +369,31 @@ def _packed(offsets: Array, hashes: Array, begin: int) -> Array:
 
 
 def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
-    """The file's items of a stretch of the log, packed, a bounded piece at a time."""
-    import numpy as np
-
+    """The file's items of a stretch of the log, packed, a bounded piece at a time: a map would keep all of its pages."""
     head = file.header
     if head.next_item <= FIRST_ITEM or head.begin_physical_offset >= end or head.end_physical_offset < begin:
         return
-    count = min(head.next_item, file.items)
-    items = np.frombuffer(file.buffer.data, stored_item(), count, HEADER_SIZE + SLOT_SIZE * file.slots)
-    for at in range(FIRST_ITEM, count, ITEMS_AT_ONCE):
-        part = items[at : at + ITEMS_AT_ONCE]
-        offsets = part["offset"]
-        inside = (offsets >= begin) & (offsets < end)
-        if inside.any():
-            yield _packed(offsets[inside], part["hash"][inside], begin)
-    file.close()
+    opened = REAL_DISK.open(file.path, Mode.READ)
+    try:
+        wanted, found = file_size(file.slots, file.items), opened.size()
+        if found != wanted:
+            raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
+        count = min(head.next_item, file.items)
+        for at in range(FIRST_ITEM, count, ITEMS_AT_ONCE):
+            part = _items(opened, file.slots, at, min(count, at + ITEMS_AT_ONCE))
+            inside = (part["offset"] >= begin) & (part["offset"] < end)
+            if inside.any():
+                yield _packed(part["offset"][inside], part["hash"][inside], begin)
+    finally:
+        opened.close()
+
+
+def _items(file: File, slots: int, first: int, stop: int) -> Array:
+    """Some items of an index file."""
+    import numpy as np
+
+    start = HEADER_SIZE + SLOT_SIZE * slots + ITEM_SIZE * first
+    return np.frombuffer(file.read(start, ITEM_SIZE * (stop - first)), stored_item())
 
 
 def _index_rows(split: IndexSplit) -> Iterator[Row]:
@@ -391,6 +401,7 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
     file = IndexFile(REAL_DISK, split.file, split.slots, split.items, writable=False)
     try:
         file.check()
+        file.close()  # its pages go before more are read
         past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX))
         if past:
             text = f"{past} dangling, of records from {split.log_end} on"

@@ -14,6 +14,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from sparkstore import log_position
 from sparkstore.errors import BadOption, DataLost, UnknownColumn
 from sparkstore.log_position import LogEnds, Position, Stand
 from storageio import StoreCorrupt, StoreRewound, UnknownStore
@@ -174,6 +175,20 @@ def damage(root: Path, physical_offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[physical_offset - int(path.name) + 4] ^= 0xFF
     path.write_bytes(data)
+
+
+@pytest.mark.parametrize("piece_bytes", [100, 700, 1000, 5001])
+def test_the_end_is_found_piece_by_piece(tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that lay across two pieces was taken for the torn end of the log."""
+    results = fill(tmp_path, 60)
+    expected = ends_of(tmp_path).end()
+    monkeypatch.setattr(log_position, "PIECE_BYTES", piece_bytes)
+    assert ends_of(tmp_path).end() == expected
+    assert expected.physical_offset == results[-1].physical_offset + results[-1].size_bytes
+    early = ends_of(tmp_path).end(T0 + 3000)
+    assert early.physical_offset == results[30].physical_offset
+    damage(tmp_path, results[40].physical_offset)
+    assert ends_of(tmp_path).end() == expected
 
 
 # Where a batch is cut
