@@ -123,6 +123,13 @@ class Run(Crashes[int]):
         self.report.images += 2
         self.report.again += 2
 
+    def judge(self) -> None:
+        """Besides: who only kills the process loses nothing that is in the log, flushed or not."""
+        super().judge()
+        image, count = self.disk.after_kill(), len(self.ledger.entries)
+        if self.tries and self.report.is_new(hash((image.key, "killed", count))):
+            self.judge_image(image, count)
+
     # Operations
 
     def message(self, topic: str, queue_id: int, size: int, keys: int, tags: str | None = "A") -> Message:
@@ -159,6 +166,10 @@ class Run(Crashes[int]):
         """The log."""
         self.store.flush()
         self.safe()
+
+    def do_bring(self) -> None:
+        """From the pool's ring to the files: what the committer does."""
+        self.store.engine.flusher.commit(0)
 
     def do_dispatch(self) -> None:
         """Queues and index up to the log's end."""
@@ -219,7 +230,7 @@ def kind_of_file(path: str) -> str:
     """What a path in a store is: log, queue, index, checkpoint, abort, lock, note, config, or a folder."""
     for part, kind in (
         ("/commitlog", "log"), ("/consumequeue", "queue"), ("/index/", "index"), ("/checkpoint", "checkpoint"),
-        ("/abort", "abort"), ("/lock", "lock"), ("/brokerstore", "note"), ("/config", "config"),
+        ("/abort", "abort"), ("/lock", "lock"), ("/brokerstore/ring", "ring"), ("/brokerstore", "note"), ("/config", "config"),
     ):  # fmt: skip
         if part in path:
             return kind
@@ -283,12 +294,23 @@ def any_config(random: Random) -> StoreConfig:
 
 
 def random_run(seed: int, steps: int, *, report: Report | None = None, **options: Any) -> Run:
-    """A program made from a seed alone, run to its end."""
-    random = Random(seed)
-    run = Run(seed, config=any_config(random), report=report, **options)
+    """A program made from a seed alone, run to its end; two of five write through the pool's ring."""
+    random, other = Random(seed), Random(f"ring {seed}")
+    config = any_config(random)
+    has_ring = other.random() < 0.4
+    run = Run(seed, config=through_ring(config) if has_ring else config, report=report, **options)
     for _ in range(steps):
         run.do(any_operation(random))
+        if has_ring and other.random() < 0.3:
+            run.do(("bring",))
     return run
+
+
+def through_ring(config: StoreConfig) -> StoreConfig:
+    """The same, with the least ring there can be."""
+    if config.is_sync_flush:
+        return config.but(sync_flush_through_ring=True, transient_store_ring_size=1)
+    return config.but(transient_store_pool_enable=True, transient_store_ring_size=1)
 
 
 def programs(operations: list[tuple[Any, ...]], length: int) -> Iterator[Program]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from commitlog import CommitLog, StoredMessage
+from commitlog._scan_cy import Reader
 from messagestore import MessageStore
+from messagestore.pool import PooledFiles
 
 from .java_hash import java_hash, key_hash
 
@@ -51,11 +55,8 @@ class Ledger:
 
         The bytes are taken as the log has them; body, topic and queue must be ones that were tried.
         """
-        log = store.engine.log
-        for message in log.messages(self.end_offset, log.written_offset):
+        for message, raw in _records(store.engine.log, self.end_offset):
             assert bytes(message.body) in self.bodies, f"a record that nobody put: {message.body!r}"
-            raw = log.select(message.physical_offset, message.size)
-            assert raw is not None, "a record that was just read"
             keys = [*message.keys, message.all_properties.get("UNIQ_KEY")]
             hashes = tuple(key_hash(message.topic, key) for key in keys if key)
             tags_code = java_hash(message.tags) if message.tags else 0
@@ -65,7 +66,7 @@ class Ledger:
                     message.queue_id,
                     message.queue_offset,
                     message.physical_offset,
-                    bytes(raw),
+                    raw,
                     tags_code,
                     hashes,
                 )
@@ -83,3 +84,26 @@ class Ledger:
         twin.entries, twin.bodies = list(self.entries), set(self.bodies)
         twin.flushed, twin.low = self.flushed, self.low
         return twin
+
+
+def _records(log: CommitLog, start: int) -> Iterator[tuple[StoredMessage, bytes]]:
+    """As the files have them, and behind what is committed as the pool's ring does."""
+    for message in log.messages(start, log.committed_offset):
+        raw = log.select(message.physical_offset, message.size)
+        assert raw is not None, "a record that was just read"
+        yield message, bytes(raw)
+    if isinstance(log.buffers, PooledFiles):
+        yield from (found for found in _in_ring(log, log.buffers) if found[0].physical_offset >= start)
+
+
+def _in_ring(log: CommitLog, buffers: PooledFiles) -> Iterator[tuple[StoredMessage, bytes]]:
+    """Not in the files yet."""
+    with log.appender.lock:
+        _, position = buffers._settle_written()
+    for entry in buffers._entries():
+        base = entry.file.start_offset + entry.file.committed
+        stop = entry.file.start_offset + (position if entry.end is None else entry.end)
+        data = b"".join(buffers.ring.pieces(base, stop))
+        for message in Reader(data, base).decode_range(0, len(data), len(data))[0]:
+            at = message.physical_offset - base
+            yield message, data[at : at + message.size]

@@ -16,6 +16,7 @@ from .options import (
     named_errors,
     queue_number,
     refuse_for_rabbit,
+    refuse_reversed,
     with_target,
 )
 from .target import Target
@@ -132,6 +133,7 @@ def query(
 ) -> int:  # fmt: skip
     """Messages of a topic with a key, by the index."""
     refuse_for_rabbit(target, "query")
+    refuse_reversed(begin__end=(begin, end))
     from .queue_commands import query_messages
 
     return query_messages(target, as_json, topic, key, (begin, end), max_count)
@@ -157,6 +159,8 @@ def tail(target: Target, as_json: bool, chosen: Filters, lines: int, follow: boo
 @click.option("--by", type=click.Choice(["queue", "hour"]), default="queue", show_default=True, help="What a row is.")
 def stats(target: Target, as_json: bool, by: str) -> int:
     """Messages, bytes, first and last time of every queue, or of every topic by the hour."""
+    if by == "hour":
+        refuse_for_rabbit(target, "stats --by hour")
     if target.is_rabbit:
         from .rabbit_commands import show_stats as stats_rabbit
 
@@ -173,6 +177,7 @@ def stats(target: Target, as_json: bool, by: str) -> int:
 @click.option("--log-only", is_flag=True, help="The log alone, without queues, index, checkpoint and config.")
 def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
     """Check every file and every record, and whether queues and index agree with them; name each problem."""
+    refuse_for_rabbit(target, "verify", log_only=log_only)
     if target.is_rabbit:
         from .rabbit_commands import verify_folder
 

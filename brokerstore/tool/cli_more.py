@@ -19,13 +19,14 @@ _BODY_SIZE = click.IntRange(0, 4 << 20)  # what a store takes by default
 @click.argument("first", metavar="DIR", type=click.Path())
 @click.argument("second", metavar="OTHER_DIR", type=click.Path())
 @JSON
+@click.option("--vhost", metavar="NAME", help="Of RabbitMQ nodes with several virtual hosts, on both sides.")
 @click.option("--limit", type=OFFSET, default=100, show_default=True, help="Show at most so many differences.")
 @named_errors
-def diff(first: str, second: str, as_json: bool, limit: int) -> int:
+def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int) -> int:
     """Whether two folders hold the same messages; each difference by queue and number."""
     from .diff import show_differences
 
-    return show_differences(find_target(first, {}), find_target(second, {}), as_json, limit)
+    return show_differences(find_target(first, {"vhost": vhost}), find_target(second, {"vhost": vhost}), as_json, limit)
 
 
 @click.command()

@@ -49,6 +49,7 @@ def recover(
     """Say what would make the folder whole, and with --apply do it."""
     if skip_bad and truncate:
         raise click.UsageError("--skip-bad or --truncate, not both")
+    refuse_for_rabbit(target, "recover", skip_bad=skip_bad, truncate=truncate, follow_links=follow_links)
     if target.is_rabbit:
         from .rabbit_commands import recover_folder
 

@@ -50,7 +50,9 @@ def after_answer(code: int, command: str, folder: str, choice: str = "") -> str:
     return f"run: brokerstore verify {place}  (names every problem)"
 
 
-def _unknown(error: StoreError, _command: str, place: str) -> str:
+def _unknown(error: StoreError, command: str, place: str) -> str:
+    if "several virtual hosts" in str(error):
+        return f"run: brokerstore {command} {quote(place)} --vhost NAME"
     if "already" in str(error):
         return "run it with a folder that is not there yet, or take that one away"
     return (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
+from shlex import quote
 
 from commitlog import StoredMessage, decode_message_id
 from commitlog.findings import Finding
-from commitlog.walk import LogFiles, Piece
-from storageio import StoreCorrupt
+from commitlog.message_id import DecodedId
+from commitlog.walk import Blank, LogFiles, Piece
+from storageio import InvalidMessage, StoreCorrupt
 
+from .absent import NoSuchMessage
 from .codes import CLEAN, PROBLEM
 from .message_json import line_blocks, message_json
 from .output import body_text, emit, emit_block, emit_json, fields, finding_text, say, time_text
@@ -18,6 +22,7 @@ from .wanted import Wanted
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
+PORT_MAX = 65535
 
 
 def good_messages(files: LogFiles, told: list[Finding]) -> Iterator[StoredMessage]:
@@ -62,14 +67,24 @@ def dump_messages(target: Target, as_json: bool, wanted: Wanted, limit: int | No
     files = target.files()
     if limit == 0:
         return CLEAN
+    shown = 0
+    show_header(as_json)
     if as_json:
         for block in json_blocks(files, told, wanted, limit):
             emit_block(block)
-        return PROBLEM if told else CLEAN
-    show_header(as_json)
-    for message in islice(filter(wanted.takes, good_messages(files, told)), limit):
-        show_row(message, as_json)
+            shown += 1
+    else:
+        for message in islice(filter(wanted.takes, good_messages(files, told)), limit):
+            show_row(message, as_json)
+            shown += 1
+    if not shown and wanted != Wanted():
+        say_none_fits(target)
     return PROBLEM if told else CLEAN
+
+
+def say_none_fits(target: Target) -> None:
+    """An empty answer may be a name that was mistyped."""
+    say(f"brokerstore: no message fits; run: brokerstore ls {quote(target.path)}  (what there is)")
 
 
 def show_header(as_json: bool) -> None:
@@ -106,7 +121,7 @@ def get_message(target: Target, as_json: bool, offset: int) -> int:
 
 def get_by_id(target: Target, as_json: bool, message_id: str) -> int:
     """The message whose store host and physical offset an id holds."""
-    decoded = decode_message_id(message_id)
+    decoded = _decoded(message_id)
     found = message_at(target, decoded.physical_offset)
     if found.message_id != message_id.upper():
         raise StoreCorrupt(
@@ -117,17 +132,29 @@ def get_by_id(target: Target, as_json: bool, message_id: str) -> int:
     return CLEAN
 
 
+def _decoded(message_id: str) -> DecodedId:
+    """`InvalidMessage` for a unique key, which looks like an offset id but holds no offset: a process where that has a port."""
+    decoded = decode_message_id(message_id)
+    if int(decoded.store_host.rpartition(":")[2]) <= PORT_MAX:
+        return decoded
+    error = InvalidMessage(f"{message_id}: a client's unique key (UNIQ_KEY); expected a store's own id, with an offset in it")
+    error.add_note(f"run: brokerstore query DIR TOPIC {quote(message_id)}  (unique keys are in the index)")
+    raise error
+
+
 def message_at(target: Target, offset: int) -> StoredMessage:
-    """One message; `StoreCorrupt` says what lies there instead."""
+    """One message; `NoSuchMessage` inside another one, `StoreCorrupt` for what lies there instead."""
     files = target.files()
     found = files.message_at(offset)
     if found is None:
         end = files.end().offset
         first = files.files[0].start_offset if files.files else 0
-        raise StoreCorrupt(
-            "no file holds this offset", file=target.path, offset=offset, expected=f"{first} to {end}", found="nothing"
+        raise NoSuchMessage(
+            f"{target.path}: no file holds offset {offset}: expected {first} to {end}, found nothing",
+            f"run: brokerstore info {quote(target.path)}  (where the log begins and ends)",
         )
     if isinstance(found, Finding):
+        _refuse_inside(target, offset)
         raise StoreCorrupt(
             f"no message begins here ({found.kind})",
             file=found.file,
@@ -136,6 +163,32 @@ def message_at(target: Target, offset: int) -> StoredMessage:
             found=found.found,
         )
     return found
+
+
+def _refuse_inside(target: Target, offset: int) -> None:
+    """`NoSuchMessage` for an offset within a good message, within the blank end of a file, or behind all of them."""
+    files = target.files()
+    end = files.end().offset
+    files.files = [file for file in files.files if file.start_offset <= offset < file.start_offset + file.size_bytes]
+    first = files.files[0].start_offset
+    for step in files.walk():
+        if isinstance(step, Piece) and step.base + step.start <= offset < step.base + step.stop:
+            at = step.base + step.positions[bisect_right(step.positions, offset - step.base) - 1]
+            _raise_inside(target, offset, f"the inside of the message at {at}", f"get {quote(target.path)} --at {at}")
+        if isinstance(step, Blank) and first + step.offset <= offset:
+            _raise_inside(
+                target,
+                offset,
+                "the blank end of a file",
+                f"get {quote(target.path)} --at {first + step.offset + step.size_bytes}",
+            )
+    if offset >= end:
+        _raise_inside(target, offset, f"what was never written: the log ends at {end}", f"tail {quote(target.path)}")
+
+
+def _raise_inside(target: Target, offset: int, found: str, command: str) -> None:
+    text = f"{target.path}: no message begins at {offset}: expected the offset of one, found {found}"
+    raise NoSuchMessage(text, f"run: brokerstore {command}")
 
 
 def show_whole(found: StoredMessage, as_json: bool) -> None:
@@ -155,7 +208,7 @@ def show_whole(found: StoredMessage, as_json: bool) -> None:
 
 def show_id(message_id: str, as_json: bool) -> int:
     """No store is looked at."""
-    decoded = decode_message_id(message_id)
+    decoded = _decoded(message_id)
     facts = {"message_id": message_id, "store_host": decoded.store_host, "physical_offset": decoded.physical_offset}
     if as_json:
         emit_json(facts)

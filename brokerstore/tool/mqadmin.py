@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from .options import JSON, Filters, with_target
+from .options import JSON, Filters, named_errors, with_target
 from .target import Target
 from .value_types import MOMENT, OFFSET, POSITIVE, QUEUE_ID, TEXT
 
+UNIQUE_MAX = 32  # a resent message has its unique key again
 _TOPIC = click.option("-t", "--topic", type=TEXT, required=True)
 
 
@@ -110,6 +111,58 @@ def reset_by_time(target: Target, as_json: bool, group: str, topic: str, time_ms
     return reset(target, as_json, (group, topic, None), None, time_ms)
 
 
+@click.command("DecodeMessageId", hidden=True)
+@JSON
+@click.option("-i", "--messageId", "message_id", required=True)
+@named_errors
+def decode_message_id(message_id: str, as_json: bool) -> int:
+    """decode-id."""
+    from .log_commands import show_id
+
+    return show_id(message_id, as_json)
+
+
+@click.command("queryMsgByUniqueKey", hidden=True)
+@with_target(sizes=True)
+@JSON
+@_TOPIC
+@click.option("-i", "--msgId", "key", type=TEXT, required=True)
+def query_by_unique_key(target: Target, as_json: bool, topic: str, key: str) -> int:
+    """query: unique keys are in the index, too."""
+    from .queue_commands import query_messages
+
+    return query_messages(target, as_json, topic, key, (None, None), UNIQUE_MAX)
+
+
+@click.command("printMsgByQueue", hidden=True)
+@with_target()
+@JSON
+@_TOPIC
+@click.option("-i", "--queueId", "queue", required=True)
+@click.option("-b", "--beginTimestamp", "begin_ms", type=MOMENT)
+@click.option("-e", "--endTimestamp", "end_ms", type=MOMENT)
+def print_queue(target: Target, as_json: bool, topic: str, queue: str, begin_ms: int | None, end_ms: int | None) -> int:
+    """dump --topic --queue."""
+    from .log_commands import dump_messages
+
+    return dump_messages(target, as_json, Filters(topic, queue, begin_ms, end_ms, None, None, None, None, ()).for_log(), None)
+
+
+@click.command("consumeMessage", hidden=True)
+@with_target(sizes=True)
+@JSON
+@_TOPIC
+@click.option("-i", "--queueId", "queue_id", type=QUEUE_ID, required=True)
+@click.option("-o", "--offset", type=OFFSET, default=0)
+@click.option("-c", "--MessageNumber", "count", type=POSITIVE, default=128)
+def consume_messages(target: Target, as_json: bool, topic: str, queue_id: int, offset: int, count: int) -> int:
+    """get --count; no group's offset moves."""
+    from .queue_commands import get_messages
+
+    return get_messages(target, as_json, topic, queue_id, offset, count)
+
+
 COMMANDS: tuple[click.Command, ...] = (
     query_by_id, query_by_offset, query_by_key, print_messages, topic_list, stats_all, consumer_progress, reset_by_time,
+    decode_message_id, query_by_unique_key, print_queue, consume_messages,
 )  # fmt: skip

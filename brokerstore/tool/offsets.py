@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 from consumequeue import Boundary
@@ -12,7 +13,7 @@ from messagestore.broker_config.consumer_offsets import ConsumerOffsets, offsets
 from storageio import REAL_DISK, InvalidMessage
 
 from .codes import CLEAN
-from .output import emit_json, table
+from .output import emit_json, say, table
 from .queue_commands import open_store
 from .target import Target
 
@@ -26,7 +27,11 @@ def _tables(target: Target) -> list[ConsumerOffsets]:
 
 def show(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
     """One row a group, topic and queue."""
-    _emit(lag_rows(target, group, topic), as_json)
+    rows = lag_rows(target, group, topic)
+    if not rows and (group is not None or topic is not None):
+        what = " and ".join(f"{name} {value!r}" for name, value in (("group", group), ("topic", topic)) if value is not None)
+        say(f"brokerstore: no offsets of {what}; run: brokerstore offsets show {quote(target.path)}  (all of them)")
+    _emit(rows, as_json)
     return CLEAN
 
 

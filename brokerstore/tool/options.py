@@ -101,6 +101,14 @@ def with_target(*, sizes: bool = False) -> Callable[[Command], Command]:
     return decorate
 
 
+def refuse_reversed(**bounds: tuple[int | None, int | None]) -> None:
+    """Wrong use of a pair of options, named `begin__end`, whose second is before the first: nothing could fit."""
+    for names, (low, high) in bounds.items():
+        if low is not None and high is not None and low > high:
+            first, second = (f"--{name.replace('_', '-')}" for name in names.split("__"))
+            raise click.UsageError(f"{first} {low} lies behind {second} {high}")
+
+
 def queue_number(queue: str | None) -> int | None:
     """A queue id of RocketMQ; wrong use for anything else."""
     if queue is None:
@@ -180,7 +188,11 @@ def filters(command: Command) -> Command:
     @functools.wraps(command)
     def run(*arguments: Any, properties: tuple[str, ...], **options: Any) -> int:
         about = {name: options.pop(name) for name in Filters._fields[:-1]}
-        return command(*arguments, chosen=Filters(**about, properties=_pairs(properties)), **options)
+        chosen = Filters(**about, properties=_pairs(properties))
+        refuse_reversed(
+            begin__end=(chosen.begin_ms, chosen.end_ms), from_offset__to_offset=(chosen.from_offset, chosen.to_offset)
+        )
+        return command(*arguments, chosen=chosen, **options)
 
     wrapped: Command = run
     for option in reversed(_FILTERS):
@@ -188,7 +200,8 @@ def filters(command: Command) -> Command:
     return wrapped
 
 
-def refuse_for_rabbit(target: Target, command: str) -> None:
-    """Wrong use of a command that only a RocketMQ store knows."""
-    if target.is_rabbit:
-        raise click.UsageError(f"{command} works on a RocketMQ store; {target.path} is a RabbitMQ folder")
+def refuse_for_rabbit(target: Target, *words: str, **used: bool) -> None:
+    """Wrong use of a command that only a RocketMQ store knows, or of the options of it that are used."""
+    options = [f"--{name.replace('_', '-')}" for name, is_used in used.items() if is_used]
+    if target.is_rabbit and (options or not used):
+        raise click.UsageError(f"{' '.join((*words, *options))} works on a RocketMQ store; {target.path} is a RabbitMQ folder")

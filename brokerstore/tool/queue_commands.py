@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from messagestore import GetStatus, MessageStore
 
-from .codes import CLEAN, PROBLEM
+from .absent import NoSuchMessage
+from .codes import CLEAN
 from .log_commands import show_header, show_row, show_whole
 from .output import say
 from .target import Target
@@ -17,7 +20,7 @@ def open_store(target: Target) -> MessageStore:
 
 
 def get_messages(target: Target, as_json: bool, topic: str, queue_id: int, offset: int, count: int) -> int:
-    """Messages of one queue from an offset on; a status other than FOUND is said, and is a problem."""
+    """Messages of one queue from an offset on; `NoSuchMessage` says the status of a page without any."""
     with open_store(target) as store:
         shown = 0
         while shown < count:
@@ -36,8 +39,9 @@ def get_messages(target: Target, as_json: bool, topic: str, queue_id: int, offse
             offset = page.next_offset
         if shown == 0:
             where = f"queue {queue_id} of {topic} has offsets {page.min_offset} to {page.max_offset}"
-            say(f"brokerstore: {page.status.value}: {where}; go on at {page.next_offset}")
-    return CLEAN if shown else PROBLEM
+            text = f"{page.status.value}: {where}; go on at {page.next_offset}"
+            raise NoSuchMessage(text, f"run: brokerstore ls {quote(target.path)}  (topics, queues and their offsets)")
+    return CLEAN
 
 
 def query_messages(
@@ -47,6 +51,9 @@ def query_messages(
     target.need_shape(holds_items=True)
     with open_store(target) as store:
         found = store.query(topic, key, *times, max_count)
+        is_known = bool(found) or topic in store.topics()
+    if not is_known:
+        say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {quote(target.path)}")
     if not target.has("index"):
         say("brokerstore: there is no index folder; `brokerstore rebuild DIR index` makes one")
     if found:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import islice
+from shlex import quote
 from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
@@ -11,7 +13,9 @@ from rabbitstore.check import size_bytes, verify
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
 
+from .absent import NoSuchMessage
 from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from .log_commands import say_none_fits
 from .output import body_text, emit, emit_json, fields, progress, say, size_text, table, time_text
 from .target import Target
 from .wanted import RabbitWanted
@@ -95,13 +99,13 @@ def list_queues(target: Target, as_json: bool) -> int:
 def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: int | None) -> int:
     """One line a message, in the order a broker would deliver them."""
     told: list[Problem] = []
+    shown = 0
     with open_folder(target, told) as folder:
-        left = -1 if limit is None else limit
-        for message in filter(wanted.takes, folder.messages(wanted.queue)) if left else ():
+        for message in islice(filter(wanted.takes, folder.messages(wanted.queue)), limit):
             _show_row(message, as_json, told)
-            left -= 1
-            if left == 0:
-                break
+            shown += 1
+    if not shown and limit != 0 and wanted != RabbitWanted():
+        say_none_fits(target)
     return PROBLEM if told else CLEAN
 
 
@@ -143,8 +147,10 @@ def get_messages(
                 shown += 1
                 if seq_id is not None and shown == count:
                     break
-    if not shown:
-        say(f"brokerstore: no such message in {target.path}")
+    if not shown and not told:
+        raise NoSuchMessage(
+            f"no such message in {target.path}", f"run: brokerstore ls {quote(target.path)}  (the queues and their messages)"
+        )
     return CLEAN if shown and not told else PROBLEM
 
 

@@ -18,6 +18,8 @@ from .wanted import Wanted
 
 def show_tail(target: Target, as_json: bool, wanted: Wanted, lines: int, follow: bool) -> int:
     """The last `lines` messages that are wanted; with `follow` on and on, until interrupted."""
+    if follow:
+        target.need_store()
     told: list[Finding] = []
     last, end_offset = _last(target.files(), wanted, lines, told)
     show_header(as_json)

@@ -1,0 +1,131 @@
+"""What is not there, in a store that nothing is wrong with: said as that, with a command that helps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rabbitstore import RabbitStore
+from tests.brokerstore.damage import Log
+from tests.brokerstore.tool import run
+
+
+@pytest.fixture
+def rabbit(fixture_store: Any) -> Path:
+    return Path(fixture_store("rabbitmq-clean").folder.parent / "vhost")
+
+
+def next_command(talk: str) -> list[str]:
+    """The arguments of the command that the last line says to run."""
+    return talk.splitlines()[-1].partition("run: brokerstore ")[2].partition("  (")[0].split()
+
+
+def test_an_offset_inside_a_message_calls_the_store_corrupt(tmp_path: Path) -> None:
+    """An operator would mend a healthy store: the message around the offset is named, and what is said to run finds it."""
+    log = Log(tmp_path)
+    for offset, begins in ((1, 0), (log.offsets[3] + 7, log.offsets[3]), (65535, log.in_file(1)[0])):
+        ran = run("get", "--at", offset, log.store)
+        assert (ran.code, "StoreCorrupt" in ran.talk, "verify" in ran.talk) == (1, False, False)
+        assert run(*next_command(ran.talk), "--json").json["physical_offset"] == begins
+    ran = run("get", "--at", log.end_offset, log.store)
+    assert (ran.code, f"the log ends at {log.end_offset}" in ran.talk) == (1, True)
+    log.put(log.offsets[3], "magic", 0)
+    ran = run("get", "--at", log.offsets[3] + 7, log.store)
+    assert (ran.code, "StoreCorrupt" in ran.talk, "brokerstore verify" in ran.talk) == (1, True, True)
+
+
+def test_an_offset_past_the_end_of_a_queue_advises_verify(fixture_store: Any, rabbit: Path) -> None:
+    """Nothing is wrong there: `ls` shows the offsets that there are."""
+    for arguments in (
+        ["--topic", "HotTopic", "--queue", 0, "--offset", 10**6, fixture_store("plain").store],
+        ["--queue", "q.mixed", "--offset", 10**6, rabbit],
+        ["--id", "00" * 16, rabbit],
+    ):
+        ran = run("get", *arguments)
+        assert (ran.code, ran.out, "verify" in ran.talk) == (1, "", False)
+        assert run(*next_command(ran.talk)).code == 0
+
+
+@pytest.mark.parametrize("name", ["IPv4", "IPv6"])
+def test_a_unique_key_is_taken_for_an_offset(fixture_store: Any, name: str) -> None:
+    """Clients print unique keys, which hold no offset: said, and `query` finds the message by it."""
+    store = fixture_store("broker-live").store
+    rows = run("dump", "--json", "--topic", "LiveTran", store).lines
+    key = rows[0]["properties"]["UNIQ_KEY"] if name == "IPv6" else "7F00000177E95FFD2B2765EB73C50000"
+    for arguments in (["decode-id", key], ["get", "--id", key, store], ["DecodeMessageId", "-i", key]):
+        ran = run(*arguments)
+        assert (ran.code, ran.out, "UNIQ_KEY" in ran.talk) == (2, "", True)
+        assert f"run: brokerstore query DIR TOPIC {key}" in ran.talk
+    if name == "IPv6":
+        for command in (["query", store, "LiveTran", key], ["queryMsgByUniqueKey", store, "-t", "LiveTran", "-i", key]):
+            assert rows[0] in run(*command, "--json").lines
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_mistyped_name_is_answered_with_silence(fixture_store: Any, rabbit: Path, as_json: list[str]) -> None:
+    """No line at all looks like an empty topic: the exit code stays 0, and stderr says that nothing fits."""
+    store = fixture_store("broker-live").store
+    for arguments, shown in (
+        (["dump", "--topic", "NoSuch", store], "no message fits"),
+        (["dump", "--queue", "nosuch", rabbit], "no message fits"),
+        (["query", store, "NoTopic", "x"], "no topic 'NoTopic'"),
+        (["offsets", "show", store, "--group", "nosuch"], "no offsets of group 'nosuch'"),
+        (["offsets", "show", store, "--topic", "nosuch"], "no offsets of topic 'nosuch'"),
+    ):
+        ran = run(*arguments, *as_json)
+        assert (ran.code, shown in ran.talk) == (0, True), arguments
+        assert run(*ran.talk.partition("run: brokerstore ")[2].partition("  (")[0].split()).code == 0
+    for arguments in (["dump", store, "--topic", "LiveTran"], ["dump", store, "--limit", "0"], ["dump", rabbit, "--limit", "0"],
+                      ["query", store, "LiveTran", "nokey"], ["offsets", "show", store]):  # fmt: skip
+        assert run(*arguments, *as_json).talk == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["stats R --by hour", "verify R --log-only", "recover R --truncate", "recover R --skip-bad", "recover R --follow-links",
+     "dump P --from-offset 9 --to-offset 3", "dump R --from-offset 9 --to-offset 3", "query P T k --begin 9 --end 3",
+     "export P --begin 2024-01-02 --end 2024-01-01"],
+)  # fmt: skip
+def test_an_option_without_effect_is_passed_over(fixture_store: Any, rabbit: Path, line: str) -> None:
+    """The answer would be about something else than was asked: wrong use, with the option's name."""
+    words = {"P": str(fixture_store("plain").store), "R": str(rabbit)}
+    ran = run(*(words.get(word, word) for word in line.split()))
+    assert (ran.code, ran.out) == (2, "")
+    assert next(word for word in line.split() if word.startswith("--")) in ran.talk
+
+
+def test_a_log_that_cannot_be_followed_shows_rows_first(fixture_store: Any) -> None:
+    """They would look like an answer: refused before the first."""
+    ran = run("tail", "-f", fixture_store("plain").store / "commitlog")
+    assert (ran.code, ran.out) == (3, "")
+
+
+def test_two_virtual_hosts(tmp_path: Path) -> None:
+    """A node's folder has several: the hint is `--vhost`, and `diff` takes it, too."""
+    for name, vhost in (("A1", "one"), ("B2", "two")):
+        with RabbitStore.open(tmp_path / "node" / "msg_stores" / "vhosts" / name, "a", vhost=vhost) as store:
+            store.declare_queue("q")
+            store.publish("q", vhost.encode())
+            store.sync()
+    shutil.copytree(tmp_path / "node", tmp_path / "other")
+    for command in (["info"], ["diff", tmp_path / "other"]):
+        ran = run(*command, tmp_path / "node")
+        assert (ran.code, "--vhost NAME" in ran.talk) == (3, True)
+    assert run("diff", "--vhost", "two", tmp_path / "node", tmp_path / "other").code == 0
+
+
+def test_the_broker_tools_own_names(fixture_store: Any) -> None:
+    """Fingers that know `mqadmin` get the same answer as by our names."""
+    store = fixture_store("plain").store
+    for theirs, ours in (
+        (["printMsgByQueue", store, "-t", "HotTopic", "-i", 0], ["dump", store, "--topic", "HotTopic", "--queue", 0]),
+        (["consumeMessage", store, "-t", "HotTopic", "-i", 0, "-o", 3, "-c", 2],
+         ["get", store, "--topic", "HotTopic", "--queue", 0, "--offset", 3, "--count", 2]),
+        (["DecodeMessageId", "-i", "0A01020300002A9F0000000000000000"], ["decode-id", "0A01020300002A9F0000000000000000"]),
+    ):  # fmt: skip
+        ran = run(*theirs)
+        assert ran.out
+        assert ran == run(*ours)
