@@ -13,7 +13,7 @@ _KINDS = {"file": Kind.FILE, "directory": Kind.FOLDER}
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is read through fsspec.  `file://` is a local path with more letters.
+    """Whether a path is read through fsspec.  `file:` is a local path with more letters.
 
     >>> is_remote("s3://bucket/store"), is_remote("/data/store")
     (True, False)
@@ -22,8 +22,12 @@ def is_remote(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """Without `file://`."""
-    return path.removeprefix("file://")
+    """Without `file:`, as Spark and Hadoop write a local path: with one slash behind it, or three.
+
+    >>> local_path("file:/data/store"), local_path("file:///data/store"), local_path("data")
+    ('/data/store', '/data/store', 'data')
+    """
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
 
 
 def disk_for(path: str) -> Disk:

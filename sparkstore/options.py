@@ -16,7 +16,7 @@
     batchRows            rows of one Arrow batch (default 8192)
     fileBytes            length of the log's files, where they do not say it
     pushFilters          true: take `where(...)` on numbers and topic; wants spark.sql.python.filterPushdown.enabled
-    vhost, queue         of a RabbitMQ folder
+    vhost, queue         of a RabbitMQ folder; of the others it takes path, badRecords and batchRows
 
 Names are those of Spark's Kafka source where it has one.  An option that nobody knows is an error, not silence.
 """
@@ -46,6 +46,12 @@ NAMES = (
     "bodyDecoding", "checkCrc", "badRecords", "failOnDataLoss", "splitBytes", "batchRows", "fileBytes", "pushFilters",
     "vhost", "queue",
 )  # fmt: skip
+
+ONLY_ROCKETMQ = (
+    "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "key", "bodyDecoding",
+    "checkCrc", "failOnDataLoss", "splitBytes", "fileBytes", "pushFilters",
+)  # fmt: skip
+ONLY_RABBITMQ = ("vhost", "queue")
 
 Lane = tuple[str, int]
 
@@ -118,6 +124,14 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
     if not 1 <= made.batch_rows <= BATCH_ROWS_MAX:
         raise BadOption(f"option batchRows: 1 to {BATCH_ROWS_MAX} wanted, found {made.batch_rows}")
     return made
+
+
+def refuse_foreign_options(options: ReadOptions, *, is_rabbit: bool) -> None:
+    """Raise `BadOption` for one that a store of this kind has nothing for."""
+    for name in ONLY_ROCKETMQ if is_rabbit else ONLY_RABBITMQ:
+        if name.lower() in options.given:
+            kinds = ("RocketMQ", "RabbitMQ") if is_rabbit else ("RabbitMQ", "RocketMQ")
+            raise BadOption(f"option {name}: for {kinds[0]} stores, and this is one of {kinds[1]}'s")
 
 
 def is_several(path: str | Sequence[str]) -> bool:

@@ -14,9 +14,7 @@ from rabbitstore.properties import to_json
 from storageio import StoreCorrupt
 
 from .batches import ReadRequest, told
-from .errors import BadOption
 from .object_disk import disk_for
-from .options import ReadOptions
 from .schema import STORE_COLUMN
 from .splits import RabbitSplit
 
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 16 << 20  # of bodies; one may be more
-_ONLY_ROCKETMQ = (
-    "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "key", "bodyDecoding",
-    "pushFilters",
-)  # fmt: skip
 
 _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
     "msg_id": lambda message: message.msg_id.hex(),
@@ -35,13 +29,6 @@ _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
     "exchange": lambda message: _text(message.exchange),
     "properties": lambda message: json.dumps(to_json(message.properties)),
 }
-
-
-def refuse_log_options(options: ReadOptions) -> None:
-    """Raise `BadOption` for one that a RabbitMQ folder has nothing for."""
-    for name in _ONLY_ROCKETMQ:
-        if name.lower() in options.given:
-            raise BadOption(f"option {name} is for RocketMQ stores; a RabbitMQ folder has options vhost and queue")
 
 
 def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from .batches import ReadRequest, record_batches
 from .errors import BadOption
-from .options import REPORT, ReadOptions, parse_read_options
+from .options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
 from .row_filter import IN, Condition
 from .schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
 from .splits import LogSplit, RabbitSplit, find_stores, plan_log, plan_rabbit
@@ -85,10 +85,7 @@ class BrokerStoreReader(DataSourceReader):
         check_schema(schema, RABBIT_COLUMNS if is_rabbit else None)
         if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")
-        if is_rabbit:
-            from .rabbit_batches import refuse_log_options
-
-            refuse_log_options(options)
+        refuse_foreign_options(options, is_rabbit=is_rabbit)
         self._request = ReadRequest.of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
@@ -118,7 +115,7 @@ class PushdownReader(BrokerStoreReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
-        """Keeps what a row filter decides exactly, gives back the rest."""
+        """Keeps what a row filter decides exactly, gives back the rest; all where bad records are rows: Spark judges those."""
         taken, rest = [], []
         for found in filters:
             condition = _condition(found)
@@ -127,7 +124,7 @@ class PushdownReader(BrokerStoreReader):
             else:
                 taken.append(condition)
         self._take(taken)
-        return rest
+        return filters if self._options.bad_records == REPORT else rest
 
     def _take(self, conditions: list[Condition]) -> None:
         request = self._request

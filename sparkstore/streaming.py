@@ -32,7 +32,7 @@ from .batches import ReadRequest, record_batches
 from .errors import BadOption
 from .log_position import LogEnds, Position, check_begin
 from .object_disk import is_remote
-from .options import EARLIEST, REPORT, parse_read_options, size_of
+from .options import EARLIEST, REPORT, parse_read_options, refuse_foreign_options, size_of
 from .queue_starts import check_queue_starts
 from .schema import PROBLEM_COLUMN, check_schema
 from .splits import CLOCK_SLACK_MS, LogSplit, StoreKind, find_stores, log_range
@@ -59,6 +59,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._from_latest:
             del given[STARTING.lower()]
         parsed = parse_read_options(given)
+        refuse_foreign_options(parsed, is_rabbit=False)
         check_schema(schema)
         if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")

@@ -44,7 +44,7 @@ from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
-from ..options import OFFSET_MAX, parse_read_options
+from ..options import OFFSET_MAX, parse_read_options, refuse_foreign_options
 from ..splits import LogSplit, StoreKind, find_stores, plan_log
 from ..stretch import Stretch, walk
 from ..worker import settled
@@ -123,6 +123,7 @@ class _Reader(DataSourceReader):
         if refused:
             raise BadOption(f"option {min(refused)}: an audit looks at everything")
         self._stores = find_stores(self._options.paths)
+        refuse_foreign_options(self._options, is_rabbit=self._stores[0].is_rabbit)
 
     def partitions(self) -> list[InputPartition]:
         splits: list[Any] = []

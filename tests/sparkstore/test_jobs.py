@@ -330,7 +330,11 @@ def test_a_report_as_json_and_as_a_table(made: Path) -> None:
     assert text[-1].startswith("OK: 1 stores")
 
 
-def test_an_audit_refuses_filters(made: Path) -> None:
+def test_an_audit_refuses_filters(made: Path, fixture_store: Any) -> None:
     """It would seem to have looked at everything."""
     with pytest.raises(BadOption, match="topic"):
         audited(made, topic="topic-1")
+    folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    for name in ("vhost", "splitBytes", "fileBytes"):
+        with pytest.raises(BadOption, match=f"(?i){name}"):
+            audited(folder, **{name: "7"})

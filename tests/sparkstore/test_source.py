@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from commitlog import Message
 from messagestore import MessageStore
-from sparkstore import BadOption, DataLost, UnknownColumn, message_schema, rabbit_schema
+from sparkstore import BadOption, DataLost, UnknownColumn, message_schema
 from sparkstore import batches as batches_module
 from sparkstore import splits as splits_module
 from sparkstore import stretch as stretch_module
@@ -339,13 +339,72 @@ def test_rabbitmq_folders_equal_their_dump(fixture_store: Any, name: str) -> Non
 def test_rabbitmq_takes_its_own_options(fixture_store: Any) -> None:
     """Queue and virtual host; those of a log are refused."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
-    queues = {row["queue"] for row in rows(folder, rabbit_schema(["queue"]))}
-    one = sorted(queues)[0]
-    assert {row["queue"] for row in rows(folder, queue=one)} <= {one}
-    with pytest.raises(BadOption, match="RocketMQ"):
-        rows(folder, topic="t")
+    truth = rows(folder)
+    one, vhost = sorted({row["queue"] for row in truth})[0], truth[0]["vhost"]
+    mine = [row for row in truth if row["queue"] == one]
+    assert 0 < len(mine) < len(truth)
+    assert rows(folder, queue=one) == rows(folder, queue=one, vhost=vhost) == mine
+    assert rows(folder, queue="nobody's") == []
     with pytest.raises(UnknownStore, match="no virtual host"):
         rows(folder, vhost="elsewhere")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topic",
+        "queueId",
+        "startingOffsets",
+        "endingOffsets",
+        "startingTimestamp",
+        "endingTimestamp",
+        "key",
+        "bodyDecoding",
+        "checkCrc",
+        "failOnDataLoss",
+        "splitBytes",
+        "fileBytes",
+        "pushFilters",
+    ],
+)
+def test_an_option_of_rocketmq_on_a_rabbitmq_folder(fixture_store: Any, name: str) -> None:
+    """It was taken and did nothing."""
+    folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    value = {"bodyDecoding": "plain"}.get(name, "true" if name in ("checkCrc", "failOnDataLoss", "pushFilters") else "7")
+    with pytest.raises(BadOption, match=f"option {name}: for RocketMQ stores"):
+        rows(folder, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["vhost", "queue"])
+def test_an_option_of_rabbitmq_on_a_rocketmq_store(made: Path, name: str) -> None:
+    """All messages came where those of one queue were asked for."""
+    from sparkstore.streaming import BrokerStreamReader
+
+    with pytest.raises(BadOption, match=f"option {name}: for RabbitMQ stores"):
+        rows(made, **{name: "x"})
+    with pytest.raises(BadOption, match=f"option {name}: for RabbitMQ stores"):
+        BrokerStreamReader({"path": str(made), name: "x"}, message_schema())
+
+
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+def test_a_path_as_spark_writes_it(made: Path, scheme: str) -> None:
+    """The sink took such a path and the source said that there was no such folder."""
+    assert rows(f"{scheme}{made}") == dumped(made)
+    assert len(rows(f"{scheme}{made}*")) == 1500
+
+
+def test_bad_records_as_rows_beside_conditions(made: Path) -> None:
+    """Rows of problems came that the condition of the query leaves out: Spark was told that all was filtered."""
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+
+    victim = next(row for row in dumped(made) if len(row["body"]) == 300)
+    damage(made, victim)
+    source = BrokerStoreSource({"path": str(made), "pushFilters": "true", "badRecords": "report"})
+    reader = source.reader(source.schema())
+    asked = [GreaterThanOrEqual(("physical_offset",), victim["physical_offset"] + 1), EqualTo(("topic",), "topic-1")]
+    assert list(reader.pushFilters(list(asked))) == asked
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert {row["topic"] for row in found if row["problem"] is None} == {"topic-1"}, "decided here too: fewer rows cross"
 
 
 BAD: list[tuple[dict[str, str], str]] = [
