@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from rabbitstore import RabbitStore, VhostFolder
@@ -11,7 +12,7 @@ from rabbitstore.check import verify
 from .facts import Facts, FileMap, Times, Words, size_counts, size_place
 
 
-def rabbit_facts(path: str, vhost: str | None = None) -> Facts:
+def rabbit_facts(path: str, vhost: str | None = None, progress: Callable[[int], None] | None = None) -> Facts:
     """Queues, messages, and how much of each store file is garbage; every problem that `verify` names."""
     with RabbitStore.open(path, "r", vhost=vhost) as store:
         folder = store.folder()
@@ -19,7 +20,7 @@ def rabbit_facts(path: str, vhost: str | None = None) -> Facts:
             facts = _facts(folder, store.path)
         finally:
             folder.close()
-        facts.problems = [problem._asdict() for problem in verify(store.path).problems]
+        facts.problems = [problem._asdict() for problem in verify(store.path, progress=progress).problems]
     return facts
 
 

@@ -31,7 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, ReaderWentError):
         code = _reader_went()
     except OSError as error:
-        code = _say(f"output failed: {error.strerror or error}; run: df -h  (make room where the output goes)", IO_ERROR)
+        code = _say(
+            f"output failed: {_of_file(error)}{error.strerror or error}; run: df -h  (make room where the output goes)",
+            IO_ERROR,
+        )
     except MemoryError:
         code = _say("out of memory; run: free -h", IO_ERROR)
     except Exception as error:
@@ -61,6 +64,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.Abort:
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _of_file(error: OSError) -> str:
+    return f"{error.filename}: " if error.filename is not None else ""
 
 
 def _reader_went() -> int:

@@ -14,6 +14,7 @@ from messagestore import FlushMode, MessageStore, StoreConfig
 from storebytes.builds import build_name
 
 from .codes import CLEAN
+from .export import named_file
 from .output import emit, emit_json, progress, size_text, table
 
 PER_CALL = 1000
@@ -23,8 +24,9 @@ TOPIC = "bench"
 
 def run_bench(folder: str, as_json: bool, quiet: bool, messages: int, body_size: int) -> int:
     """One run of each; a first look, not a comparison: `make bench` measures against other stores."""
-    os.makedirs(folder, exist_ok=True)
-    work = tempfile.mkdtemp(prefix="brokerstore-bench-", dir=folder)
+    with named_file(folder):
+        os.makedirs(folder, exist_ok=True)
+        work = tempfile.mkdtemp(prefix="brokerstore-bench-", dir=folder)
     rows: list[dict[str, Any]] = []
     try:
         with progress("bench", 4 * messages, wanted=not quiet, is_bytes=False) as advance:

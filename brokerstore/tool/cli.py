@@ -192,21 +192,30 @@ def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
 @click.option("--to", "form", type=click.Choice(["jsonl", "parquet", "arrow", "csv"]), default="jsonl", show_default=True)
 @click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Instead of stdout; parquet and arrow need one.")
 @filters
+@LIMIT
+@click.option("--json", "as_json", is_flag=True, help="With --out: what was written, as one JSON object on stdout.")
 @QUIET
-def export(target: Target, form: str, out: str | None, chosen: Filters, quiet: bool) -> int:
+def export(
+    target: Target, form: str, out: str | None, chosen: Filters, limit: int | None, as_json: bool, quiet: bool
+) -> int:  # fmt: skip
     """Every message as JSON Lines, Parquet, Arrow or CSV; constant memory.
 
     Interrupted, an export into a file goes on where it stopped when the same command is run again.
     """
     if out is None and form in ("parquet", "arrow"):
         raise click.UsageError(f"{form} needs --out FILE")
+    if out is None and as_json:
+        raise click.UsageError("--json needs --out FILE: stdout has the messages")
+    from .export import Order
+
+    order = Order(form, out, limit, as_json, quiet)
     if target.is_rabbit:
         from .rabbit_export import export_messages as export_rabbit
 
-        return export_rabbit(target, form, out, chosen.for_rabbit())
+        return export_rabbit(target, order, chosen.for_rabbit())
     from .export import export_messages
 
-    return export_messages(target, form, out, chosen.for_log(), quiet)
+    return export_messages(target, order, chosen.for_log())
 
 
 @brokerstore.command("decode-id")

@@ -60,12 +60,15 @@ def completion(context: click.Context, shell: str) -> int:
 @click.command()
 @with_target(sizes=True)
 @click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Instead of stdout.")
+@click.option("--json", "as_json", is_flag=True, help="With --out: what was written, as one JSON object on stdout.")
 @QUIET
-def report(target: Target, out: str | None, quiet: bool) -> int:
+def report(target: Target, out: str | None, as_json: bool, quiet: bool) -> int:
     """A page in HTML with everything about a folder: files, time, queues, sizes, keys, lag, problems."""
+    if out is None and as_json:
+        raise click.UsageError("--json needs --out FILE: stdout has the page")
     from .report import write_report
 
-    return write_report(target, out, quiet)
+    return write_report(target, out, as_json, quiet)
 
 
 COMMANDS: tuple[click.Command, ...] = (diff, report, bench, completion)

@@ -23,14 +23,15 @@ from .export_forms import PARTS, Part, join
 from .output import say
 
 SEAL_SIZE = 4 << 30
-NOTE_VERSION = 1
+NOTE_VERSION = 2
 
 
 class Parts:
     """The parts of one export.
 
     `about` says what is exported, in JSON's types; a note about anything else is refused with `InvalidMessage`.  `position` is
-    where to go on, in the exporter's own terms: 0 at the beginning, then what `write` was told last.
+    where to go on, in the exporter's own terms: 0 at the beginning, then what `write` was told last.  `rows`: the
+    messages of all parts.
     """
 
     def __init__(self, out: str, form: str, about: dict[str, Any]) -> None:
@@ -40,14 +41,15 @@ class Parts:
         self._note = f"{out}.part.json"
         self._open: Part | None = None
         self._unsealed = 0
-        self.position = self.sealed = self.problems = 0
+        self.position = self.sealed = self.problems = self.rows = 0
         self._read_note()
 
     def _read_note(self) -> None:
         try:
             with open(self._note, encoding="utf-8") as file:
                 said = json.load(file)
-            self.position, self.sealed, self.problems = (int(said.pop(name)) for name in ("position", "parts", "problems"))
+            names = ("position", "parts", "problems", "rows")
+            self.position, self.sealed, self.problems, self.rows = (int(said.pop(name)) for name in names)
         except FileNotFoundError:
             return
         except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -56,7 +58,7 @@ class Parts:
         if (
             is_ours and not self._has_parts() and os.path.exists(self._out)
         ):  # it ended between the file's place and the note's end
-            self.position = self.sealed = self.problems = 0
+            self.position = self.sealed = self.problems = self.rows = 0
             return
         if not is_ours or not self._has_parts():
             raise InvalidMessage(f"{self._note} is of another export; take it away to begin anew, or give another --out")
@@ -68,13 +70,14 @@ class Parts:
     def _names(self) -> list[str]:
         return [f"{self._out}.part-{number}" for number in range(1, self.sealed + 1)]
 
-    def write(self, item: Any, position: int, size_bytes: int) -> None:
-        """What comes next, where to go on behind it, and how many bytes of the folder it was."""
+    def write(self, item: Any, position: int, size_bytes: int, rows: int) -> None:
+        """What comes next, where to go on behind it, how many bytes of the folder it was, and how many messages it has."""
         if self._open is None:
             file = open(f"{self._out}.part-{self.sealed + 1}", "wb")  # noqa: SIM115  (the part closes it)
             self._open = PARTS[self._form](file, self.sealed == 0)
         self._open.write(item)
         self.position = position
+        self.rows += rows
         self._unsealed += size_bytes
         if self._unsealed >= SEAL_SIZE:
             self.seal()
@@ -86,7 +89,7 @@ class Parts:
         self._open.close()
         self._open, self._unsealed = None, 0
         self.sealed += 1
-        about = {**self._about, "position": self.position, "parts": self.sealed, "problems": self.problems}
+        about = {**self._about, "position": self.position, "parts": self.sealed, "problems": self.problems, "rows": self.rows}
         with open(f"{self._note}.new", "w", encoding="utf-8") as file:
             json.dump(about, file)
             file.flush()
@@ -136,14 +139,14 @@ def stop_asked() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int]], told: list[Any]) -> None:
+def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int, int]], told: list[Any]) -> None:
     """All items, each as `Parts.write` takes it.  A signal ends it with a note to go on from and `KeyboardInterrupt`."""
     said_before = parts.problems
     try:
         with stop_asked() as is_asked:
-            for item, position, size_bytes in items:
+            for item in items:
                 parts.problems = said_before + len(told)
-                parts.write(item, position, size_bytes)
+                parts.write(*item)
                 if is_asked():
                     parts.seal()
                     say("brokerstore: interrupted; the same command again goes on from here")

@@ -39,7 +39,7 @@ def open_folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
                 say(f"brokerstore: {_problem_text(problem)}")
 
 
-def _path(target: Target) -> str:
+def vhost_path(target: Target) -> str:
     """Of the virtual host."""
     return RabbitStore.open(target.path, "r", vhost=target.vhost).path
 
@@ -169,7 +169,7 @@ def _show_whole(message: StoredMessage, told: list[Problem]) -> None:
 
 def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
     """Every file and entry; each problem named."""
-    path = _path(target)
+    path = vhost_path(target)
     with progress("verify", size_bytes(path), wanted=not quiet) as advance:
         found = verify(path, progress=advance)
     counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
@@ -188,7 +188,7 @@ def recover_folder(
     target: Target, as_json: bool, *, apply: bool, keep_backup: bool, quiet: bool = False
 ) -> int:  # fmt: skip
     """The plan, and with `apply` its execution."""
-    path = _path(target)
+    path = vhost_path(target)
     with progress("recover", size_bytes(path) * (1 + apply), wanted=not quiet) as advance:
         plan = plan_recovery(path, progress=advance)
         if apply and plan.actions:

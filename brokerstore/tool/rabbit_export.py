@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from .export import Item, export_items
+from rabbitstore.check import size_bytes
+
+from .export import Item, Order, export_items
 from .output import json_line
-from .rabbit_commands import open_folder, shown_json
+from .rabbit_commands import open_folder, shown_json, vhost_path
 from .target import Target
 from .wanted import RabbitWanted
 
@@ -20,25 +22,25 @@ _TEXTS = ("queue", "vhost", "msg_id", "file", "exchange", "properties")
 _FLAGS = ("persistent", "acked", "redelivered", "embedded")
 
 
-def export_messages(target: Target, form: str, out: str | None, wanted: RabbitWanted) -> int:
+def export_messages(target: Target, order: Order, wanted: RabbitWanted) -> int:
     """Every wanted message in the order of the queues; what is damaged is said and passed over, and makes the exit code 1."""
 
-    def items(position: int, told: list[Any]) -> Iterator[Item]:
+    def items(position: int, _rows: int, told: list[Any]) -> Iterator[Item]:
         with open_folder(target, told) as folder:
             found = filter(wanted.takes, folder.messages(wanted.queue))
-            yield from (_lines if form == "jsonl" else _batches)(islice(found, position, None), position, told)
+            stop = None if order.limit is None else max(position, order.limit)
+            yield from (_lines if order.form == "jsonl" else _batches)(islice(found, position, stop), position, told)
 
-    return export_items(
-        items, form, out, {"folder": os.path.abspath(target.path), "vhost": target.vhost, "wanted": list(wanted)}
-    )
+    about = {"folder": os.path.abspath(target.path), "vhost": target.vhost, "wanted": list(wanted)}
+    return export_items(items, order, about, size_bytes(vhost_path(target)))
 
 
 def _lines(messages: Iterator[Any], position: int, told: list[Any]) -> Iterator[Item]:
     """`position` counts messages of the folder; so that a part has a beginning, an empty block first."""
-    yield memoryview(b""), position, 0
+    yield memoryview(b""), position, 0, 0
     for number, message in enumerate(messages, position + 1):
         made = shown_json(message, told)
-        yield memoryview(b"" if made is None else json_line(made).encode("ascii")), number, message.size
+        yield memoryview(b"" if made is None else json_line(made).encode("ascii")), number, message.size, int(made is not None)
 
 
 def _batches(messages: Iterator[Any], position: int, told: list[Any]) -> Iterator[Item]:
@@ -46,7 +48,7 @@ def _batches(messages: Iterator[Any], position: int, told: list[Any]) -> Iterato
     import pyarrow as pa
 
     schema = _schema()
-    yield pa.RecordBatch.from_pylist([], schema=schema), position, 0
+    yield pa.RecordBatch.from_pylist([], schema=schema), position, 0, 0
     rows: list[dict[str, Any]] = []
     size = 0
     for number, message in enumerate(messages, position + 1):
@@ -56,9 +58,9 @@ def _batches(messages: Iterator[Any], position: int, told: list[Any]) -> Iterato
         if made is not None:
             rows.append(_row(made))
         if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema), position, size
+            yield pa.RecordBatch.from_pylist(rows, schema=schema), position, size, len(rows)
             rows, size = [], 0
-    yield pa.RecordBatch.from_pylist(rows, schema=schema), position, size
+    yield pa.RecordBatch.from_pylist(rows, schema=schema), position, size, len(rows)
 
 
 def _row(made: dict[str, Any]) -> dict[str, Any]:

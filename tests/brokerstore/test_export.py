@@ -54,7 +54,8 @@ def test_every_message_field_by_field(fixture_store: Any, tmp_path: Path, form: 
     fixture = fixture_store(name)
     out = tmp_path / "out"
     ran = run("export", "--to", form, "--out", out, fixture.store)
-    assert (ran.code, ran.out, ran.talk) == (0, "", "")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.talk.startswith(f"brokerstore: {len(fixture.truth()['messages'])} messages in {out}, ")
     wanted = [expected(truth) for truth in fixture.truth()["messages"]]
     for message in wanted if form != "jsonl" else []:
         message["properties"].pop("__CRC32#", None)
@@ -106,3 +107,57 @@ def test_bodies_are_bytes(tmp_path: Path) -> None:
     log = Log(tmp_path)
     row = run("export", log.store).lines[0]
     assert b64decode(row["body_base64"]).startswith(b"000000..")
+
+
+def vhost_of(fixture_store: Any) -> Path:
+    return Path(fixture_store("rabbitmq-clean").folder.parent / "vhost")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
+@pytest.mark.parametrize("limit", [0, 1, 700, 10**6])
+def test_a_look_at_a_few_messages_writes_all_of_them(
+    fixture_store: Any, tmp_path: Path, form: str, kind: str, limit: int
+) -> None:
+    """--limit as of `dump`: the first so many that fit, in every form; and what was written is said."""
+    folder = fixture_store("plain").store if kind == "rocketmq" else vhost_of(fixture_store)
+    chosen = ["--topic", "HotTopic"] if kind == "rocketmq" else ["--key", "q.mixed"]
+    wanted = run("dump", "--json", *chosen, "--limit", limit, folder).lines
+    out = tmp_path / f"rows.{form}"
+    ran = run("export", "--to", form, *chosen, "--limit", limit, "-o", out, folder)
+    assert (ran.code, f"brokerstore: {len(wanted)} messages in {out}, " in ran.talk) == (0, True)
+    assert run("export", "--to", form, *chosen, "--limit", limit, "-o", out, folder, "-q").talk == ""
+    if form == "jsonl":
+        assert [json.loads(line) for line in out.read_text().splitlines()] == wanted
+        assert run("export", *chosen, "--limit", limit, folder).lines == wanted
+    elif form == "parquet":
+        assert pytest.importorskip("pyarrow.parquet").read_table(out).num_rows == len(wanted)
+    answer = run("export", "--to", form, *chosen, "--limit", limit, "-o", out, folder, "--json")
+    expected = {"file": str(out), "form": form, "messages": len(wanted), "size_bytes": out.stat().st_size, "problems": 0}
+    assert (answer.json, answer.talk) == (expected, "")
+
+
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_an_answer_and_the_data_on_one_stdout(fixture_store: Any, tmp_path: Path, command: str) -> None:
+    """A program would read one as the other: --json wants --out."""
+    ran = run(command, "--json", fixture_store("plain").store)
+    assert (ran.code, ran.out, "--json needs --out" in ran.talk) == (2, "", True)
+
+
+@pytest.mark.parametrize("line", ["export STORE -o OUT", "export STORE --to csv -o OUT", "report STORE -o OUT", "bench OUT"])
+def test_a_place_that_cannot_be_written(fixture_store: Any, line: str) -> None:
+    """Without its name nobody knows which file was meant."""
+    words = {"STORE": str(fixture_store("plain").store), "OUT": "/proc/nowhere/out"}
+    ran = run(*(words.get(word, word) for word in line.split()))
+    assert (ran.code, ran.out) == (5, "")
+    assert "/proc/nowhere" in ran.talk
+    assert "internal error" not in ran.talk
+
+
+def test_a_page_is_written_in_silence(fixture_store: Any, tmp_path: Path) -> None:
+    """Said on stderr, or as JSON on stdout."""
+    out = tmp_path / "page.html"
+    ran = run("report", "-o", out, fixture_store("plain").store)
+    assert (ran.out, f"the page is {out}" in ran.talk) == ("", True)
+    ran = run("report", "-o", out, "--json", fixture_store("plain").store)
+    assert (ran.json, ran.talk) == ({"file": str(out), "size_bytes": out.stat().st_size, "problems": 0}, "")

@@ -215,3 +215,19 @@ def test_a_rabbitmq_folder_in_every_form(fixture_store: Any, tmp_path: Path, for
     assert rows == wanted
     assert run("export", "--to", form, "-o", out, "--queue", "q.mixed", "--to-offset", 16, vhost).code == 0
     assert run("export", "--to", form, "-o", out, "--queue", "nobody's", vhost).code in (0, 1)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_limit_counts_anew_after_an_interruption(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """More messages than were asked for: those before the interruption count, and are said."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert run("export", "--to", form, "--limit", 500, "-o", whole, folder).code == 0
+    with monkeypatch.context() as patch:
+        interrupted_after(3, patch, lambda: signal.raise_signal(signal.SIGINT))
+        assert run("export", "--to", form, "--limit", 500, "-o", out, folder).code == 130
+    ran = run("export", "--to", form, "--limit", 500, "-o", out, folder)
+    assert (ran.code, f"500 messages in {out}" in ran.talk) == (0, True)
+    assert content(out, form)[0] == content(whole, form)[0]
+    assert run("export", "--to", form, "--limit", 500, "-o", out, folder, "--json").json["messages"] == 500

@@ -59,6 +59,8 @@ def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
     check("decode-id", run("decode-id", "--json", fixture_store("plain").truth()["messages"][0]["msgId"]).json)
     check("doctor", run("doctor", "--json").json)
     check("copy", run("copy", "--json", store, "--to", tmp_path / "copied", "--topic", "HotTopic").json)
+    check("export", run("export", "--json", store, "-o", tmp_path / "rows").json)
+    check("report", run("report", "--json", store, "-o", tmp_path / "page").json)
     (tmp_path / "broker.conf").write_text("maxHashSlotNum=7\nenabledAppendPropCRC=true\nstoreType=defaultRocksDB\n")
     ran = run("info", "--json", "--config", tmp_path / "broker.conf", store)
     check("info", ran.json)
