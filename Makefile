@@ -120,9 +120,10 @@ HOURS ?= 8
 lab-night: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) scripts/lab.py --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/lab-report.md
 
-# Coverage finds the way (atheris, where it is installed): a share of a minute for each decoder.
+# Coverage finds the way (atheris, where it can be had, else mutations of the corpus): a share of a minute for each decoder.
 fuzz: $(VENV)/.kernels $(VENV)/.dev
-	@BROKERSTORE_PURE=1 $(RUN) -m fuzz.run guided --seconds 60
+	@if $(RUN) -m pip install $(PIP_OPTIONS) atheris; then BROKERSTORE_PURE=1 $(RUN) -m fuzz.run guided --seconds 60; \
+		else echo "no atheris for this interpreter: mutations of the corpus"; $(RUN) -m fuzz.run decoders; fi
 
 # Kills, every bit of golden logs, planted bugs, fuzzers: hours; interrupted, it goes on where it stopped.
 damage-night: $(VENV)/.kernels $(VENV)/.dev

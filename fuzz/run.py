@@ -79,6 +79,9 @@ def small_folder_runs(runs: int, seed: int) -> int:
     return runs
 
 
+FINDS = ("crash", "timeout", "oom")  # libFuzzer's names for what it leaves
+
+
 def guided(name: str, seconds: int, *, keep: bool) -> int:
     """One target under atheris in a process of its own, since libFuzzer ends it; its exit code."""
     with tempfile.TemporaryDirectory() as fresh:
@@ -90,7 +93,7 @@ def guided(name: str, seconds: int, *, keep: bool) -> int:
         lines = [line for line in made.stderr.splitlines() if "number_of_executed_units" in line or "ERROR" in line]
         print(f"{name}: exit {made.returncode} {' '.join(lines)}", flush=True)
         if made.returncode:
-            for find in Path(fresh).glob("crash-*"):
+            for find in (path for kind in FINDS for path in Path(fresh).glob(f"{kind}-*")):
                 print(f"kept {corpus.keep(name, find.read_bytes())}")
             print(made.stderr[-3000:])
         return made.returncode

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Pairs = np.ndarray[Any, np.dtype[Any]]
 
 KEYS_MAX = 1 << 17  # items gathered at once
+OF_THE_LOG = "queue_offset"  # the kind of a problem that no rebuild mends
 Lane = tuple[str, int]
 
 
@@ -43,6 +44,7 @@ class Agreement:
         self._kernel = Dispatcher(delays_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
         self._next: dict[Lane, int] = {}
+        self._closed: dict[Lane, int] = {}  # how many numbers the log passed over
         self._has_light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.units = 0
@@ -117,24 +119,37 @@ class Agreement:
     def _run(self, topic: str, queue_id: int, first: int, units: bytes) -> None:
         """Consecutive units of one queue against its file."""
         lane = (topic, queue_id)
-        count = len(units) // UNIT_SIZE
-        self.units += count
+        self.units += len(units) // UNIT_SIZE
         queue = self._queues.get(topic, queue_id)
         known = self._next.get(lane)
-        self._next[lane] = first + count
+        place, units = self._placed(queue, lane, first, units)
+        self._next[lane] = place + len(units) // UNIT_SIZE
         if queue is None:
             if known is None:
                 self._say(
                     os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
                 )
             return
-        if known is not None and first != known:
-            self._say(queue.folder, first * UNIT_SIZE, "queue_offset", f"a record of queue offset {known}", first)
-        for place, wanted, found in unit_differences(queue, first, units):
+        for at, wanted, found in unit_differences(queue, place, units):
             self._say(
-                queue.folder, place * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
+                queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
             )
             break  # one a run: the rest follows from it
+
+    def _placed(self, queue: ConsumeQueue | None, lane: Lane, first: int, units: bytes) -> tuple[int, bytes]:
+        """Where units go, and which: dispatch closes a gap in the log's numbers, and passes over one that was given before.
+
+        That is the log's own trouble, said once where it begins; no rebuild of the queue changes it.
+        """
+        known, place = self._next.get(lane), first - self._closed.get(lane, 0)
+        if known is None or place == known:
+            return place, units
+        if queue is not None:
+            wanted = f"a record of queue offset {known + self._closed.get(lane, 0)}"
+            self._say(queue.folder, known * UNIT_SIZE, OF_THE_LOG, wanted, first)
+        if place > known:
+            self._closed[lane] = first - known
+        return known, units[UNIT_SIZE * max(0, known - place) :]
 
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
         """Units behind the last one that the log knows of."""

@@ -9,6 +9,7 @@ import pytest
 
 from fuzz import corpus
 from fuzz.decoders import TARGETS, run_one
+from fuzz.folders import SmallFolder
 from fuzz.run import decoder_runs, folder_runs, small_folder_runs
 from storebytes.builds import build_name
 from tests.faults.golden import fast_folder, unpacked
@@ -69,3 +70,8 @@ def test_finds_are_kept_beside_the_seeds(tmp_path: Path, monkeypatch: pytest.Mon
     """What broke a decoder once is run again by everybody."""
     monkeypatch.setattr(corpus, "FOLDER", tmp_path)
     assert corpus.keep("x", b"find").read_bytes() == b"find" and corpus.seeds("x") == [b"find", b""]
+
+
+def test_a_queue_number_that_the_log_lacks_is_no_reason_to_rebuild_for_ever() -> None:
+    """A record's topic was damaged: its queue had a gap, which dispatch closes, and each recovery wanted to rebuild it."""
+    SmallFolder(is_rabbit=False, is_closed=False).run(368_520)
