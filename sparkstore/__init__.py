@@ -36,13 +36,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import BadOption, DataLost, UnknownColumn
+    from .errors import BadOption, DataLost, MissingColumn, UnknownColumn
     from .reading import read_messages, read_meta, read_rabbit
     from .schema import arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
     from .spark_errors import JobError, plain_errors
 
 _WHERE: dict[str, str] = {
-    **dict.fromkeys(("BadOption", "DataLost", "UnknownColumn"), "errors"),
+    **dict.fromkeys(("BadOption", "DataLost", "MissingColumn", "UnknownColumn"), "errors"),
     **dict.fromkeys(("arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"), "schema"),
     **dict.fromkeys(("JobError", "plain_errors"), "spark_errors"),
     **dict.fromkeys(("read_messages", "read_meta", "read_rabbit"), "reading"),
@@ -52,6 +52,7 @@ __all__ = [
     "BadOption",
     "DataLost",
     "JobError",
+    "MissingColumn",
     "UnknownColumn",
     "arrow_schema",
     "check_schema",

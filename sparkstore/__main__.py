@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
-from sparkstore.errors import BadOption, UnknownColumn
+from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
 from sparkstore.jobs.statistics import BY
-from sparkstore.spark_errors import JobError
+from sparkstore.spark_errors import JobError, is_wrong_use
 from storageio import StoreError
 
 if TYPE_CHECKING:
@@ -31,20 +31,22 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         spark = session(asked)
         code: int = asked.run(spark, asked)
-    except JobError as error:
-        say(f"sparkstore: {error}")
-        return _code_of(error.kind)
     except StoreError as error:
         say(f"sparkstore: {error}")
-        return _code_of(type(error))
+        return _code_of(error.kind if isinstance(error, JobError) else type(error))
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        if not is_wrong_use(error):
+            raise
+        say(f"sparkstore: {str(error).strip().splitlines()[0]}")
+        return WRONG_USE
     say(f"{asked.job}: done in {time.monotonic() - began:.1f} s")
     return code
 
 
 def _code_of(kind: type[StoreError]) -> int:
-    if issubclass(kind, (BadOption, UnknownColumn)):
+    if issubclass(kind, (BadOption, MissingColumn, UnknownColumn)):
         return WRONG_USE
     return exit_code(kind.__new__(kind))
 
@@ -87,7 +89,9 @@ def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
     from sparkstore.jobs.reindexing import ALL, reindex
 
     made = reindex(spark, asked.path[0], ALL if asked.what == "all" else (asked.what,), tasks=asked.tasks, **_options(asked))
-    emit(json.dumps({"path": made.path, "rebuilt": made.what}) if asked.json else f"Rebuilt {' and '.join(made.what)}")
+    counts = {"units": made.units, "items": made.items}
+    text = f"Rebuilt {' and '.join(made.what)}: {made.units} units, {made.items} index items"
+    emit(json.dumps({"path": made.path, "rebuilt": made.what, **counts}) if asked.json else text)
     return CLEAN
 
 
@@ -96,11 +100,13 @@ def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
     from sparkstore.jobs.exporting import export
 
     columns = asked.columns.split(",") if asked.columns else None
-    export(
+    made = export(
         spark, asked.path, asked.to, columns=columns, json=asked.body_json, mode=asked.mode, is_rabbit=asked.rabbit,
         **_options(asked),
     )  # fmt: skip
-    emit(json.dumps({"out": asked.to}) if asked.json else f"Written to {asked.to}")
+    size = "" if made.size_bytes is None else f" of {made.size_bytes} bytes"
+    text = f"{made.messages} messages{size} in {made.files} files in {made.out}"
+    emit(json.dumps(made._asdict()) if asked.json else text)
     return CLEAN
 
 

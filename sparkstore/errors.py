@@ -13,6 +13,10 @@ class UnknownColumn(StoreError, ValueError):
     """A schema that names a column, or a type of one, that the source does not have."""
 
 
+class MissingColumn(StoreError, ValueError):
+    """A data frame without a column that every message needs."""
+
+
 class DataLost(StoreCorrupt):
     """Messages that were asked for and that retention took away.  Option `failOnDataLoss` false passes over them."""
 

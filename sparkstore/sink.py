@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -25,6 +25,7 @@ from .errors import BadOption
 from .new_store import LOCK, is_absent, there_already
 from .sink_columns import Encoder, check_columns
 from .sink_options import SinkOptions, check_sink_id, local_path, parse_sink_options
+from .sink_owner import check_owner
 from .staging import Part, PartWriter
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class StagedPart(WriterCommitMessage):
 
     sink_id: str
     part: Part
+    query_id: str | None = None
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StoreBatchWriter:
@@ -119,10 +121,14 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         sink_id = self.options.sink_id or query_id
         if sink_id is None:
             raise BadOption("this Spark does not say which query a task works for: give the option sinkId")
-        return stage(self.disk, self.options, check_sink_id(sink_id), iterator)
+        staged = stage(self.disk, self.options, check_sink_id(sink_id), iterator)
+        return replace(staged, query_id=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """On the driver, when all tasks of a batch are done."""
+        if self.options.sink_id is not None:
+            for query_id in _query_ids(messages):
+                check_owner(self.disk, self.options.path, self.options.sink_id, query_id)
         for sink_id in _sink_ids(messages):
             commit_batch(self.options, sink_id, batchId, _parts(messages), disk=self.disk)
 
@@ -150,6 +156,11 @@ def stage(disk: Disk, options: SinkOptions, sink_id: str, batches: Iterator[pa.R
 
 def _sink_ids(messages: list[WriterCommitMessage | None]) -> set[str]:
     return {message.sink_id for message in messages if isinstance(message, StagedPart)}
+
+
+def _query_ids(messages: list[WriterCommitMessage | None]) -> set[str]:
+    """Of the tasks that staged anything."""
+    return {found.query_id for found in messages if isinstance(found, StagedPart) and found.part.rows and found.query_id}
 
 
 def _parts(messages: list[WriterCommitMessage | None]) -> list[Part]:

@@ -26,10 +26,10 @@ from commitlog.hosts import encode_host
 from commitlog.java_numbers import check_number_properties
 from commitlog.layout import CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, TRANSACTION_MASK
 from messagestore.broker_services.admission import topic_problem
-from storageio import InvalidMessage, StoreError
+from storageio import InvalidMessage
 from storebytes.java_hash import java_hash_code
 
-from .errors import UnknownColumn
+from .errors import MissingColumn, UnknownColumn
 from .sink_options import SINK_ID_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -62,10 +62,6 @@ PROPERTIES_ROOM = PROPERTIES_SIZE_MAX - OWN_SIZE_MAX - CRC_SIZE
 NO_QUEUE = -1
 Pairs = list[tuple[str, str]]
 _SMALL = (("flag", 31), ("sys_flag", 31), ("reconsume_times", 31), ("born_timestamp_ms", 63))
-
-
-class MissingColumn(StoreError, ValueError):
-    """A data frame without a column that every message needs."""
 
 
 def check_columns(kinds: Mapping[str, str], topic: str | None) -> None:

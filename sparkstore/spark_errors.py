@@ -41,6 +41,13 @@ def plain_errors() -> Iterator[None]:
         raise found from None
 
 
+def is_wrong_use(error: BaseException) -> bool:
+    """Whether Spark refused what was asked for before it did anything: a target that is there, a schema that is none."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    return isinstance(error, (AnalysisException, ParseException))
+
+
 def find_store_error(text: str) -> JobError | None:
     """The last of our errors that a text names: the first ones may have led to it."""
     for name, said in reversed(_LINE.findall(text)):

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .auditing import AuditReport, audit
     from .compacting import compact
-    from .exporting import export
+    from .exporting import Exported, export
     from .reindexing import Reindexed, reindex
     from .statistics import stats
 
 _WHERE = {
-    "AuditReport": "auditing", "audit": "auditing", "compact": "compacting", "export": "exporting",
+    "AuditReport": "auditing", "audit": "auditing", "compact": "compacting", "export": "exporting", "Exported": "exporting",
     "Reindexed": "reindexing", "reindex": "reindexing", "stats": "statistics",
 }  # fmt: skip
 
-__all__ = ["AuditReport", "Reindexed", "audit", "compact", "export", "reindex", "stats"]
+__all__ = ["AuditReport", "Exported", "Reindexed", "audit", "compact", "export", "reindex", "stats"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import BadOption
+from ..options import is_several
 from ..reading import read_messages, read_rabbit
-from ..schema import MESSAGE_COLUMNS
+from ..schema import MESSAGE_COLUMNS, RABBIT_COLUMNS, STORE_COLUMN
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -14,6 +16,18 @@ if TYPE_CHECKING:
 
 VARIANT = "variant"
 UNREPEATED = ("body", "message_id", "physical_offset")  # a dictionary of their values would be made and thrown away
+
+
+class Exported(NamedTuple):
+    """What lies in `out` now, with what was there before where it was appended to.
+
+    `size_bytes` is the sum of the column `size`, None where that is not among the columns.
+    """
+
+    out: str
+    messages: int
+    size_bytes: int | None
+    files: int
 
 
 def export(
@@ -27,23 +41,44 @@ def export(
     compression: str = "zstd",
     is_rabbit: bool = False,
     **options: object,
-) -> None:
+) -> Exported:
     """Write to `out`: folders `topic=.../day=yyyy-mm-dd` (UTC, of the store time), or `queue=...` of a RabbitMQ folder.
 
-    `columns`: fewer than all.  `json`: a schema as text, or "variant", adds a column `json` with the parsed body; null where
-    it is no JSON.  `mode` is Spark's; `options` are the source's.  Files appear when the job is whole.
+    `columns`: fewer than all; those that say where a message goes are there in any case, and of several stores the column
+    `store`.  `json`: a schema as text, or "variant", adds a column `json` with the parsed body; null where it is
+    no JSON.  `mode` is Spark's; `options` are the source's.  Files appear when the job is whole.
     """
+    wanted = _columns(path, columns, is_rabbit)
+    if json is not None and "body" not in wanted:
+        raise BadOption("columns: the column body is wanted where it is parsed as JSON")
     with plain_errors():
         if is_rabbit:
-            rows, lanes = read_rabbit(spark, path, columns, **options), ["queue"]
+            rows, lanes = read_rabbit(spark, path, wanted, **options), ["queue"]
         else:
-            wanted = dict.fromkeys([*(MESSAGE_COLUMNS if columns is None else columns), "topic", "store_timestamp_ms"])
-            rows, lanes = with_day(read_messages(spark, path, list(wanted), **options)), ["topic", "day"]
+            rows, lanes = with_day(read_messages(spark, path, wanted, **options)), ["topic", "day"]
         rows = _parsed(rows, json) if json is not None else rows
         writer = rows.write.mode(mode).option("compression", compression)
         for name in UNREPEATED:
             writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
         writer.partitionBy(*lanes).parquet(out)
+        return _summary(spark, rows, out)
+
+
+def _columns(path: str | Sequence[str], columns: Iterable[str] | None, is_rabbit: bool) -> list[str]:
+    """Those that were asked for, and those that are needed."""
+    every, needed = (RABBIT_COLUMNS, ["queue"]) if is_rabbit else (MESSAGE_COLUMNS, ["topic", "store_timestamp_ms"])
+    several = [STORE_COLUMN] if is_several(path) else []
+    return list(dict.fromkeys([*(every if columns is None else columns), *needed, *several]))
+
+
+def _summary(spark: SparkSession, rows: DataFrame, out: str) -> Exported:
+    """Read back: from the files' footers, but for the sum."""
+    from pyspark.sql import functions as sql
+
+    found = spark.read.schema(rows.schema).parquet(out)
+    size = sql.coalesce(sql.sum("size"), sql.lit(0)) if "size" in found.columns else sql.lit(None)
+    row = found.agg(sql.count(sql.lit(1)).alias("messages"), size.alias("size_bytes")).collect()[0]
+    return Exported(out, row["messages"], row["size_bytes"], len(found.inputFiles()))
 
 
 def with_day(rows: DataFrame) -> DataFrame:

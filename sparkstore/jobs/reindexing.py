@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumequeue.layout import UNIT_SIZE
+
 from ..options import check_tasks
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
 ALL = ("consumequeue", "index")
+ITEM_SIZE = 20  # of an item on its way: `dispatching.item_kind`
 
 
 class Reindexed(NamedTuple):
-    """What was made."""
+    """What was made: units of queues, items of index files."""
 
     path: str
     what: tuple[str, ...]
+    units: int
+    items: int
 
 
 def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, tasks: int = 2, **options: object) -> Reindexed:
@@ -29,14 +34,30 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
 
     Raises `JobError` for a damaged log, with file and offset, and while somebody writes; then nothing has changed.
     """
+    from pyspark.sql import Observation
+
     from . import reindex_source
 
     check_tasks(tasks)
     spark.dataSource.register(reindex_source.ReindexSource)
     asked = {"what": ",".join(what), "tasks": str(tasks), **{name: str(value) for name, value in options.items()}}
     with plain_errors():
-        rows = spark.read.format(reindex_source.FORMAT).options(**asked).load(path)
+        made = Observation("reindex")
+        rows = _observed(spark.read.format(reindex_source.FORMAT).options(**asked).load(path), made)
         dealt = rows.repartitionById(tasks + 1, rows["target"])
         ordered = dealt.sortWithinPartitions("topic", "queue_id", "order", "kind")
         ordered.write.format(reindex_source.FORMAT).options(**asked).mode("append").save(path)
-    return Reindexed(path, tuple(what))
+    return Reindexed(path, tuple(what), made.get["units"] or 0, made.get["items"] or 0)
+
+
+def _observed(rows: DataFrame, made: Observation) -> DataFrame:
+    """The same rows; units and items are counted on their way."""
+    from pyspark.sql import functions as sql
+
+    from .reindex_source import ITEMS, RUN
+
+    counts = {"units": (RUN, UNIT_SIZE), "items": (ITEMS, ITEM_SIZE)}
+    return rows.observe(made, *(
+        sql.sum(sql.when(rows["kind"] == kind, sql.length("data") / size)).cast("bigint").alias(name)
+        for name, (kind, size) in counts.items()
+    ))  # fmt: skip

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import BadOption
+from ..options import is_several
 from ..reading import read_messages
+from ..schema import STORE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,13 +22,15 @@ def stats(spark: SparkSession, path: str | Sequence[str], by: str = "topic", **o
     """One row a topic; topic and queue; hour (`hour_ms`) and topic; power of two of bytes (`size_below`); topic and key.
 
     Columns behind those: messages, size_bytes (of whole records), first_store_timestamp_ms, last_store_timestamp_ms, as the
-    tool names them.  Sorted by what it is by; by key, the most frequent first.
+    tool names them.  Of several stores each has rows of its own, with `store` before all.  Sorted by what it is by; by key,
+    the most frequent first.
     """
     from pyspark.sql import functions as sql
 
     if by not in BY:
         raise BadOption(f"by: one of {', '.join(BY)} wanted, found {by!r}")
-    rows = read_messages(spark, path, (*_COLUMNS, "keys") if by == "key" else _COLUMNS, **options)
+    store = [STORE_COLUMN] if is_several(path) else []
+    rows = read_messages(spark, path, [*_COLUMNS, *(["keys"] if by == "key" else []), *store], **options)
     if by == "key":
         rows = rows.withColumn("key", sql.explode("keys"))
     hour = (sql.floor(rows["store_timestamp_ms"] / HOUR_MS) * HOUR_MS).cast("bigint").alias("hour_ms")
@@ -34,12 +38,12 @@ def stats(spark: SparkSession, path: str | Sequence[str], by: str = "topic", **o
     lanes: dict[str, list[Column | str]] = {
         "topic": ["topic"], "queue": ["topic", "queue_id"], "hour": [hour, "topic"], "size": [below], "key": ["topic", "key"],
     }  # fmt: skip
-    found = rows.groupBy(*lanes[by]).agg(
+    lane = [*store, *lanes[by]]
+    found = rows.groupBy(*lane).agg(
         sql.count(sql.lit(1)).alias("messages"),
         sql.sum("size").alias("size_bytes"),
         sql.min("store_timestamp_ms").alias("first_store_timestamp_ms"),
         sql.max("store_timestamp_ms").alias("last_store_timestamp_ms"),
     )
-    return (
-        found.orderBy(sql.desc("messages"), "topic", "key") if by == "key" else found.orderBy(*found.columns[: len(lanes[by])])
-    )
+    names = found.columns[: len(lane)]
+    return found.orderBy(sql.desc("messages"), *names) if by == "key" else found.orderBy(*names)

@@ -1,6 +1,7 @@
 """The source with sinks that die: `brokerstore_killing`, whose options say when.
 
     killTask      number of an Arrow batch: the task that meets it, at its first attempt, is killed by SIGKILL
+    deaths        folder where each killed task leaves a file
     killCommit    call of the storage before which the process of batch 1's commit is killed: an operation and a part of the
                   path.  Once, while the file named by the option `once` is not there
 
@@ -23,19 +24,20 @@ from sparkstore.sink import StoreBatchWriter, StoreStreamWriter, batch_writer, s
 from sparkstore.source import BrokerStoreReader, BrokerStoreSource
 from storageio.testing import WrappedDisk
 
-OWN = ("killtask", "killcommit", "once")
+OWN = ("killtask", "deaths", "killcommit", "once")
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(batches: Iterator[Any], number: int) -> Iterator[Any]:
+def dying(batches: Iterator[Any], number: int, deaths: str) -> Iterator[Any]:
     """In the middle of the last partition's batch."""
     context = TaskContext.get()
     for place, batch in enumerate(batches):
         if context is not None and context.attemptNumber() == 0 and context.partitionId() > 0 and place == number:
             yield batch.slice(0, batch.num_rows // 2)
+            (Path(deaths) / str(context.taskAttemptId())).touch()
             die()
         yield batch
 
@@ -76,6 +78,7 @@ class KillingSource(DataSource):
 
 def _with_kills(writer: Any, own: dict[str, str]) -> Any:
     writer.kill_task = int(own.get("killtask", -1))
+    writer.deaths = own.get("deaths", "")
     writer.kill_commit = own.get("killcommit", "")
     writer.once = own.get("once", "")
     return writer
@@ -83,11 +86,12 @@ def _with_kills(writer: Any, own: dict[str, str]) -> Any:
 
 class KillingBatchWriter(StoreBatchWriter):
     kill_task: int
+    deaths: str
     kill_commit: str
     once: str
 
     def write(self, iterator: Any) -> Any:
-        return super().write(dying(iterator, self.kill_task))
+        return super().write(dying(iterator, self.kill_task, self.deaths))
 
     def commit(self, messages: Any) -> None:
         if self.kill_commit:
@@ -97,11 +101,12 @@ class KillingBatchWriter(StoreBatchWriter):
 
 class KillingStreamWriter(StoreStreamWriter):
     kill_task: int
+    deaths: str
     kill_commit: str
     once: str
 
     def write(self, iterator: Any) -> Any:
-        return super().write(dying(iterator, self.kill_task))
+        return super().write(dying(iterator, self.kill_task, self.deaths))
 
     def commit(self, messages: Any, batchId: int) -> None:
         if self.kill_commit and batchId == 1:

@@ -341,19 +341,24 @@ def killing(spark: SparkSession) -> Iterator[SparkSession]:
 def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
     """Two of three tasks are killed at their first attempt and run again: the log is as if they had not been."""
     frame = killing.range(0, 300, 1, 3).selectExpr("'t' topic", "cast(string(id) as binary) body")
-    writer = frame.write.format("brokerstore_killing").options(**SMALL, killTask="2")
+    (tmp_path / "deaths").mkdir()
+    writer = frame.write.format("brokerstore_killing").options(**SMALL, killTask="2", deaths=str(tmp_path / "deaths"))
     writer.mode("append").save(str(tmp_path / "sink"))
+    assert len(list((tmp_path / "deaths").iterdir())) == 2, "nobody was killed"
     assert bodies(tmp_path / "sink") == [b"%d" % number for number in range(300)]
     assert left_behind(tmp_path / "sink") == []
 
 
 @pytest.mark.spark
 def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
-    """The same of every batch."""
+    """The second task of each batch is killed with half of its rows staged: rows came twice, or not at all."""
     wanted = source_store(tmp_path / "source", 120)
-    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", killTask="1")
+    (tmp_path / "deaths").mkdir()
+    more = {"killTask": "0", "deaths": str(tmp_path / "deaths")}
+    query = start_stream(killing, tmp_path / "source", tmp_path / "sink", **more)
     assert query.awaitTermination(120)
     assert len(query.recentProgress) >= 3
+    assert len(list((tmp_path / "deaths").iterdir())) >= 2, "nobody was killed"
     assert bodies(tmp_path / "sink") == wanted
     assert left_behind(tmp_path / "sink") == []
 

@@ -14,8 +14,8 @@ import pytest
 from commitlog import Message
 from messagestore import MessageStore
 from sparkstore.commit import Committed, abort_batch, begun_commits, commit_batch, find_present, read_manifest
-from sparkstore.errors import BadOption, UnknownColumn
-from sparkstore.sink_columns import PROPERTIES_ROOM, Encoder, MissingColumn, check_columns
+from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
+from sparkstore.sink_columns import PROPERTIES_ROOM, Encoder, check_columns
 from sparkstore.sink_options import parse_sink_options
 from sparkstore.staging import STALE_MS, Part, clear_stale
 from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore
@@ -420,6 +420,25 @@ def test_a_part_of_another_place_is_not_opened(tmp_path: Path) -> None:
     (folder / "commit.json").write_text(json.dumps({"batch_id": 0, "parts": [part]}))
     with pytest.raises(StoreCorrupt, match="name"):
         read_manifest(REAL_DISK, str(tmp_path), "job")
+
+
+def test_another_query_under_the_same_sink_id(tmp_path: Path) -> None:
+    """With a new checkpoint its batches count from 0 again: its rows were taken for written ones and dropped."""
+    pytest.importorskip("pyspark")
+    from sparkstore.sink import StagedPart, StoreStreamWriter
+
+    options = options_for(tmp_path, sinkId="mine")
+
+    def commit(query_id: str | None, batch_id: int, start: int) -> None:
+        parts = stage_rows(options, "mine", rows_of(6, start))
+        StoreStreamWriter(options).commit([StagedPart("mine", part, query_id) for part in parts], batch_id)
+
+    commit("query-a", 0, 0)
+    commit("query-a", 1, 6)
+    with pytest.raises(BadOption, match=r"'mine' belongs to query query-a, and this is query query-b"):
+        commit("query-b", 0, 100)
+    commit("query-a", 2, 12)
+    assert bodies(tmp_path) == [row["body"] for row in rows_of(18)]
 
 
 # Spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,48 @@ def test_through_fsspec(made: Path, split_bytes: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
     monkeypatch.setattr(stretch_module, "PIECE_BYTES", 10_000)
     assert rows(f"local://{made}", splitBytes=split_bytes) == dumped(made)
+
+
+@pytest.fixture
+def in_memory(made: Path) -> Iterator[str]:
+    """Two stores in fsspec's own memory, under names that a pattern finds, and a third that it does not."""
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    for name in ("store-1", "store-2", "other"):
+        for path in (made / "commitlog").iterdir():
+            system.pipe(f"/lab/{name}/commitlog/{path.name}", path.read_bytes())
+    yield "memory://lab"
+    system.rm("/lab", recursive=True)
+
+
+def test_a_pattern_through_fsspec(in_memory: str, made: Path) -> None:
+    """The stores of a bucket: all of their rows, each with the address of its store."""
+    truth = [row["physical_offset"] for row in dumped(made)]
+    schema = message_schema(["physical_offset"], store=True)
+    found = rows(f"{in_memory}/store-*", schema)
+    stores = sorted({row["store"] for row in found})
+    assert [store.rpartition("/")[2] for store in stores] == ["store-1", "store-2"]
+    assert all(store.startswith("memory://") for store in stores)
+    for store in stores:
+        assert [row["physical_offset"] for row in found if row["store"] == store] == truth
+    with pytest.raises(UnknownStore, match="nothing matches"):
+        rows(f"{in_memory}/shop-*", schema)
+
+
+def test_a_file_that_vanishes_from_an_object_store(in_memory: str, made: Path) -> None:
+    """Between plan and read: one error that names it, or the other files' rows."""
+    import fsspec
+
+    options = {"path": f"{in_memory}/store-1"}
+    reader = BrokerStoreSource(options).reader(message_schema(["physical_offset"]))
+    partitions = reader.partitions()
+    gone = partitions[1].value.file
+    fsspec.filesystem("memory").rm(gone.removeprefix("memory://"))
+    with pytest.raises(DataLost) as caught:
+        [list(reader.read(part)) for part in partitions]
+    assert caught.value.file == gone
+    reader = BrokerStoreSource({**options, "failOnDataLoss": "false"}).reader(message_schema(["physical_offset"]))
+    found = [row["physical_offset"] for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [row["physical_offset"] for row in dumped(made) if row["physical_offset"] // 65536 != 1]
 
 
 def test_a_damaged_record_through_fsspec(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from commitlog import Message
+from messagestore import MessageStore
 from messagestore.mending.verification import verify_store
-from sparkstore import BadOption, message_schema, read_messages, read_meta
+from sparkstore import BadOption, MissingColumn, message_schema, read_messages, read_meta
 from sparkstore.jobs import audit, compact, export, reindex, stats
 from sparkstore.spark_errors import JobError, find_store_error, plain_errors
 from storageio import StoreCorrupt, UnknownStore
@@ -26,6 +28,9 @@ from .stores import SMALL, damage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T0 = 1_700_000_000_000
+SINK = {"mappedFileSizeCommitLog": "1m", "maxHashSlotNum": "100", "maxIndexNum": "40000"}
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -54,6 +59,9 @@ def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture
         pushed = spark.read.format("brokerstore").option("pushFilters", "true").load(str(made))
         pushed.createOrReplaceTempView("messages")
         assert spark.sql(query).first()[0] == wanted  # type: ignore[index]
+        plan = pushed.where("topic = 'topic-1' AND queue_offset >= 30 AND tags = 'paid'")._jdf.queryExecution().executedPlan()
+        left = next(line for line in plan.toString().splitlines() if "Filter" in line)
+        assert "= paid" in left and "topic-1" not in left and ">=" not in left, "Spark filters what was pushed"
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     other = str(fixture_store("propcrc").store)
@@ -143,19 +151,40 @@ def test_stats_are_those_of_the_dump(spark: SparkSession, made: Path) -> None:
         assert row["first_store_timestamp_ms"] == mine[0]["store_timestamp_ms"]
     keys = {(row["topic"], row["key"]): row["messages"] for row in stats(spark, str(made), "key").collect()}
     assert keys["topic-1", "k3"] == sum(1 for one in truth if one["topic"] == "topic-1" and "k3" in one["keys"])
-    for by, column in (("hour", "hour_ms"), ("size", "size_below"), ("topic", "topic")):
-        rows = stats(spark, str(made), by).collect()
-        assert sum(row["messages"] for row in rows) == len(truth) and all(row[column] for row in rows)
+    lanes: dict[str, Any] = {
+        "hour": lambda row: (row["store_timestamp_ms"] // 3_600_000 * 3_600_000, row["topic"]),
+        "size": lambda row: (1 << row["size"].bit_length(),),
+        "topic": lambda row: (row["topic"],),
+    }
+    for by, lane in lanes.items():
+        groups: dict[Any, list[dict[str, Any]]] = {}
+        for row in truth:
+            groups.setdefault(lane(row), []).append(row)
+        wanted = [(*key, *_facts(groups[key])) for key in sorted(groups)]
+        assert [tuple(row) for row in stats(spark, str(made), by).collect()] == wanted
+    other = str(copied(made, made.parent / "made-2"))
+    both = stats(spark, [str(made), other], "topic").collect()
+    assert [(row["store"], row["topic"], row["messages"]) for row in both] == [
+        (store, f"topic-{number}", 500) for store in (str(made), other) for number in range(3)
+    ]
     with pytest.raises(BadOption):
         stats(spark, str(made), "colour")
 
 
+def _facts(rows: list[dict[str, Any]]) -> tuple[int, int, int, int]:
+    """What stats say of messages."""
+    times = [row["store_timestamp_ms"] for row in rows]
+    return len(rows), sum(row["size"] for row in rows), min(times), max(times)
+
+
 def test_export_partitions_by_topic_and_day(spark: SparkSession, fixture_store: Any, tmp_path: Path) -> None:
-    """What is read back is what was there; a body that is JSON is a struct."""
+    """What is read back is what was there, and the job says how much."""
     store, out = fixture_store("plain").store, tmp_path / "out"
-    export(spark, str(store), str(out), json="struct<no_such_field:string>")
+    told = export(spark, str(store), str(out))
     found = spark.read.parquet(str(out))
     truth = dumped(store)
+    files = len(list(out.rglob("*.parquet")))
+    assert told == (str(out), len(truth), sum(row["size"] for row in truth), files) and files > 1
     assert collected(found.select(list(truth[0]))) == truth
     days = {str(row["day"]) for row in found.select("day").distinct().collect()}
     assert days == {"2023-11-14"}
@@ -166,21 +195,61 @@ def test_export_partitions_by_topic_and_day(spark: SparkSession, fixture_store: 
     assert tree(out) == before
 
 
+BODIES = [b'{"n": 5, "s": "x"}', b"no JSON", b"\xff\xfe", b'{"n": "text"}', b"[1, 2]"]
+
+
+@pytest.fixture
+def of_json(tmp_path: Path) -> Path:
+    """A store with bodies that are JSON, and others."""
+    with MessageStore.open(tmp_path / "json", config=SMALL) as store:
+        store.put_many([Message("t", body, queue_id=0) for body in BODIES])
+    return tmp_path / "json"
+
+
+def test_bodies_as_json(spark: SparkSession, of_json: Path, tmp_path: Path) -> None:
+    """A struct where the body is one, null where it is no JSON and no text: one bad body ended the job."""
+    out = str(tmp_path / "out")
+    told = export(spark, str(of_json), out, json="n int", columns=["body", "queue_offset"])
+    assert told[:3] == (out, 5, None)
+    found = spark.read.parquet(out).orderBy("queue_offset")
+    assert found.columns == ["body", "queue_offset", "store_timestamp_ms", "json", "topic", "day"]
+    assert [row["json"] and row["json"]["n"] for row in found.collect()] == [5, None, None, None, None]
+
+
+def test_export_of_several_stores(spark: SparkSession, of_json: Path, tmp_path: Path) -> None:
+    """Nobody could tell which message was from where."""
+    other = copied(of_json, tmp_path / "json-2")
+    export(spark, f"{tmp_path}/json*", str(tmp_path / "out"))
+    rows = spark.read.parquet(str(tmp_path / "out")).groupBy("store").count().collect()
+    assert {row["store"]: row["count"] for row in rows} == {str(of_json): 5, str(other): 5}
+
+
+def test_compact_of_several_stores(spark: SparkSession, tmp_path: Path) -> None:
+    """Their physical offsets are the same numbers: messages that were overwritten came back."""
+    for name, now_ms in (("a", T0), ("b", T0 + 1000)):
+        with MessageStore.open(tmp_path / name, config=SMALL, clock=lambda now_ms=now_ms: now_ms) as store:
+            for number, key in enumerate(["k", f"{name}-1", "k", "", "x"] if name == "a" else ["x", f"{name}-1", "y", "k", ""]):
+                store.put(Message("t", f"{name}{number}".encode(), keys=[key] if key else [], queue_id=0))
+    assert compact(spark, [str(tmp_path / "b"), str(tmp_path / "a")], str(tmp_path / "new"), sink=SINK) == 7
+    assert [row["body"] for row in dumped(tmp_path / "new")] == [b"a1", b"a3", b"b0", b"b1", b"b2", b"b3", b"b4"]
+
+
 def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: Path, tmp_path: Path) -> None:
     """In the old order; a store that verifies."""
     truth, last = dumped(made), {}
     for row in truth:
         last.update({(row["topic"], key): row["physical_offset"] for key in row["keys"]})
     kept = [row for row in truth if not row["keys"] or row["physical_offset"] in last.values()]
-    sizes = {"mappedFileSizeCommitLog": "1m", "maxHashSlotNum": "100", "maxIndexNum": "40000"}
-    count = compact(spark, str(made), str(tmp_path / "new"), sink=sizes)
+    count = compact(spark, str(made), str(tmp_path / "new"), sink=SINK)
     assert count == len(kept) < len(truth)
     found = dumped(tmp_path / "new")
     same = ("topic", "queue_id", "body", "keys", "tags")
     assert [[row[name] for name in same] for row in found] == [[row[name] for name in same] for row in kept]
     assert verify_store(str(tmp_path / "new")).is_ok
-    with pytest.raises(UnknownStore, match="there already"):
+    before = tree(tmp_path / "new")
+    with pytest.raises(JobError, match="there already") as caught:
         compact(spark, str(made), str(tmp_path / "new"))
+    assert caught.value.kind is UnknownStore and tree(tmp_path / "new") == before
 
 
 def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> None:
@@ -192,17 +261,21 @@ def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> 
         import json
         from pyspark.sql import SparkSession
         from sparkstore import read_messages
-        from sparkstore.jobs import audit, export, reindex, stats
+        from sparkstore.jobs import audit, compact, export, reindex, stats
         spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
                  .config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", "1g").getOrCreate())
         path, out = {str(made)!r}, {str(tmp_path / "parquet")!r}
         rows = read_messages(spark, path, ["physical_offset"]).count()
         report = audit(spark, path)
-        reindex(spark, path)
+        made = reindex(spark, path)
         again = audit(spark, path)
-        export(spark, path, out)
+        exported = export(spark, path, out)
+        try:
+            compact(spark, path, path)
+        except Exception as error:
+            refused = [type(error).__name__, "there already" in str(error)]
         print("FOUND", json.dumps([type(spark).__module__, rows, report.is_ok, again.is_ok, stats(spark, path).count(),
-                                   spark.read.parquet(out).count()]))
+                                   exported.messages, made.units, made.items, *refused]))
         spark.stop()
         """)
     )
@@ -213,7 +286,7 @@ def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> 
     )
     lines = [line for line in told.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, told.stderr[-3000:]
-    assert json.loads(lines[0][6:]) == ["pyspark.sql.connect.session", 1500, True, True, 3, 1500]
+    assert json.loads(lines[0][6:]) == ["pyspark.sql.connect.session", 1500, True, True, 3, 1500, 1500, 1500, "JobError", True]
 
 
 def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,8 +302,6 @@ def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.Captur
     assert main(["audit", "/nowhere"]) == 3
     assert "no such folder" in capsys.readouterr().err
     assert main(["audit", str(made), "-o", "topic=x"]) == 2
-    from messagestore import MessageStore
-
     with MessageStore.open(made, config=SMALL):
         assert main(["reindex", str(made)]) == 4
     damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
@@ -241,11 +312,72 @@ def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.Captur
     assert caught.value.kind is StoreCorrupt
 
 
+def told_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, list[str]]:
+    """Exit code, results and the lines said to people, without how long it took."""
+    from sparkstore.__main__ import main
+
+    code = main([str(argument) for argument in arguments])
+    told = capsys.readouterr()
+    return code, told.out, [line for line in told.err.splitlines() if line.startswith("sparkstore:") or "Traceback" in line]
+
+
+def test_options_of_the_command_line(
+    spark: SparkSession, of_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fixture_store: Any
+) -> None:
+    """They were parsed, and nobody knew whether they did anything."""
+    out = tmp_path / "out"
+    code, told, _ = told_by(capsys, "export", of_json, "--to", out, "--columns", "body", "--body-json", "variant", "--json")
+    assert code == 0 and json.loads(told) == {"out": str(out), "messages": 5, "size_bytes": None, "files": 1}
+    found = spark.read.parquet(str(out))
+    assert set(found.columns) == {"topic", "day", "store_timestamp_ms", "body", "json"}
+    numbers = found.selectExpr("try_variant_get(json, '$.n', 'int') n").where("n is not null").collect()
+    assert [row["n"] for row in numbers] == [5]
+    for mode, messages in (("append", 10), ("ignore", 10), ("overwrite", 5)):
+        assert told_by(capsys, "export", of_json, "--to", out, "--columns", "body", "--mode", mode)[0] == 0
+        assert spark.read.schema("body binary").parquet(str(out)).count() == messages
+    vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
+    assert told_by(capsys, "export", vhost, "--to", tmp_path / "rabbit", "--rabbit", "--columns", "msg_id,size")[0] == 0
+    assert set(spark.read.parquet(str(tmp_path / "rabbit")).columns) == {"queue", "msg_id", "size"}
+    code, told, _ = told_by(capsys, "reindex", of_json, "--json")
+    assert (code, json.loads(told)["units"], json.loads(told)["items"]) == (0, 5, 0)
+    with MessageStore.open(of_json, config=SMALL) as store:
+        store.put(Message("t", b"keyed", keys=["k"], queue_id=0))
+    code, told, _ = told_by(capsys, "compact", of_json, "--to", tmp_path / "compacted", "--drop-unkeyed", "--json")
+    assert code == 0 and [row["body"] for row in dumped(tmp_path / "compacted")] == [b"keyed"]
+
+
+def test_wrong_use_of_the_command_line(
+    spark: SparkSession, of_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page of two traces, and the exit code of a crash."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    new = tmp_path / "new"
+    for text, arguments in (
+        ("already exists", ("export", of_json, "--to", tmp_path / "there")),
+        ("PARSE", ("export", of_json, "--to", new, "--body-json", "struct<n")),
+        ("column body is wanted", ("export", of_json, "--to", new, "--body-json", "n int", "--columns", "keys")),
+        ("no column 'nonsense'", ("export", of_json, "--to", new, "--columns", "nonsense")),
+        ("option tasks: 1 to", ("audit", of_json, "--tasks", "0")),
+        ("option tasks: 1 to", ("reindex", of_json, "--tasks", "0")),
+        ("name=value wanted", ("stats", of_json, "-o", "topic")),
+        ("option vhost", ("stats", of_json, "-o", "vhost=x")),
+    ):
+        code, told, said = told_by(capsys, *arguments)
+        assert (code, told, len(said)) == (2, "", 1), (arguments, said)
+        assert text in said[0] and not new.exists()
+    with pytest.raises(JobError) as caught, plain_errors():
+        spark.sql("SELECT 't' topic").write.format("brokerstore").mode("append").save(str(new))
+    assert caught.value.kind is MissingColumn
+
+
 def test_export_and_audit_of_rabbitmq_folders(spark: SparkSession, fixture_store: Any, tmp_path: Path) -> None:
     """Partitioned by queue; what is read back is what the folder holds."""
     folder = str(fixture_store("rabbitmq-clean").folder.parent / "vhost")
     export(spark, folder, str(tmp_path / "out"), is_rabbit=True)
     found = spark.read.parquet(str(tmp_path / "out"))
     truth = spark.read.format("brokerstore").load(folder)
-    assert sorted(row["msg_id"] for row in found.select("msg_id").collect()) == sorted(row["msg_id"] for row in truth.collect())
+    columns = sorted(truth.columns)
+    assert sorted(map(repr, found.select(columns).collect())) == sorted(map(repr, truth.select(columns).collect()))
+    assert found.count() > 100 and found.select("queue").distinct().count() == len(list((tmp_path / "out").glob("queue=*")))
     assert audit(spark, folder).is_ok
