@@ -41,6 +41,11 @@ ROCKETMQ_PROGRAM: Program = [
     ("flush",), ("derive", False), ("prepare",), ("wait", 61_000), ("put_many", "T", 9, 800), ("flush",), ("dispatch",),
     ("derive", True), ("retain", 1), ("put", "U", 2, 10, 0), ("flush",),
 ]  # fmt: skip
+ROLLING_PROGRAM: Program = [  # from files that no sync has seen, and right behind an opening
+    ("put", "T", 0, 3000, 0), ("put", "T", 0, 3000, 0), ("put", "T", 0, 3000, 0), ("put_many", "T", 9, 1500), ("flush",),
+    ("dispatch",), ("derive", True), ("reopen",), ("put", "T", 0, 4500, 1), ("put", "T", 1, 4500, 1), ("flush",), ("bring",),
+    ("put", "T", 0, 10, 1), ("reopen",), ("put", "T", 2, 3000, 1), ("dispatch",), ("flush",),
+]  # fmt: skip
 RABBITMQ_PROGRAM: Program = [
     ("declare", "a", "default"), ("declare", "b", "lazy"), ("publish", ("a", "b"), 10, True), ("publish", ("a",), 400, True),
     ("sync",), ("get", "a", True), ("publish", ("b",), 3000, True), ("publish", ("a", "b"), 3000, True),
@@ -110,8 +115,18 @@ def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[roc
         run = rocketmq_lab.Run(config=rocketmq_lab.lab_config(**changes), tries=False, disk=disk)
     for operation in program if run is not None else ():
         with contextlib.suppress(StoreError):
-            run.do(operation)  # type: ignore[union-attr]
+            if operation == ("reopen",):
+                _reopen(run)  # type: ignore[arg-type]
+            else:
+                run.do(operation)  # type: ignore[union-attr]
     return run, disk
+
+
+def _reopen(run: rocketmq_lab.Run) -> None:
+    """Closed, cleanly or as a fault lets it be, and opened again."""
+    run.ledger.learn(run.store)
+    close_rocketmq(run)
+    run.store = run.open()
 
 
 def suffer_rocketmq(program: Program, fault: Fault, **changes: Any) -> None:

@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"output failed: {_of_file(error)}{error.strerror or error}; run: df -h  (make room where the output goes)",
             IO_ERROR,
         )
+    except ImportError as error:
+        code = _cannot_load(error, arguments)
     except MemoryError:
         code = _say("out of memory; run: free -h", IO_ERROR)
     except Exception as error:
@@ -64,6 +66,16 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.Abort:
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _cannot_load(error: ImportError, arguments: Sequence[str] | None) -> int:
+    """Of this installation, mostly a kernel that was compiled for others than those beside it; `doctor` names each."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["doctor"]:
+        from .doctor import examine  # needs no kernel
+
+        return examine("--json" in words)
+    return _say(f"a part of this installation cannot be loaded: {error}; run: brokerstore doctor", PROBLEM)
 
 
 def _of_file(error: OSError) -> str:

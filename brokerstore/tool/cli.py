@@ -125,8 +125,13 @@ def get(
 @click.argument("topic", type=TEXT)
 @click.argument("key", type=TEXT)
 @JSON
-@click.option("--begin", type=MOMENT, metavar="TIME", help="Stored then or later: milliseconds or ISO 8601.")
-@click.option("--end", type=MOMENT, metavar="TIME", help="Stored then or before.")
+@click.option(
+    "--begin",
+    type=MOMENT,
+    metavar="TIME",
+    help="Stored then or later: milliseconds or ISO 8601, in UTC unless it says otherwise.",
+)
+@click.option("--end", type=MOMENT, metavar="TIME", help="Stored then or before; as --begin.")
 @click.option("--max", "max_count", type=POSITIVE, default=32, show_default=True, help="At most so many.")
 def query(
     target: Target, topic: str, key: str, as_json: bool, begin: int | None, end: int | None, max_count: int

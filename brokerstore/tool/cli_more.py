@@ -47,7 +47,10 @@ def bench(folder: str, as_json: bool, quiet: bool, messages: int, body_size: int
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> int:
-    """What a shell needs to complete commands and options; in its start file: eval "$(brokerstore completion bash)"."""
+    """What a shell needs to complete commands and options.
+
+    In its start file, for bash and zsh: eval "$(brokerstore completion bash)"; for fish: brokerstore completion fish | source
+    """
     from click.shell_completion import get_completion_class
 
     made: Any = get_completion_class(shell)

@@ -103,7 +103,7 @@ def show_offsets(target: Target, as_json: bool, group: str | None, topic: str | 
     "time_ms",
     type=MOMENT,
     metavar="TIME",
-    help="The first message stored then or later: milliseconds or ISO 8601.",
+    help="The first message stored then or later: milliseconds or ISO 8601, in UTC unless it says otherwise.",
 )
 def reset_offsets(
     target: Target, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None

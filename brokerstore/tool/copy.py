@@ -11,6 +11,8 @@ from typing import Any
 from brokerstore.identify import FolderKind
 from brokerstore.write_target import check_write_target
 from messagestore import MessageStore
+from messagestore.broker_services.admission import topic_problem
+from storageio import InvalidMessage, PutRejected
 
 from .codes import CLEAN
 from .output import emit, emit_json, progress
@@ -34,6 +36,20 @@ def _whole_or_nothing(new: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _named_topic(wanted: list[str]) -> Iterator[None]:
+    """A store that is there may have topics that no broker makes any more: which one is refused is said."""
+    try:
+        yield
+    except (InvalidMessage, PutRejected) as error:
+        refused = next((topic for topic in wanted if topic_problem(topic) is not None), None)
+        if refused is None:
+            raise
+        named = InvalidMessage(f"topic {refused[:200]!r}: {error}")
+        named.add_note("run it with --topic NAME for each of the other topics  (nothing was copied)")
+        raise named from error
+
+
 def copy_store(
     target: Target, as_json: bool, quiet: bool, new: str, topics: tuple[str, ...], sizes: dict[str, Any], *, every: bool
 ) -> int:  # fmt: skip
@@ -46,7 +62,7 @@ def copy_store(
         wanted = list(topics) if not every else store.topics()
         config = store.config.but(**given) if given else None
         total = sum(store.max_offset(topic, queue_id) for topic in wanted for queue_id in store.queue_ids(topic))
-        with progress("copy", total, wanted=not quiet, is_bytes=False) as advance, _whole_or_nothing(new):
+        with progress("copy", total, wanted=not quiet, is_bytes=False) as advance, _named_topic(wanted), _whole_or_nothing(new):
             done = store.copy_topics(new, wanted, config, progress=advance)
     if as_json:
         emit_json({"topics": done.topics, "messages": done.messages, "groups": done.groups})

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from storebytes.builds import build_name, kernel_builds, wants_plain
+import storebytes
+from storebytes.builds import build_name, kernel_builds, kernel_modules, wants_plain
 
 from .codes import CLEAN, PROBLEM
 from .output import emit_json, fields, say
 
-PACKAGES = ("brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "lz4", "zstandard", "cython")
+PACKAGES = (
+    "brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "jinja2", "matplotlib", "lz4", "zstandard", "cython",
+)  # fmt: skip
+ROOT = Path(storebytes.__file__).resolve().parent.parent
 
 
 def installed(package: str) -> str | None:
@@ -24,7 +31,10 @@ def installed(package: str) -> str | None:
 
 
 def examine(as_json: bool) -> int:
-    """A stale or half-built installation is a problem."""
+    """A stale or half-built installation is a problem, and one whose kernels cannot be loaded."""
+    broken = _broken()
+    if broken:
+        return _show_broken(broken, as_json)
     builds = kernel_builds()
     stale = [build.module for build in builds if build.is_stale]
     name = build_name()
@@ -45,10 +55,43 @@ def examine(as_json: bool) -> int:
         _show(facts)
     for module in stale:
         say(f"brokerstore: {module} was compiled from another text than the one beside it; build again")
+    if stale:
+        say(f"brokerstore: run: {_build_command()}")
     if name == "mixed":
         plain = ", ".join(build.module for build in builds if not build.is_compiled)
         say(f"brokerstore: only a part of the kernels is compiled; plain: {plain}")
+        say(f"brokerstore: run: {_build_command()}")
     return CLEAN if facts["ok"] else PROBLEM
+
+
+def _broken() -> dict[str, str]:
+    """Kernels that cannot be loaded, and why: compiled for others than those beside them, or for another Python."""
+    found = {}
+    for module in kernel_modules(ROOT):
+        try:
+            importlib.import_module(module)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            found[module] = str(error)
+    return found
+
+
+def _show_broken(broken: dict[str, str], as_json: bool) -> int:
+    for module, why in broken.items():
+        say(f"brokerstore: {module} cannot be loaded: {why}; build again")
+    say(f"brokerstore: run: {_build_command()}")
+    if as_json:
+        emit_json(
+            {"ok": False, "build": "broken", "kernels": [{"module": module, "error": broken[module]} for module in broken]}
+        )
+    return PROBLEM
+
+
+def _build_command() -> str:
+    """For a source tree or for an installation."""
+    python = quote(sys.executable)
+    if (ROOT / "setup.py").exists():
+        return f"cd {quote(str(ROOT))} && {python} setup.py build_ext --inplace --force"
+    return f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir brokerstore"
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rebuild": ("rebuild orders-store", "rebuild orders-store index --json"),
     "decode-id": ("decode-id 7F00000100002A9F0000000000000000",),
     "bench": ("bench . --messages 1000 --size 100",),
-    "completion": ("completion bash",),
+    "completion": ("completion bash", "completion fish"),
     "doctor": ("doctor", "doctor --json"),
 }
 

@@ -159,8 +159,14 @@ class Filters(NamedTuple):
 _FILTERS = (
     TOPIC,
     QUEUE,
-    click.option("--begin", "begin_ms", type=MOMENT, metavar="TIME", help="Stored then or later: milliseconds or ISO 8601."),
-    click.option("--end", "end_ms", type=MOMENT, metavar="TIME", help="Stored then or before."),
+    click.option(
+        "--begin",
+        "begin_ms",
+        type=MOMENT,
+        metavar="TIME",
+        help="Stored then or later: milliseconds or ISO 8601, in UTC unless it says otherwise.",
+    ),
+    click.option("--end", "end_ms", type=MOMENT, metavar="TIME", help="Stored then or before; as --begin."),
     click.option(
         "--from-offset",
         "from_offset",

@@ -118,24 +118,41 @@ def body_text(body: bytes, size_max: int) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns on stdout; drawn by rich on a terminal, aligned text elsewhere."""
+    """Columns on stdout, numbers to the right; drawn by rich on a terminal, aligned text elsewhere."""
     texts = [[printable(str(cell)) for cell in row] for row in rows]
+    are_numbers = [all(_is_number(row[column]) for row in texts) for column in range(len(headers))]
     if sys.stdout.isatty():
         with contextlib.suppress(ModuleNotFoundError):
-            _rich_table(headers, texts)
+            _rich_table(headers, texts, are_numbers)
             return
     widths = [max([len(header), *(len(row[column]) for row in texts)]) for column, header in enumerate(headers)]
     for row in [list(headers), *texts]:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        line = "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, are_numbers, strict=True)
+        )
         sys.stdout.write(line.rstrip() + "\n")
 
 
-def _rich_table(headers: Sequence[str], rows: list[list[str]]) -> None:
+def _is_number(text: str) -> bool:
+    """Or what stands for one that is not known.
+
+    >>> [_is_number(text) for text in ("1,024", "-7", "none", "1.0 KiB")]
+    [True, True, True, False]
+    """
+    return text in ("none", "unknown") or (text.removeprefix("-").replace(",", "").isdigit() and text.isascii())
+
+
+def _rich_table(headers: Sequence[str], rows: list[list[str]], are_numbers: list[bool]) -> None:
     from rich.console import Console  # 80 ms, only on a terminal
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    drawn = Table(*headers, box=None, header_style="bold")
+    columns = [
+        Column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")  # a number stays whole
+        for header, is_number in zip(headers, are_numbers, strict=True)
+    ]
+    drawn = Table(*columns, box=None, header_style="bold")
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     Console().print(drawn)

@@ -27,7 +27,7 @@ def recover_store(
     if as_json:
         emit_json({"plan": plan.as_dict(), "applied": applied, "report": recovery.report_path})
     else:
-        _show(plan, applied, recovery.report_path)
+        _show(plan, applied, recovery.report_path, target.path)
     if plan.needs_choice:
         say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what lies behind) or --truncate")
     return _code(plan, applied)
@@ -39,11 +39,11 @@ def _code(plan: Plan, applied: bool) -> int:
     return REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
 
 
-def _show(plan: Plan, applied: bool, report_path: str | None) -> None:
+def _show(plan: Plan, applied: bool, report_path: str | None, folder: str) -> None:
     """For people: figures, problems, steps."""
     emit(f"Log ends at {plan.valid_end}: {plan.records_kept} messages kept, {plan.records_dropped} dropped")
     if plan.problems:
-        table(["problem", "file", "offset", "expected", "found"], [_row(problem) for problem in plan.problems])
+        table(["problem", "file", "offset", "expected", "found"], [_row(problem, folder) for problem in plan.problems])
     if not plan.actions:
         emit("Nothing to do")
         return
@@ -51,5 +51,7 @@ def _show(plan: Plan, applied: bool, report_path: str | None) -> None:
     emit(f"Report: {report_path}" if applied else "Nothing was changed; --apply does it")
 
 
-def _row(problem: dict[str, object]) -> list[object]:
-    return [problem[name] for name in ("kind", "file", "offset", "expected", "found")]
+def _row(problem: dict[str, object], folder: str) -> list[object]:
+    """The file as it is called within the store: a table has no room for more."""
+    file = str(problem["file"]).removeprefix(folder.rstrip("/") + "/")
+    return [problem["kind"], file, *(problem[name] for name in ("offset", "expected", "found"))]

@@ -152,3 +152,11 @@ def test_an_interrupted_copy_leaves_nothing(fixture_store: Any, tmp_path: Path, 
         patch.setattr("messagestore.broker_services.copying._copy_groups", stop)
         assert run("copy", fixture_store("plain").store, "--to", new, "--topic", "HotTopic").code == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topic_that_no_store_takes_stops_the_copy(fixture_store: Any, tmp_path: Path) -> None:
+    """A length alone would have to be searched for: the topic is named, and nothing is left behind."""
+    ran = run("copy", fixture_store("plain").store, "--all", "--to", tmp_path / "new")
+    assert (ran.code, "topic 'LongTopic_0123456789" in ran.talk) == (2, True)
+    assert "--topic NAME" in ran.talk
+    assert not (tmp_path / "new").exists()

@@ -167,6 +167,7 @@ def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run("doctor", "--json")
     assert (ran.code, ran.json["ok"]) == (1, False)
     assert "build again" in ran.talk
+    assert "setup.py build_ext --inplace --force" in ran.talk
 
 
 def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,3 +176,32 @@ def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(doctor, "build_name", lambda: "mixed")
     assert run("doctor", "--json").code == 1
+
+
+def test_a_kernel_that_cannot_be_loaded_is_called_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of an installation was replaced: `doctor` is named, and names each such kernel and the command that mends it."""
+    from brokerstore import tool
+
+    def fail(_arguments: object) -> int:
+        raise ImportError("commitlog.Reader size changed, may indicate binary incompatibility")
+
+    monkeypatch.setattr(tool, "_run", fail)
+    ran = run("info", ".")
+    assert (ran.code, "internal error" in ran.talk) == (1, False)
+    assert "run: brokerstore doctor" in ran.talk
+    monkeypatch.setitem(sys.modules, "commitlog._scan_cy", None)
+    for as_json in ([], ["--json"]):
+        ran = run("doctor", *as_json)
+        assert (ran.code, "commitlog._scan_cy cannot be loaded" in ran.talk) == (1, True)
+        assert "setup.py build_ext --inplace --force" in ran.talk
+        assert not as_json or ran.json["kernels"][0]["module"] == "commitlog._scan_cy"
+
+
+def test_an_installation_without_its_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There is no setup.py to run: pip makes it anew."""
+    from brokerstore.tool import doctor
+    from storebytes.builds import KernelBuild
+
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    monkeypatch.setattr(doctor, "kernel_builds", lambda: [KernelBuild("commitlog._append_cy", True, True)])
+    assert "-m pip install --force-reinstall" in run("doctor").talk

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,13 @@ from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
 
 pty = pytest.importorskip("pty")
+BAR, GONE = "\u2501", "\x1b[2K"  # what a bar is drawn with, and what clears its line
 
 
-def on_terminal(*command: object) -> tuple[int, str]:
+def on_terminal(*command: object, columns: int = 120) -> tuple[int, str]:
     """Exit code and all that the terminal got, from both streams."""
     ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     root = Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-m", *map(str, command)], stdout=theirs, stderr=theirs, cwd=root, env=env)
     os.close(theirs)
@@ -63,13 +67,52 @@ def test_the_same_answer_on_a_terminal(fixture_store: Any, line: str) -> None:
     assert (code, shown.replace("\r\n", "\n")) == (ran.code, ran.out)
 
 
-@pytest.mark.parametrize("command", [["rebuild"], ["recover"], ["recover", "--apply"], ["export", "--to", "csv"]])
-def test_bars_are_drawn_and_gone(fixture_store: Any, command: list[str]) -> None:
-    """The answer stands below."""
-    store = fixture_store("propcrc", own=True).store
+BARS = [
+    "propcrc: rebuild", "propcrc: recover", "propcrc: recover --apply", "propcrc: verify", "propcrc: export -o OUT",
+    "propcrc: report -o OUT", "propcrc: import --to-rabbit OUT", "crash-lost-cq: copy --all --to OUT",
+    "rabbitmq-clean: recover", "rabbitmq-clean: verify", "rabbitmq-clean: export -o OUT", "rabbitmq-clean: report -o OUT",
+    "rabbitmq-clean: import --small --to OUT",
+]  # fmt: skip
+
+
+def folder_of(fixture: Any) -> Path:
+    return Path(fixture.store if fixture.store.exists() else fixture.folder.parent / "vhost")
+
+
+@pytest.mark.parametrize("case", BARS)
+def test_bars_are_drawn_and_gone(fixture_store: Any, tmp_path: Path, case: str) -> None:
+    """Minutes without a sign look like a hang: a bar is drawn, taken away, and with --quiet there is none."""
+    name, line = case.split(": ")
+    store = folder_of(fixture_store(name, own=True))
+    out = tmp_path / "out"
+    command = [str(out) if word == "OUT" else word for word in line.split()]
     code, shown = on_terminal("brokerstore", *command, store)
-    assert code == 0
-    assert "Traceback" not in shown
+    assert (code, BAR in shown) == (0, True)
+    assert shown.rpartition(BAR)[2].count(GONE)
+    shutil.rmtree(out, ignore_errors=True)
+    code, shown = on_terminal("brokerstore", *command, store, "--quiet")
+    assert (code, BAR in shown) == (0, False)
+
+
+def test_a_bar_among_the_messages(fixture_store: Any) -> None:
+    """Rows and bars on one terminal tear each other apart: whoever reads the rows needs no bar."""
+    assert BAR not in on_terminal("brokerstore", "export", fixture_store("propcrc").store)[1]
+
+
+@pytest.mark.parametrize("name", ["plain", "crash-torn", "rabbitmq-clean"])
+@pytest.mark.parametrize("command", ["recover", "stats", "ls"])
+def test_a_table_of_80_columns_cuts_its_cells(fixture_store: Any, name: str, command: str) -> None:
+    """A path or a number with an ellipsis in it is lost: every word of the wide answer is there, in no line too long."""
+    folder = folder_of(fixture_store(name))
+    _, shown = on_terminal("brokerstore", *command.split(), folder, *(["-q"] if command == "recover" else []), columns=80)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    wide = run(*command.split(), folder).out
+    assert "\u2026" not in shown
+    table = [line for line in shown.splitlines() if "  " in line and not line.startswith("brokerstore: ")]
+    assert all(len(line) <= 80 for line in table)
+    numbers = [word for word in wide.split() if word.isdigit()]
+    assert not Counter(numbers) - Counter(shown.split())
+    assert not Counter("".join(wide.split())) - Counter("".join(shown.split()))
 
 
 def test_a_table_shows_names_as_they_are(tmp_path: Path) -> None:
@@ -101,7 +144,7 @@ def test_without_rich_the_tables_are_text(monkeypatch: pytest.MonkeyPatch, capsy
     output.table(["topic", "messages"], [["orders", 12], ["x", 3]])
     with output.progress("title", 10) as advance:
         advance(10)
-    assert capsys.readouterr().out == "topic   messages\norders  12\nx       3\n"
+    assert capsys.readouterr().out == "topic   messages\norders        12\nx              3\n"
 
 
 def test_without_click_the_tool_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
