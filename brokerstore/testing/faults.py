@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from rabbitstore import RabbitStore
-from storageio import DiskError, DiskFull, StoreError
+from storageio import DiskError, DiskFull, StoreClosed, StoreError
 from storageio.testing import ForgettingDisk, Image, ShortWrite
 
 from . import rabbitmq_lab, rocketmq_lab
@@ -124,7 +124,7 @@ def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[roc
 
 def _reopen(run: rocketmq_lab.Run) -> None:
     """Closed, cleanly or as a fault lets it be, and opened again."""
-    run.ledger.learn(run.store)
+    _learn(run)
     close_rocketmq(run)
     run.store = run.open()
 
@@ -146,9 +146,17 @@ def suffer_rocketmq(program: Program, fault: Fault, **changes: Any) -> None:
         raise Broken(f"{fault}, {operation} of {path}: {type(error).__name__}: {error}") from error
 
 
+def _learn(run: rocketmq_lab.Run) -> None:
+    """What the log has: the ledger's own look meets no fault."""
+    refuse, run.disk.refuse = run.disk.refuse, None
+    with contextlib.suppress(StoreClosed):
+        run.ledger.learn(run.store)
+    run.disk.refuse = refuse
+
+
 def _still_reads(run: rocketmq_lab.Run) -> None:
     """Records that were flushed, by their place; an error of the library is an answer too."""
-    run.ledger.learn(run.store)
+    _learn(run)
     for entry in run.ledger.entries[: run.ledger.flushed]:
         with contextlib.suppress(StoreError):
             found = run.store.message_at(entry.physical_offset)

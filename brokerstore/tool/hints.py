@@ -70,17 +70,25 @@ def _full(error: StoreError, _command: str, place: str) -> str:
 
 
 def _refused(error: StoreError, _command: str, place: str) -> str:
-    return f"run: ls -ld {_file(error, place)}; dmesg | tail  (rights, or a disk that fails: copy the folder first)"
-
-
-def _file(error: StoreError, place: str) -> str:
-    return quote(_named(error, place))
+    file = quote(_there(_named(error, place)))
+    return f"run: ls -ld {file}; dmesg | tail  (rights, or a disk that fails: copy the folder first)"
 
 
 def _named(error: StoreError, place: str) -> str:
     """The file that an error is about."""
     file = getattr(error, "file", "")
     return file if file and len(file) < 4096 else place[:4096]
+
+
+def _is_outside(file: str, place: str) -> bool:
+    """Such as a broker.conf; files of a log that lies elsewhere have numbers for names."""
+    above = os.path.join(os.path.abspath(place), "")
+    return not os.path.abspath(file).startswith(above) and not os.path.basename(file).isdigit()
+
+
+def _there(file: str) -> str:
+    """The file, or the nearest folder above it where it is not there."""
+    return file if os.path.lexists(file) else _folder_there(file)
 
 
 def _folder_there(file: str) -> str:
@@ -95,7 +103,10 @@ def _usage(_error: StoreError, command: str, _place: str) -> str:
     return f"run: brokerstore {command} --help".replace("  ", " ")
 
 
-def _corrupt(_error: StoreError, _command: str, place: str) -> str:
+def _corrupt(error: StoreError, _command: str, place: str) -> str:
+    file = _named(error, place)
+    if os.path.isfile(file) and _is_outside(file, place):
+        return f"run: head {quote(file)}  (no file of the store: mend it, or leave it out)"
     return f"run: brokerstore verify {quote(place)}  (names every problem; then recover, a plan without --apply)"
 
 

@@ -162,7 +162,32 @@ def consume_messages(target: Target, as_json: bool, topic: str, queue_id: int, o
     return get_messages(target, as_json, topic, queue_id, offset, count)
 
 
+@click.command("queryCq", hidden=True)
+@with_target(sizes=True)
+@JSON
+@_TOPIC
+@click.option("-q", "--queue", "queue_id", type=QUEUE_ID, required=True)
+@click.option("-i", "--index", "offset", type=OFFSET, required=True)
+@click.option("-c", "--count", type=POSITIVE, default=10)
+def query_queue(target: Target, as_json: bool, topic: str, queue_id: int, offset: int, count: int) -> int:
+    """get --count: the messages that the units point at."""
+    from .queue_commands import get_messages
+
+    return get_messages(target, as_json, topic, queue_id, offset, count)
+
+
+@click.command("topicStatus", hidden=True)
+@with_target(sizes=True)
+@JSON
+@_TOPIC
+def topic_status(target: Target, as_json: bool, topic: str) -> int:
+    """ls, of one topic."""
+    from .queue_list import list_queues
+
+    return list_queues(target, as_json, topic)
+
+
 COMMANDS: tuple[click.Command, ...] = (
     query_by_id, query_by_offset, query_by_key, print_messages, topic_list, stats_all, consumer_progress, reset_by_time,
-    decode_message_id, query_by_unique_key, print_queue, consume_messages,
+    decode_message_id, query_by_unique_key, print_queue, consume_messages, query_queue, topic_status,
 )  # fmt: skip

@@ -22,8 +22,8 @@ KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
 Row = dict[str, Any]
 
 
-def list_queues(target: Target, as_json: bool) -> int:
-    """Every queue; then the topics as topics.json has them, where there is one."""
+def list_queues(target: Target, as_json: bool, only: str | None = None) -> int:
+    """Every queue, or those of one topic; then the topics as topics.json has them, where there is one."""
     told: list[Finding] = []
     files = target.files()
     if target.kind is FolderKind.ROCKETMQ and target.has("consumequeue"):
@@ -35,6 +35,8 @@ def list_queues(target: Target, as_json: bool) -> int:
     else:
         rows = _rows_of_log(target, told)
     topics = _topics(target)
+    if only is not None:
+        rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
     if as_json:
         emit_json({"queues": rows, "topics": topics})
     else:

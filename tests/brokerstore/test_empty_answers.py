@@ -124,8 +124,13 @@ def test_the_broker_tools_own_names(fixture_store: Any) -> None:
         (["printMsgByQueue", store, "-t", "HotTopic", "-i", 0], ["dump", store, "--topic", "HotTopic", "--queue", 0]),
         (["consumeMessage", store, "-t", "HotTopic", "-i", 0, "-o", 3, "-c", 2],
          ["get", store, "--topic", "HotTopic", "--queue", 0, "--offset", 3, "--count", 2]),
+        (["queryCq", store, "-t", "HotTopic", "-q", 0, "-i", 3, "-c", 2],
+         ["get", store, "--topic", "HotTopic", "--queue", 0, "--offset", 3, "--count", 2]),
         (["DecodeMessageId", "-i", "0A01020300002A9F0000000000000000"], ["decode-id", "0A01020300002A9F0000000000000000"]),
     ):  # fmt: skip
         ran = run(*theirs)
         assert ran.out
         assert ran == run(*ours)
+    rows = run("ls", "--json", store).json["queues"]
+    found = run("topicStatus", store, "-t", "SpreadTopic", "--json").json["queues"]
+    assert found == [row for row in rows if row["topic"] == "SpreadTopic"] != rows

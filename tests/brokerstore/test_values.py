@@ -114,3 +114,13 @@ def test_the_hint_names_what_is_not_there(tmp_path: Path) -> None:
     """`df` of a file that a full disk had no room for fails: the folder above it that is there is named."""
     error = DiskFull("allocate", str(tmp_path / "brokerstore" / "rebuild" / "index" / "0"), 28, "No space left on device")
     assert f"df -h {tmp_path}  " in after_error(error, "rebuild", str(tmp_path))
+    assert "ls -ld /proc/nowhere" not in run("bench", "/proc/nowhere/below").talk
+    assert "ls -ld /proc;" in run("bench", "/proc/nowhere/below").talk
+
+
+def test_a_broken_broker_conf_advises_to_mend_the_store(fixture_store: Any, tmp_path: Path) -> None:
+    """Nothing is wrong with the store: the file that is to be mended is named."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"maxHashSlotNum={NINES}\n")
+    ran = run("info", fixture_store("plain").store, "--config", conf)
+    assert (ran.code, f"run: head {conf}" in ran.talk, "verify" in ran.talk) == (1, True, False)
