@@ -23,6 +23,7 @@ from brokerstore.migrate import Moved
 from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from messagestore.broker_services.routing import SPECIAL
 from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
 
 BATCH = 256
@@ -78,6 +79,7 @@ class _Import:
         self._moved = Moved()
         self._lanes: dict[Lane, _Lane] = {}
         self._batch: list[tuple[int, Message]] = []
+        self._batch_topics = store.engine.admission.batch_queues_of
 
     def take(self, number: int, message: Message) -> None:
         """The next row."""
@@ -99,18 +101,23 @@ class _Import:
     def _put(self) -> None:
         """All of a batch; one by one where one of them is refused, so that it can be named."""
         batch, self._batch = self._batch, []
-        if not batch:
-            return
-        try:
-            self._moved.messages += self._store.put_many([message for _, message in batch]).message_count
-            return
-        except PutRejected as error:
-            done = error.message_count
-        except InvalidMessage:
-            done = 0
+        done = 0 if any(self._is_routed(message) for _, message in batch) else self._put_many([row[1] for row in batch])
         self._moved.messages += done
         for number, message in batch[done:]:
             self._put_one(number, message)
+
+    def _is_routed(self, message: Message) -> bool:
+        """Such ones a store puts one after the other: an error leaves those before it in, uncounted."""
+        return not SPECIAL.isdisjoint(message.properties or ()) or message.topic in self._batch_topics
+
+    def _put_many(self, messages: list[Message]) -> int:
+        """How many are in; what is wrong with one of them is met before the first is written."""
+        try:
+            return self._store.put_many(messages).message_count if messages else 0
+        except PutRejected as error:
+            return error.message_count
+        except InvalidMessage:
+            return 0
 
     def _put_one(self, number: int, message: Message) -> None:
         try:

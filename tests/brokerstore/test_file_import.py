@@ -103,6 +103,19 @@ def test_a_row_that_the_store_refuses_stops_half_way(tmp_path: Path) -> None:
         assert (again["messages"], again["skipped"]) == (301, 299)
 
 
+def test_rows_before_a_refused_one_are_put_twice(tmp_path: Path) -> None:
+    """A delayed message makes a store put one after the other: those before the refused row are in, and stay in once."""
+    rows = tmp_path / "rows.jsonl"
+    lines = [{"topic": "T", "body": str(number), "queue_id": 0, "properties": {}} for number in range(10)]
+    lines[3] = {"topic": "D", "body": "later", "properties": {"DELAY": "18"}}
+    lines[7]["properties"] = {"a\x01b": "x"}
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = run("import", rows, "--to", tmp_path / "store", "--small")
+    assert (ran.code, "row 8 of" in ran.talk, "the 7 rows before it are in" in ran.talk) == (2, True, True)
+    with MessageStore.open(tmp_path / "store", "r") as store:
+        assert [message.body for message in store.read("T", 0)] == [b"0", b"1", b"2", b"4", b"5", b"6"]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_rows_of_a_rabbit_folder(fixture_store: Any, tmp_path: Path, form: str) -> None:
     """They have no topic: refused with the command that moves the folder, and no empty store is left behind."""
