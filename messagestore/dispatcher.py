@@ -63,6 +63,7 @@ class DispatchService:
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.side: SideQueues | None = None  # queues that the kernel does not make
         self.on_progress: list[Callable[[], None]] = []
+        self.on_failed: list[Callable[[], None]] = []
         self.failure: StoreError | None = None
         self.refuses_gaps = False  # in recovery: a queue that lacks units before the stretch is to be met from its begin
         self._round = threading.Lock()
@@ -155,6 +156,8 @@ class DispatchService:
             return POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
         except DiskError as error:
             if error.operation.startswith("sync"):  # final: what was to be synced may be lost, and a second try proves nothing
+                for call in self.on_failed:
+                    call()
                 self._fail(error)
                 return IDLE_S
             self._pause_for(error)

@@ -32,6 +32,7 @@ from .broker_services.transactions import Transactions
 from .checkpoint import Checkpoint
 from .config import Role, StoreConfig, delay_times_ms
 from .dispatcher import DispatchService, QueueGap
+from .doubt import end_doubt, leave_doubt
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
 from .index_note import drop_note, note_of, read_note, write_note
@@ -210,6 +211,8 @@ class Engine:
 
     def _recover(self) -> None:
         """Find the log's end, then have queues and index agree with it."""
+        derived = [self.places.queues, self.places.ext, self.places.batch, self.places.index]
+        end_doubt(self.disk, self.places.own, self.log.queue.files, derived)
         restore(self.disk, self.places.own, self.log, is_torn=not self.was_clean)
         note = read_clean(self.disk, self.places.root)
         if self.was_clean:
@@ -370,10 +373,15 @@ class Engine:
             self.flusher.on_flushed.append(self.dispatcher.nudge)
         if not self.config.is_sync_flush:  # else nothing more is readable before the sync
             self.flusher.on_committed.append(self.dispatcher.wake)
+        for service in (self.flusher, self.housekeeper, self.dispatcher):
+            service.on_failed.append(self._leave_doubt)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
         self._start_threads()
         self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    def _leave_doubt(self) -> None:
+        leave_doubt(self.disk, self.places.own, self.flusher.flushed_offset)
 
     def _start_threads(self) -> None:
         for service in (self.flusher, self.dispatcher, self.housekeeper):
@@ -448,6 +456,8 @@ class Engine:
             self.log.queue.drop_prepared()
         except StoreError as error:
             LOG.error("not a clean stop: %s", error)
+            if isinstance(error, DiskError) and error.operation.startswith("sync"):
+                self._leave_doubt()
             self.flags.set(Flag.NOT_WRITEABLE, str(error))
         if self.flags.is_writeable and self.dispatcher.behind_bytes == 0:
             self._write_note()

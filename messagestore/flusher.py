@@ -57,6 +57,7 @@ class FlushService:
         self.failure: DiskError | None = None
         self.on_committed: list[Callable[[], None]] = []
         self.on_flushed: list[Callable[[], None]] = []
+        self.on_failed: list[Callable[[], None]] = []
         self._has_pool = log.buffers is not None
         self._leader = threading.Lock()  # held by the one who syncs
         self._group_guard = threading.Lock()
@@ -188,6 +189,8 @@ class FlushService:
             return step()
         except DiskError as error:
             self.failure = error
+            for call in self.on_failed if error.operation.startswith("sync") else ():
+                call()
             self._flags.set(Flag.NOT_WRITEABLE, f"a {error.operation} failed: {error}")
             LOG.error("the store is read-only now: %s", error)
             raise

@@ -76,6 +76,7 @@ class Housekeeper:
         self._note_folder = note_folder
         self.flush_before: list[Callable[[], None]] = []  # what else must be on the disk before the checkpoint says so
         self.failure: DiskError | None = None  # of a sync: what is on the disk is not known any more, so nothing vouches for it
+        self.on_failed: list[Callable[[], None]] = []
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -162,6 +163,8 @@ class Housekeeper:
         except DiskError as error:
             if error.operation.startswith("sync"):
                 self.failure = error
+                for call in self.on_failed:
+                    call()
             raise
 
     def _flush_derived(self, thorough: bool) -> None:

@@ -116,6 +116,7 @@ class ForgettingFile:
             node.resize(offset + len(data))
         node.live[offset : offset + len(data)] = data
         self._disk.look_at(node)
+        self._disk.touch(node, offset, offset + len(data))
 
     def allocate(self, size_bytes: int) -> None:
         """Zeros."""
@@ -208,6 +209,12 @@ class ForgettingDisk:
         """A file that is mapped for writing: it may change without a call."""
         if node not in self._stored_to:
             self._stored_to.append(node)
+
+    def touch(self, node: FileNode, start: int, stop: int) -> None:
+        """A call wrote there, changed bytes or not."""
+        if node.stuck:
+            self._number += 1
+            node.touch(start, stop, self._number)
 
     def look_at(self, node: FileNode) -> None:
         """Take note of what changed in one file."""

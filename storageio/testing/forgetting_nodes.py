@@ -80,6 +80,13 @@ class FileNode:
         self.modified_ms = now_ms
         return True
 
+    def touch(self, start: int, stop: int, number: int) -> None:
+        """Written to with the bytes that were there: a page whose sync failed is dirty again."""
+        for at in self.stuck:
+            if start < at + PAGE_SIZE and at < stop:
+                page = bytes(self.live[at : at + PAGE_SIZE]).ljust(PAGE_SIZE, b"\0")
+                self.pages.setdefault(at, []).append(Version(number, page))
+
     def sync(self) -> None:
         """What is live is durable; but not a page whose last sync failed and that was not written to since."""
         durable = bytearray(self.live)
