@@ -14,6 +14,7 @@ ROCKSDB_TEXT = "its queues lie in RocksDB"
 DLEDGER_TEXT = "its log is a DLedger (Raft) log"
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second where the broker keeps both kinds in one place
 _DLEDGER_PREFIX = "dledger-"
+_RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 
 
 def has_rocksdb_queues(disk: Disk, root: str) -> bool:
@@ -30,8 +31,15 @@ def has_dledger_log(disk: Disk, root: str) -> bool:
     return any(entry is not None and entry.kind is Kind.FOLDER for entry in found)
 
 
+def has_rabbitmq_messages(disk: Disk, root: str) -> bool:
+    """By the folder of messages that every virtual host has, and a node's folder of virtual hosts."""
+    return any(disk.stat(os.path.join(root, name)) is not None for name in _RABBITMQ_FOLDERS)
+
+
 def refuse_foreign(disk: Disk, root: str) -> None:
-    """Raise `UnknownStore`, with nothing changed, for such a folder."""
+    """Raise `UnknownStore`, with nothing changed, for such a folder, and for RabbitMQ's."""
+    if has_rabbitmq_messages(disk, root):
+        raise UnknownStore(f"{root}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
     for is_so, what in ((has_rocksdb_queues, ROCKSDB_TEXT), (has_dledger_log, DLEDGER_TEXT)):
         if is_so(disk, root):
             raise UnknownStore(f"{root}: a RocketMQ store, but {what}, which is not read here")

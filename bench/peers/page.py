@@ -27,7 +27,8 @@ SETUP = """## How each was set up
   message, nothing in it touched.
 - **LMDB** (`sync=False`, writable map, `append=True`), **RocksDB** (`rocksdict`, raw mode, no compression, its log on),
   **SQLite** (write-ahead log, `synchronous=OFF`), **persist-queue** (file queue) and a **plain file** (`struct`, `zlib.crc32`,
-  one `write` a call): one record is key and body; "whole" has topic and tags too, as msgpack (`msgspec`). In the durable row
+  one `write` a call): one record is key and body, on both sides; "whole" has topic and tags too, on both sides, the peer's as
+  msgpack (`msgspec`). Key and body, or all of it, are read of each. In the durable row
   each syncs every put, ours with `sync_flush_through_ring`, in the others ours has the pool, whose ring is a mapped file and
   survives the process as well. persist-queue and the plain file are shown without a wanted ratio.
 - growth: log files of 4 MiB, ours against ours; the target is a cost within 1.2 times that of a single file.

@@ -48,10 +48,19 @@ def dledger_folder(folder: Path) -> Path:
     return folder
 
 
+def rabbitmq_folder(folder: Path) -> Path:
+    """A virtual host's, as RabbitMQ lays it out, after somebody opened a store of ours in it."""
+    written(folder)
+    for name in ("msg_store_persistent", "msg_store_transient", "queues"):
+        (folder / name).mkdir()
+    return folder
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+FOREIGN = [(rocksdb_folder, "RocksDB"), (dledger_folder, "DLedger"), (rabbitmq_folder, "RabbitMQ")]
 WAYS: dict[str, Callable[[Path], Any]] = {
     "opened to write": lambda folder: MessageStore.open(folder),
     "opened to continue": lambda folder: MessageStore.open(folder, "r+"),
@@ -62,12 +71,17 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("way", list(WAYS))
-@pytest.mark.parametrize("kind", [rocksdb_folder, dledger_folder], ids=["rocksdb", "dledger"])
-def test_queues_or_log_of_another_kind_are_named_and_left_alone(tmp_path: Path, kind: Callable[[Path], Path], way: str) -> None:
-    """A new log beside a DLedger one would have emptied its queues; queue files beside RocksDB would have shadowed it."""
+@pytest.mark.parametrize(("kind", "name"), FOREIGN, ids=[name for _, name in FOREIGN])
+def test_queues_or_log_of_another_kind_are_named_and_left_alone(
+    tmp_path: Path, kind: Callable[[Path], Path], name: str, way: str
+) -> None:
+    """A new log beside a DLedger one would have emptied its queues; queue files beside RocksDB would have shadowed it.
+
+    And a log inside a virtual host of RabbitMQ hid its queues from whoever looked next.
+    """
     folder = kind(tmp_path / "store")
     before = contents(folder)
-    with pytest.raises(UnknownStore, match="RocksDB" if kind is rocksdb_folder else "DLedger"):
+    with pytest.raises(UnknownStore, match=name):
         WAYS[way](folder)
     assert contents(folder) == before
 
