@@ -114,11 +114,6 @@ class MappedFile:
             at = self.next_data(stop)
         return pieces
 
-    def populate(self, start: int, stop: int) -> None:
-        """Have pages ready for the appends to come."""
-        if self._map is not None:
-            self._map.populate(start, min(stop, self.size_bytes))
-
     def select(self, position: int, size_bytes: int) -> memoryview | None:
         """A stretch of what is written, None when it is not all inside."""
         if position < 0 or size_bytes < 0 or position + size_bytes > self.written:
