@@ -2,7 +2,8 @@
 
 A half message is decided when an op record names its queue offset.  That is not all: op records are written after the
 decision, so after a kill a committed message may lie in its topic and no op record tell of it; and a check puts a half message
-again, so that the decision may name an earlier copy.  Copies share their UNIQ_KEY.
+again, so that the decision may name an earlier copy.  Copies share their UNIQ_KEY and the time they were born; a producer that
+gives two messages one UNIQ_KEY has two transactions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from .names import (
 if TYPE_CHECKING:
     from ..engine import Engine
 
+NOWHERE = -1
 OFFSETS_MAX = 1 << 16  # of one op record
+FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again although it was too young to be asked about
+Family = tuple[str, int]  # transaction id and time born, which a half message, its copies and its committed message share
 
 
 class HalfMessage(NamedTuple):
@@ -106,18 +110,46 @@ def _offsets(body: bytes) -> list[int]:
 def decided(engine: Engine, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
     """Queue offset of each decided half message to where the record that shows it ends."""
     shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
-    by_id: dict[str, int] = {}
+    by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
     for half in _named(engine, halves, list(shown)):
-        if half.transaction_id:
-            by_id[half.transaction_id] = shown[half.queue_offset]
-    found = {}
-    for half in halves:
-        end = shown.get(half.queue_offset, by_id.get(half.transaction_id))
-        if end is None:
-            end = _committed_end(engine, half)
-        if end is not None:
-            found[half.queue_offset] = end
-    return found
+        by_family.setdefault(_family(half), []).append((half, shown[half.queue_offset]))
+    ends = {half.queue_offset: _decided_end(engine, half, shown, by_family.get(_family(half), [])) for half in halves}
+    _pass_over_earlier(halves, ends)
+    return {offset: end for offset, end in ends.items() if end is not None}
+
+
+def _decided_end(engine: Engine, half: HalfMessage, shown: dict[int, int], family: list[tuple[HalfMessage, int]]) -> int | None:
+    """By an op record about it or about a copy of it, or by the committed message; None for none of them."""
+    if half.queue_offset in shown:
+        return shown[half.queue_offset]
+    for other, end in family:
+        if _are_copies(half, other):
+            return end
+    return _committed_end(engine, half)
+
+
+def _pass_over_earlier(halves: list[HalfMessage], ends: dict[int, int | None]) -> None:
+    """A copy stands for those before it, which are done with where it ends: else each would be committed after a kill."""
+    later: dict[Family, HalfMessage] = {}
+    for half in reversed(halves):
+        copy = later.get(_family(half))
+        if copy is not None and copy.check_times >= half.check_times and _are_copies(half, copy):
+            if ends[half.queue_offset] is None:
+                ends[half.queue_offset] = copy.message.physical_offset + copy.message.size
+        else:
+            later[_family(half)] = half
+
+
+def _family(half: HalfMessage) -> Family:
+    return half.transaction_id, half.message.born_timestamp_ms
+
+
+def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
+    """Whether one of two half messages is the other put again: a check counts itself, a broker may say where the first lay."""
+    if not one.transaction_id or _family(one) != _family(other):
+        return False
+    is_put_back = FIRST_COPY in one.message.all_properties or FIRST_COPY in other.message.all_properties
+    return is_put_back or one.check_times != other.check_times
 
 
 def _named(engine: Engine, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
@@ -139,9 +171,10 @@ def _committed_end(engine: Engine, half: HalfMessage) -> int | None:
     topic, key = half.topic, half.message.all_properties.get(UNIQUE_KEY)
     candidates = _by_key(engine, topic, key) if key and engine.index is not None else _behind(engine, half)
     for message in candidates:
-        pairs = message.all_properties
-        is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT and message.topic == topic
-        if is_commit and (pairs.get(UNIQUE_KEY) == key or message.prepared_transaction_offset == half.message.physical_offset):
+        if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT or message.topic != topic:
+            continue
+        is_its_own = message.prepared_transaction_offset == half.message.physical_offset
+        if is_its_own or _are_copies(half, HalfMessage(NOWHERE, message)):  # it keeps the properties of the copy it was
             return message.physical_offset + message.size
     return None
 

@@ -48,6 +48,11 @@ UNDECIDED = -1
 Decide = Callable[[HalfMessage], bool | None]
 
 
+def _decided_from_ms(half: HalfMessage) -> int:
+    """No op record about it is older.  Copies keep the time the first was born, by a producer's clock that may be ahead."""
+    return min(half.message.born_timestamp_ms, half.message.store_timestamp_ms)
+
+
 class Transaction:
     """One message that is prepared.  In a `with` block it is committed at the end, and rolled back by an error."""
 
@@ -93,6 +98,9 @@ class Transactions:
         self._guard = threading.RLock()
         self._open: dict[int, tuple[int, int]] | None = None  # half offset -> (physical offset, end of the deciding record)
         self._ops: deque[tuple[int, int]] = deque()  # (queue offset, greatest half offset) of op records not passed yet
+        self._sent: dict[int, PutResult] = {}  # half offset -> where it was committed to, while no op record says so
+        self._newest: dict[int, int] = {}  # half offset -> that of the copy that a check put last
+        self._earlier: dict[int, list[int]] = {}  # the reverse: of an undecided copy, all before it
 
     def begin(self, message: Message, queue_id: int, producer_group: str) -> Transaction:
         """Prepare a message for a queue of its own topic, which is admitted."""
@@ -129,24 +137,38 @@ class Transactions:
             self._engine.flusher.wait(result.physical_offset + result.size_bytes)
 
     def commit(self, half_offset: int) -> PutResult:
-        """Put a half message to its topic, then say so."""
+        """Put a half message to its topic, then say so; after a full disk between the two, only say so."""
         with self._guard:
-            half = self._undecided(half_offset)
-            message = half.message.to_message()
-            message.topic, message.queue_id, message.store_host = half.topic, half.queue_id, None
-            message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
-            message.prepared_transaction_offset = half.message.physical_offset
-            self._engine.admission.admit(message.topic)
-            result = put_as_is(self._engine, message, half.queue_id, waits=False)
-            op = self._decide(half_offset)
+            newest = self._newest.get(half_offset, half_offset)
+            if newest not in self._sent:
+                self._send(self._undecided(newest))
+            result = self._sent[newest]
+            op = self._decide(newest)
         self._wait(op)
         return result
+
+    def _send(self, half: HalfMessage) -> None:
+        """Put a half message to its topic.  It is committed from here on, whatever becomes of the op record."""
+        message = half.message.to_message()
+        message.topic, message.queue_id, message.store_host = half.topic, half.queue_id, None
+        message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+        message.prepared_transaction_offset = half.message.physical_offset
+        self._engine.admission.admit(message.topic)
+        result = put_as_is(self._engine, message, half.queue_id, waits=False)
+        self._sent[half.queue_offset] = result
+        self._load()[half.queue_offset] = (half.message.physical_offset, result.physical_offset + result.size_bytes)
+
+    def _finish_sent(self) -> None:
+        """Write the op records that a full disk kept back."""
+        for half_offset in list(self._sent):
+            self._decide(half_offset)
 
     def rollback(self, half_offset: int) -> None:
         """Say that a half message is not wanted."""
         with self._guard:
-            self._undecided(half_offset)
-            op = self._decide(half_offset)
+            self._finish_sent()
+            half = self._undecided(self._newest.get(half_offset, half_offset))
+            op = self._decide(half.queue_offset)
         self._wait(op)
 
     def _undecided(self, half_offset: int) -> HalfMessage:
@@ -167,13 +189,29 @@ class Transactions:
         return engine.log.message_at(physical_offset)
 
     def _decide(self, half_offset: int) -> PutResult:
-        """Write the op record."""
+        """Write the op record, and forget what was kept until it is there."""
         properties = {"TAGS": OP_TAG, WAIT: "true"}
         op = self._put(Message(OP_TOPIC, b"%d," % half_offset, properties=properties, queue_id=0))
         open_ = self._load()
-        open_[half_offset] = (open_[half_offset][0], op.physical_offset + op.size_bytes)
+        if half_offset in open_:  # the group's offset may have passed one whose op record came late
+            open_[half_offset] = (open_[half_offset][0], op.physical_offset + op.size_bytes)
         self._ops.append((op.queue_offset, half_offset))
+        self._sent.pop(half_offset, None)
+        self._forget_earlier(half_offset)
         return op
+
+    def _forget_earlier(self, half_offset: int) -> list[int]:
+        """Nobody is led to this copy any more; the offsets of those before it."""
+        earlier = self._earlier.pop(half_offset, [])
+        for offset in earlier:
+            del self._newest[offset]
+        return earlier
+
+    def _lead_on(self, half_offset: int, copy_offset: int) -> None:
+        """Whoever holds a half message, or a copy before it, decides about the copy that was put now."""
+        earlier = [*self._forget_earlier(half_offset), half_offset]
+        self._earlier[copy_offset] = earlier
+        self._newest.update(dict.fromkeys(earlier, copy_offset))
 
     # What nobody decided
 
@@ -195,6 +233,8 @@ class Transactions:
 
         One that stays open is put again, with one check more; past `times_max` checks it goes to TRANS_CHECK_MAX_TIME_TOPIC.
         """
+        with self._guard:
+            self._finish_sent()
         asked = 0
         for half in self.undecided(older_than_ms):
             answer = decide(half) if half.check_times < times_max else None
@@ -223,8 +263,11 @@ class Transactions:
         result = self._put(again)
         open_ = self._load()
         open_[half.queue_offset] = (half.message.physical_offset, result.physical_offset + result.size_bytes)
-        if not is_given_up:
+        if is_given_up:
+            self._forget_earlier(half.queue_offset)
+        else:
             open_[result.queue_offset] = (result.physical_offset, UNDECIDED)
+            self._lead_on(half.queue_offset, result.queue_offset)
 
     # Progress
 
@@ -234,7 +277,7 @@ class Transactions:
             table = self._engine.consumer_offsets()
             start = table.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
             halves = list(half_messages(self._engine, start))
-            since_ms = min((half.message.born_timestamp_ms for half in halves), default=self._engine.now_ms())
+            since_ms = min(map(_decided_from_ms, halves), default=self._engine.now_ms())
             ops = op_records(self._engine, since_ms)
             ends = decided(self._engine, halves, ops)
             self._open = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from storageio import InvalidMessage, PutRejected, StoreReadOnly
-from tests.messagestore.kit import Clock, crash_copy, open_small, read_all
+from storageio import DiskFull, InvalidMessage, PutRejected, StoreReadOnly
+from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, crash_copy, open_small, read_all
 from tests.messagestore.writers import Writer
 
 HALF, OP, GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
@@ -248,6 +248,107 @@ def test_an_earlier_copys_decision_counts_for_the_later(world: Any, tmp_path: Pa
             store.put(op)
     with open_small(world, tmp_path / "s", clock=clock) as store:
         assert undecided(store) == []
+
+
+def refuse_new_log_files(operation: str, path: str) -> Exception | None:
+    """What a full disk answers."""
+    return DiskFull(operation, path, 28, "No space left") if operation == "allocate" and "commitlog" in path else None
+
+
+def leave_room(world: Any, store: Any, left_bytes: int) -> None:
+    """Fill the log's first file up to so many bytes."""
+    empty = store.put(world.commitlog.Message("F", b"", queue_id=0)).size_bytes
+    while room := LOG_SIZE - left_bytes - store.log_end:
+        size = 2000 if room >= 4000 else room
+        store.put(world.commitlog.Message("F", bytes(size - empty), queue_id=0))
+
+
+@pytest.mark.parametrize("then", ["commit", "rollback", "check", "reopen"])
+def test_a_disk_full_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, then: str) -> None:
+    """The message is in its topic already: no second one comes of trying again, and it cannot be rolled back any more."""
+    disk = SwitchDisk()
+    with open_small(world, tmp_path / "s", disk=disk) as store:
+        size = half(world, store, 1).commit().size_bytes
+        begun = half(world, store, 2)
+        disk.refuse = refuse_new_log_files
+        leave_room(world, store, size + 20)
+        with pytest.raises(PutRejected):
+            begun.commit()
+        disk.refuse = lambda _operation, _path: None
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([1, 2], [])
+        if then == "commit":
+            assert begun.commit().queue_offset == 1
+        elif then == "rollback":
+            with pytest.raises(InvalidMessage):
+                begun.rollback()
+        elif then == "check":
+            assert store.check_transactions(lambda _half: False, older_than_ms=0) == 0
+        assert [op.body for op in read_all(store, OP)] == ([b"0,"] if then == "reopen" else [b"0,", b"1,"])
+        assert progress(store)[0] == 2
+    with open_small(world, tmp_path / "s") as store:
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([1, 2], [])
+
+
+def test_a_producers_clock_ahead_of_ours_undoes_no_decision(world: Any, tmp_path: Path) -> None:
+    """Op records older than the time a half message says it was born were not looked at: it could be committed after all."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        half(world, store, 1, born_timestamp_ms=clock.now_ms + 60_000)
+        begun = half(world, store, 2, born_timestamp_ms=clock.now_ms + 60_000)
+        clock.now_ms += 1000
+        begun.rollback()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        assert undecided(store) == [1]
+
+
+def test_a_transaction_held_over_checks_is_still_its_producers(world: Any, tmp_path: Path) -> None:
+    """A check puts the half message again under another offset: the producer's own decision was refused then, and lost."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        begun = [half(world, store, number) for number in range(3)]
+        for _ in range(2):
+            clock.now_ms += 6000
+            assert store.check_transactions(lambda _half: None) == 3
+        begun[0].commit()
+        begun[1].rollback()
+        for again in (begun[0].commit, begun[0].rollback, begun[1].commit):
+            with pytest.raises(InvalidMessage):
+                again()
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([0], [2])
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([0], [2])
+
+
+def test_killed_after_a_check_no_earlier_copy_is_decided_again(world: Any, tmp_path: Path) -> None:
+    """The group's offset is not written yet, so both copies are read: both were committed."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock, flush_interval_commit_log_ms=3_600_000) as store:
+        half(world, store, 1)
+        clock.now_ms += 6000
+        for _ in range(2):
+            store.check_transactions(lambda _half: None)
+        copy = crash_copy(tmp_path / "s", tmp_path / "killed")
+    with open_small(world, copy, clock=clock) as store:
+        assert [(one.queue_offset, one.check_times) for one in store.undecided_transactions()] == [(2, 2)]
+        assert store.check_transactions(lambda _half: True) == 1
+        assert bodies(store.read("T", 1)) == [1]
+        assert progress(store) == (3, 1)
+
+
+@pytest.mark.parametrize("has_older_open", [False, True])
+@pytest.mark.parametrize("has_index", [False, True])
+def test_two_transactions_of_one_unique_key_are_two(world: Any, tmp_path: Path, has_index: bool, has_older_open: bool) -> None:
+    """A producer gave both the same UNIQ_KEY: the first one's commit counted for the second, which was forgotten."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock, message_index_enable=has_index) as store:
+        for number in (1, 2):
+            if has_older_open:
+                half(world, store, 0)
+            begun = half(world, store, number, properties={"UNIQ_KEY": "K"}, born_timestamp_ms=clock.now_ms)
+            if number == 1:
+                begun.commit()
+    with open_small(world, tmp_path / "s", clock=clock, message_index_enable=has_index) as store:
+        assert undecided(store) == ([0, 0, 2] if has_older_open else [2])
 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
