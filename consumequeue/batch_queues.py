@@ -22,13 +22,20 @@ class BatchQueues:
         """Finds the queues; a size that is not given is that of the files that are there, else RocketMQ's."""
         self.disk = disk
         self.folder = folder
-        size = file_size_bytes or self._found_size() or BATCH_FILE_SIZE_DEFAULT
-        self.file_size_bytes = -(-size // BATCH_UNIT_SIZE) * BATCH_UNIT_SIZE
+        self._is_size_known = bool(file_size_bytes)
+        self.file_size_bytes = _whole_units(file_size_bytes or BATCH_FILE_SIZE_DEFAULT)
         self.files = QueueFiles(disk, writable=writable)
         self._queues: dict[tuple[str, int], BatchQueue] = {}
         has_any = disk.stat(folder) is not None
         self._named = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
         self.discover()
+
+    def _find_size(self) -> None:
+        """A folder without a file does not say how long files are: a reader may look before the writer made the first."""
+        found = self._found_size()
+        if found is not None:
+            self.file_size_bytes = _whole_units(found)
+            self._is_size_known = True
 
     def _found_size(self) -> int | None:
         for topic, queue_id in queue_folders(self.disk, self.folder):
@@ -46,7 +53,11 @@ class BatchQueues:
         return len(self._queues)
 
     def discover(self) -> None:
-        """Add queues whose folder came since."""
+        """Add queues whose folder came since; a reader waits for their first file."""
+        if not self._is_size_known:
+            self._find_size()
+        if not self._is_size_known and not self.files.writable:
+            return
         for topic, queue_id in queue_folders(self.disk, self.folder):
             self.get_or_add(topic, queue_id)
 
@@ -108,3 +119,8 @@ class BatchQueues:
     def close(self) -> None:
         """Give descriptors and maps back.  Does not flush."""
         self.files.close()
+
+
+def _whole_units(size_bytes: int) -> int:
+    """Rounded up, as RocketMQ does."""
+    return -(-size_bytes // BATCH_UNIT_SIZE) * BATCH_UNIT_SIZE
