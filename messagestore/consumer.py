@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import PutResult, StoredMessage
-from consumequeue import Boundary, offset_by_time
+from consumequeue import BatchQueue, Boundary, ConsumeQueue, batch_offset_by_time, offset_by_time
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 
 from .broker_config.consumer_offsets import check_key
-from .broker_services.names import DEAD_PREFIX, RETRY_PREFIX
+from .broker_services.names import DEAD_PREFIX, IS_BATCH, RETRY_PREFIX
 from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
 from .reads import GetStatus, QueueReader
 from .retry_consumer import RetryProgress, is_of_topic
@@ -57,7 +57,7 @@ class _QueueState:
         """The next fetched message."""
         message = self.fetched.popleft()
         self.pending[message.queue_offset] = None
-        self.position = message.queue_offset + 1 if self.fetched else self.fetch_at
+        self.position = self.fetched[0].queue_offset if self.fetched else self.fetch_at  # a record may hold many messages
         return message
 
 
@@ -84,8 +84,7 @@ class Consumer:
         self._lock = threading.RLock()
         self._states: dict[int, _QueueState] = {}
         self._turn = 0
-        self._seen: tuple[int, list[int]] = (-1, [])
-        self._queue_ids: list[int] = []
+        self._mine: dict[int, int] = {}  # queue ids in hand, each with its turn
         self._discovered_at = -DISCOVER_S
         self.is_closed = False
         if self._fixed is None:
@@ -158,7 +157,7 @@ class Consumer:
             self._assign()
             if self._retry is not None:
                 found += self._retry._take(max_count)
-            queue_ids = self._seen[1] if len(found) < max_count else []
+            queue_ids = list(self._mine) if len(found) < max_count else []
             for step in range(len(queue_ids)):
                 state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
                 self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
@@ -197,43 +196,55 @@ class Consumer:
     # Queues
 
     def _assign(self) -> None:
-        """Let go of queues that others have now, and go on in those that came."""
-        self._discover()
-        changes = self._engine.sharing.changes(self._shared_name, self.group)
-        mine = self._fixed
-        if mine is None:
-            mine = self._engine.sharing.share(self._shared_name, self.group, self, self._queue_ids)
-        if mine == self._seen[1] and changes == self._seen[0]:
+        """Let go of queues that others have now, and go on in those that came; one that went and came back begins anew."""
+        if self._fixed is not None:
+            mine = dict.fromkeys(self._fixed, 0)
+        else:
+            mine = self._engine.sharing.share(self._shared_name, self.group, self, self._discover())
+        if mine == self._mine:
             return
-        if changes - self._seen[0] > 1 and self._fixed is None:
-            self._states.clear()  # any of them may have been in another hand meanwhile
-        for queue_id in self._states.keys() - set(mine):
+        kept = {queue_id for queue_id, turn in mine.items() if self._mine.get(queue_id) == turn}
+        for queue_id in self._states.keys() - kept:
             del self._states[queue_id]
-        for queue_id in mine:
-            if queue_id not in self._states:
-                self._states[queue_id] = _QueueState(self._first_position(queue_id))
-        self._seen = (changes, mine)
+        for queue_id in mine.keys() - self._states.keys():
+            self._states[queue_id] = _QueueState(self._first_position(queue_id))
+        self._mine = mine
 
-    def _discover(self) -> None:
-        """The topic's queues: known in the writing process, looked for now and then elsewhere."""
+    def _discover(self) -> list[int] | None:
+        """The topic's queues: known in the writing process, looked for now and then elsewhere; None between two looks."""
         view, now = self._engine.view, time.monotonic()
         if view is None:
-            self._queue_ids = self._engine.queues.queue_ids(self.topic)
-        elif now - self._discovered_at >= DISCOVER_S:
-            self._discovered_at = now
-            self._queue_ids = view.queue_ids(self.topic)
+            return self._engine.queues.queue_ids(self.topic) or self._engine.side.batch.queue_ids(self.topic)
+        if now - self._discovered_at < DISCOVER_S:
+            return None
+        self._discovered_at = now
+        return view.queue_ids(self.topic) or self._discover_batches()
+
+    def _discover_batches(self) -> list[int]:
+        """The topic's batch queues, as their folder lists them."""
+        self._engine.side.batch.discover()
+        return self._engine.side.batch.queue_ids(self.topic)
+
+    def _queue(self, queue_id: int) -> ConsumeQueue | BatchQueue | None:
+        """An ordinary queue or one of batches; None before its first message."""
+        return self._engine.lookup.get(self.topic, queue_id) or self._reader.batch_queue(self.topic, queue_id)
+
+    def _bounds(self, queue_id: int) -> tuple[int, int]:
+        """(first queue offset, next one); 0 and 0 before the first message."""
+        queue = self._queue(queue_id)
+        return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
 
     def _first_position(self, queue_id: int) -> int:
         """Where the group left off; a group that never was here begins at the first or behind the last message."""
-        queue = self._engine.lookup.get(self.topic, queue_id)
+        low, high = self._bounds(queue_id)
         committed = self._offsets.get(self.topic, self.group, queue_id)
         if committed is not None:
-            return min(committed, queue.max_offset) if queue is not None else 0
-        if queue is None or self._start == "first":
-            return queue.min_offset if queue is not None else 0
+            return min(committed, high)
+        if self._start == "first" or self._queue(queue_id) is None:
+            return low
         if self._engine.writable:  # so that it begins there in another hand too
-            self._offsets.commit(self.topic, self.group, queue_id, queue.max_offset)
-        return queue.max_offset
+            self._offsets.commit(self.topic, self.group, queue_id, high)
+        return high
 
     @property
     def queues(self) -> list[int]:
@@ -242,7 +253,7 @@ class Consumer:
             self._check()
             self._engine.settle()
             self._assign()
-            return list(self._seen[1])
+            return list(self._mine)
 
     # Positions
 
@@ -255,15 +266,16 @@ class Consumer:
         """Go on at a queue offset; one outside the queue is brought to its nearer end.  Nothing is committed by it."""
         with self._lock:
             self._state(queue_id)
-            queue = self._engine.lookup.get(self.topic, queue_id)
-            low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+            low, high = self._bounds(queue_id)
             self._states[queue_id] = _QueueState(min(max(offset, low), high))
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
         """Go on, in every queue in hand, at the first message stored then or later (format page, section 8.3)."""
         for queue_id in self.queues:
-            queue = self._engine.lookup.get(self.topic, queue_id)
-            if queue is not None:
+            queue = self._queue(queue_id)
+            if isinstance(queue, BatchQueue):
+                self.seek(queue_id, batch_offset_by_time(queue, timestamp_ms, boundary))
+            elif queue is not None:
                 low = max(self._engine.log.min_offset, 0)
                 self.seek(queue_id, offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, low))
 
@@ -274,8 +286,8 @@ class Consumer:
             return sum(self._lag(self._state(one), one) for one in wanted)
 
     def _lag(self, state: _QueueState, queue_id: int) -> int:
-        queue = self._engine.lookup.get(self.topic, queue_id)
-        return max(0, queue.max_offset - max(state.done_before, queue.min_offset)) if queue is not None else 0
+        low, high = self._bounds(queue_id)
+        return max(0, high - max(state.done_before, low))
 
     def _state(self, queue_id: int) -> _QueueState:
         self._check()
@@ -315,7 +327,7 @@ class Consumer:
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Have a message come again: later, from `%RETRY%group`, and past the group's `retryMaxTimes` (16) never, but in
-        `%DLQ%group`.  Where it went; None when it is not waiting to be acknowledged.
+        `%DLQ%group`.  Where it went; None when it is not waiting to be acknowledged.  A record of many messages is refused.
 
         `delay_level`: 0 waits longer each time (level 3, 10 s, the first), below 0 is a dead letter at once.  The new record is
         kept as the flush mode promises before the old one counts as done, so a crash between may bring the message twice.
@@ -326,9 +338,16 @@ class Consumer:
         with self._lock:
             if self._holding(message) is None:
                 return None
+            self._check_single(message)
             result = self._engine.retries.send_back(message, self.group, delay_level)
             self.ack(message)
             return result
+
+    def _check_single(self, message: StoredMessage) -> None:
+        """A retry topic has ordinary queues: a record of many messages would never arrive there."""
+        if message.sys_flag & IS_BATCH:
+            what = f"a record of many messages of {self.topic} cannot come again from {RETRY_PREFIX}{self.group}"
+            raise InvalidMessage(f"{what}: put it to {self.topic} once more and acknowledge this one")
 
     def commit(self) -> None:
         """Be done with everything that was handed out."""
@@ -376,13 +395,17 @@ class _RetryReader(Consumer):
     def _progress(self, queue_id: int) -> RetryProgress:
         return self._engine.retry_progresses.get(self._offsets, self.topic, self.group, queue_id)
 
-    def _first_position(self, queue_id: int) -> int:
-        queue = self._engine.lookup.get(self.topic, queue_id)
+    def _done(self, queue_id: int, offset: int) -> None:
+        """Be done with a message; those before it that expired will never be, and must not hold it back."""
         progress = self._progress(queue_id)
-        if queue is None:
-            return 0
-        progress.begin_at(queue.min_offset)
-        return min(progress.base, queue.max_offset)
+        progress.begin_at(self._bounds(queue_id)[0])
+        progress.done(offset)
+
+    def _first_position(self, queue_id: int) -> int:
+        low, high = self._bounds(queue_id)
+        progress = self._progress(queue_id)
+        progress.begin_at(low)
+        return min(progress.base, high)
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         return [
@@ -392,12 +415,12 @@ class _RetryReader(Consumer):
         ]
 
     def _acked(self, message: StoredMessage, state: _QueueState) -> None:
-        self._progress(message.queue_id).done(message.queue_offset)
+        self._done(message.queue_id, message.queue_offset)
 
     def commit(self) -> None:
         """Be done with everything that was handed out."""
         with self._lock:
             for queue_id, state in self._states.items():
                 for offset in state.pending:
-                    self._progress(queue_id).done(offset)
+                    self._done(queue_id, offset)
                 state.pending.clear()

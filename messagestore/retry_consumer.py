@@ -32,7 +32,9 @@ class RetryProgress:
     def begin_at(self, offset: int) -> None:
         """Nothing is left before an offset."""
         with self._guard:
-            self.base = max(self.base, offset)
+            if offset > self.base:
+                self.base = offset
+                self._done = {one for one in self._done if one >= offset}
 
     def is_done(self, offset: int) -> bool:
         """Whether somebody acknowledged it."""
@@ -41,7 +43,8 @@ class RetryProgress:
     def done(self, offset: int) -> None:
         """Be done with one message; the group's offset moves as far as everything before is done."""
         with self._guard:
-            self._done.add(offset)
+            if offset >= self.base:
+                self._done.add(offset)
             before = self.base
             while self.base in self._done:
                 self._done.remove(self.base)

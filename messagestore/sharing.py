@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
+
+
+class _Hand(NamedTuple):
+    """Who took a queue last, and how often it changed hands."""
+
+    member: object
+    turn: int
 
 
 class QueueSharing:
@@ -15,18 +23,14 @@ class QueueSharing:
     def __init__(self) -> None:
         """Nobody consumes."""
         self._members: dict[tuple[str, str], list[object]] = {}
-        self._changes: dict[tuple[str, str], int] = {}
+        self._queue_ids: dict[tuple[str, str], list[int]] = {}
+        self._hands: dict[tuple[str, str], dict[int, _Hand]] = {}
         self._guard = threading.Lock()
-
-    def changes(self, topic: str, group: str) -> int:
-        """How often somebody came or went: between two looks one apart, no queue can have gone and come back."""
-        return self._changes.get((topic, group), 0)
 
     def join(self, topic: str, group: str, member: object) -> None:
         """Take part from now on."""
         with self._guard:
             self._members.setdefault((topic, group), []).append(member)
-            self._changes[topic, group] = self.changes(topic, group) + 1
 
     def leave(self, topic: str, group: str, member: object) -> None:
         """Leave one's queues to the others."""
@@ -34,15 +38,34 @@ class QueueSharing:
             members = self._members.get((topic, group), [])
             if member in members:
                 members.remove(member)
-                self._changes[topic, group] = self.changes(topic, group) + 1
             if not members:
-                self._members.pop((topic, group), None)
+                for known in (self._members, self._queue_ids, self._hands):
+                    known.pop((topic, group), None)
 
-    def share(self, topic: str, group: str, member: object, queue_ids: list[int]) -> list[int]:
-        """A member's part; none for who does not take part."""
+    def share(self, topic: str, group: str, member: object, queue_ids: list[int] | None) -> dict[int, int]:
+        """A member's part, none for who does not take part: queue id to turn.
+
+        A turn that is not the one of the last call says that the queue was in another hand meanwhile.  `queue_ids`: None from
+        who did not look for queues now; then what anybody saw last is divided.
+        """
+        key = topic, group
         with self._guard:
-            members = self._members.get((topic, group), [])
-            return block(queue_ids, members.index(member), len(members)) if member in members else []
+            members = self._members.get(key, [])
+            if member not in members:
+                return {}
+            if queue_ids is not None:
+                self._queue_ids[key] = queue_ids
+            mine = block(self._queue_ids.get(key, []), members.index(member), len(members))
+            hands = self._hands.setdefault(key, {})
+            return {queue_id: _take(hands, queue_id, member) for queue_id in mine}
+
+
+def _take(hands: dict[int, _Hand], queue_id: int, member: object) -> int:
+    """Have a queue; its turn."""
+    hand = hands.get(queue_id)
+    if hand is None or hand.member is not member:
+        hand = hands[queue_id] = _Hand(member, hand.turn + 1 if hand is not None else 0)
+    return hand.turn
 
 
 def block(items: list[int], number: int, parts: int) -> list[int]:

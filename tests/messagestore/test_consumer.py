@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from commitlog import Message
+from commitlog import Message, StoredMessage
 from messagestore import MessageStore
 from messagestore.broker_config.consumer_offsets import ConsumerOffsets
-from messagestore.sharing import block
+from messagestore.sharing import QueueSharing, block
 from storageio import InvalidMessage, StoreClosed, StoreError, StoreReadOnly, StoreRewound
 from tests.messagestore.writers import Writer, message, number_of, open_store, put_all, until
 
@@ -338,6 +338,56 @@ def test_a_message_whose_queue_changed_hands_cannot_be_acknowledged(store: Messa
         assert first.ack(found[0])
     with pytest.raises(InvalidMessage):
         first.position(9)
+
+
+def bodies(found: list[StoredMessage]) -> list[bytes]:
+    return [stored.body for stored in found]
+
+
+def test_a_queue_that_went_and_came_back_unseen_begins_where_its_other_hand_left_off(store: MessageStore) -> None:
+    """New queues pass queue 2 on and back while its first hand sleeps: acknowledged messages came again, and the group's offset
+    went backwards.
+    """
+    for queue_id in (1, 1, 2, 2):
+        store.put(Message("t", b"old", queue_id=queue_id))
+    first, second = (store.consumer("t", group="g") for _ in range(2))
+    assert (first.queues, second.queues) == ([1], [2])
+    assert len(second.poll(1)) == 1
+    store.put(Message("t", b"new", queue_id=3))
+    assert first.queues == [1, 2]
+    for stored in first.poll(100):
+        assert first.ack(stored)
+    store.put(Message("t", b"new", queue_id=0))
+    assert first.queues == [0, 1]
+    found = second.poll(100)
+    assert bodies(found) == [b"new"]
+    assert second.ack(found[0])
+    assert store.committed_offsets("t", "g") == {1: 2, 2: 2, 3: 1}
+
+
+def test_a_queue_that_nobody_else_took_goes_on_where_it_was(store: MessageStore) -> None:
+    """Somebody comes and goes without a look: what waits to be acknowledged would come again for nothing."""
+    put_all(store, 0, 10, queues=1)
+    with store.consumer("t", group="g") as consumer:
+        found = consumer.poll(4)
+        for _ in range(3):
+            store.consumer("t", group="g").close()
+        assert all(consumer.ack(stored) for stored in found)
+        assert numbers(consumer.poll(10)) == [4, 5, 6, 7, 8, 9]
+
+
+def test_who_has_not_looked_lately_divides_what_others_saw() -> None:
+    """Beside a writer each looks for new queues at times of its own: two would take a queue from each other at every poll, and
+    its messages come again and again.
+    """
+    sharing = QueueSharing()
+    for member in ("a", "b"):
+        sharing.join("t", "g", member)
+    assert sharing.share("t", "g", "a", [0, 1]) == {0: 0}
+    assert sharing.share("t", "g", "b", [0, 1]) == {1: 0}
+    assert sharing.share("t", "g", "a", [0, 1, 2, 3]) == {0: 0, 1: 1}
+    assert sharing.share("t", "g", "b", None) == {2: 0, 3: 0}
+    assert sharing.share("t", "g", "a", None) == {0: 0, 1: 1}
 
 
 def test_given_queues_are_not_shared(store: MessageStore) -> None:

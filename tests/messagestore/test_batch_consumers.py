@@ -1,0 +1,136 @@
+"""Consumers of topics with batch queues: a record is handed out whole and counts for as many messages as it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage
+from tests.messagestore.kit import Clock
+from tests.messagestore.test_batch_topics import open_batch, put_inner
+from tests.messagestore.writers import until
+
+
+def bases(found: Any) -> list[int]:
+    return [message.queue_offset for message in found]
+
+
+def test_a_consumer_finds_batch_queues(world: Any, tmp_path: Path) -> None:
+    """Who named no queues was given nothing, for ever and without a word."""
+    with open_batch(world, tmp_path / "s") as store:
+        with store.consumer("B", group="g") as early:
+            put_inner(world, store, 3)
+            assert bases(early.poll(9, 5)) == [0]
+        with store.consumer("B", group="g") as consumer:
+            assert consumer.queues == [0]
+            assert bases(consumer.poll(9)) == [0]
+
+
+def test_a_group_goes_on_where_it_left_off_in_a_batch_queue(world: Any, tmp_path: Path) -> None:
+    """What was acknowledged came again to every new consumer, and the lag was always 0; the offset is that of a record's begin,
+    or the record before it would come again.
+    """
+    with open_batch(world, tmp_path / "s") as store:
+        for count in (3, 4, 2):
+            put_inner(world, store, count)
+        for queues, left, wanted in (([0], 9, [0, 3, 7]), (None, 6, [3, 7]), ([0], 2, [7])):
+            with store.consumer("B", group="g", queues=queues) as consumer:
+                assert consumer.lag() == left
+                found = consumer.poll(9)
+                assert bases(found) == wanted
+                assert consumer.ack(found[0])
+        assert store.committed_offsets("B", "g") == {0: 9}
+
+
+def test_records_taken_one_by_one_are_done_with_whole(world: Any, tmp_path: Path) -> None:
+    """With more records at hand, the committed offset lay inside the record that was acknowledged, and it came again."""
+    with open_batch(world, tmp_path / "s") as store:
+        for count in (3, 4, 2):
+            put_inner(world, store, count)
+        with store.consumer("B", group="g", queues=[0]) as consumer:
+            assert consumer.ack(consumer.poll(1)[0])
+            assert (consumer.position(0), consumer.lag()) == (3, 6)
+        assert store.committed_offsets("B", "g") == {0: 3}
+        with store.consumer("B", group="g", queues=[0]) as consumer:
+            assert bases(consumer.poll(9)) == [3, 7]
+
+
+def test_a_new_group_may_begin_behind_the_last_batch(world: Any, tmp_path: Path) -> None:
+    """It was given everything from the first record on."""
+    with open_batch(world, tmp_path / "s") as store:
+        put_inner(world, store, 3)
+        with store.consumer("B", group="g", queues=[0], start="last") as consumer:
+            assert consumer.poll(9) == []
+            put_inner(world, store, 4)
+            assert bases(consumer.poll(9, 5)) == [3]
+
+
+def test_seeking_in_a_batch_queue(world: Any, tmp_path: Path) -> None:
+    """A seek to anywhere went back to the first record, one to a time went nowhere."""
+    clock = Clock()
+    with open_batch(world, tmp_path / "s", clock=clock) as store:
+        for count in (3, 4, 2):
+            put_inner(world, store, count)
+            clock.now_ms += 1000
+        with store.consumer("B", group="g") as consumer:
+            consumer.seek(0, 5)
+            assert bases(consumer.poll(9)) == [3, 7]
+            consumer.seek_to_time(clock.now_ms - 1000)
+            assert bases(consumer.poll(9)) == [7]
+
+
+def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path) -> None:
+    """It counted as done, waited its delay, and was refused by the retry topic: nobody ever saw its messages again."""
+    with open_batch(world, tmp_path / "s") as store:
+        put_inner(world, store, 3)
+        with store.consumer("B", group="g") as consumer:
+            (message,) = consumer.poll(9)
+            for level in (1, -1):
+                with pytest.raises(InvalidMessage, match="messages of B cannot come again"):
+                    consumer.nack(message, delay_level=level)
+            assert store.committed_offsets("B", "g") == {}
+            assert consumer.ack(message)
+
+
+def test_batch_queues_that_come_beside_a_reader(world: Any, tmp_path: Path) -> None:
+    """A read-only consumer waited for ever beside the records that it was opened for."""
+    with open_batch(world, tmp_path / "s") as store:
+        store.flush()
+        with open_batch(world, tmp_path / "s", "r") as reader, reader.consumer("B", group="g") as consumer:
+            assert consumer.poll(9) == []
+            put_inner(world, store, 3)
+            put_inner(world, store, 4)
+            store.flush()
+            until(lambda: consumer.queues == [0])
+            assert bases(consumer.poll(9, 5)) == [0, 3]
+            put_inner(world, store, 2)
+            assert bases(consumer.poll(9, 5)) == [7]
+
+
+def test_the_first_batch_queue_says_how_long_its_files_are(world: Any, tmp_path: Path) -> None:
+    """A reader that was there before it, and was not told their size, called sound files damaged."""
+    with open_batch(world, tmp_path / "s") as store:
+        store.put(world.commitlog.Message("T", b"x", queue_id=0))
+        store.flush()
+        with world.messagestore.MessageStore.open(tmp_path / "s", "r") as reader, reader.consumer("B", group="g") as consumer:
+            for _ in range(50):
+                put_inner(world, store, 3)
+            store.flush()
+            until(lambda: consumer.queues == [0])
+            assert bases(consumer.poll(99, 5)) == list(range(0, 150, 3))
+
+
+def test_a_real_stores_batches_are_consumed_once(world: Any, fixture_store: Any) -> None:
+    """Its records say where they begin as ours do, or the group's offset would be wrong."""
+    fixture = fixture_store("batchcq", own=True)
+    truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
+    with world.messagestore.MessageStore.open(fixture.store, "r+") as store:
+        for topic in {topic for topic, _ in truth}:
+            with store.consumer(topic, group="g", timeout_s=0) as consumer:
+                for message in consumer:
+                    assert consumer.ack(message)
+                assert consumer.lag() == 0
+        for (topic, queue_id), queue in truth.items():
+            assert store.committed_offsets(topic, "g")[queue_id] == queue["maxOffset"]
