@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 
+def batch_refusal(message: Message, count: str | None) -> PutResult | None:
+    """Why a topic with batch queues never takes a message; None when it does.  `count`: the property INNER_NUM."""
+    is_batch = bool(message.sys_flag & IS_BATCH)
+    if is_batch != (count is not None):
+        return refused(PutStatus.MESSAGE_ILLEGAL, f"system flag 0x80 and {INNER_COUNT} go together")
+    if count is not None and (not is_java_number(count, 16) or int(count) < 1):
+        return refused(PutStatus.MESSAGE_ILLEGAL, f"{INNER_COUNT} is {count!r}: 1 to 32767 wanted")
+    return None
+
+
 class BatchPuts:
     """Of one open store."""
 
@@ -30,14 +40,12 @@ class BatchPuts:
 
     def append(self, message: Message, raw: bytes, count: str | None, queue_id: int) -> PutResult:
         """Append to a topic with batch queues.  `count`: the property INNER_NUM."""
-        is_batch = bool(message.sys_flag & IS_BATCH)
-        if is_batch != (count is not None):
-            return refused(PutStatus.MESSAGE_ILLEGAL, f"system flag 0x80 and {INNER_COUNT} go together")
+        refusal = batch_refusal(message, count)
+        if refusal is not None:
+            return refusal
         if count is None:
             with self.guard:
                 return self._engine.log.appender.append(message, queue_id)
-        if not is_java_number(count, 16) or int(count) < 1:
-            return refused(PutStatus.MESSAGE_ILLEGAL, f"{INNER_COUNT} is {count!r}: 1 to 32767 wanted")
         offsets = self._engine.offsets
         with self.guard:
             base = offsets.next_offset(message.topic, queue_id)

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 NAME_SIZE_MAX = 255
 
 
+def light_refusal(names: str) -> PutResult | None:
+    """Why no message can be in these light queues, however few there are; None when one can."""
+    for name in names.split(","):
+        if not name.startswith(LIGHT_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LIGHT_PREFIX}name can be")
+    return None
+
+
 class LightPuts:
     """Of one open store.  The counters are those of the ordinary queues: topic `%LMQ%name`, queue id 0."""
 
@@ -35,10 +43,10 @@ class LightPuts:
 
     def append(self, message: Message, raw: bytes, names: str, queue_id: int) -> PutResult:
         """Append a message with its numbers.  `raw`: its properties as the log keeps them."""
+        refusal = light_refusal(names)
+        if refusal is not None:
+            return refusal
         listed = names.split(",")
-        for name in listed:
-            if not name.startswith(LIGHT_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
-                return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LIGHT_PREFIX}name can be")
         with self._guard:
             known = self._known_names()
             fresh = {name for name in listed if name not in known}

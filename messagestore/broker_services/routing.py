@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus, decode_properties, encode_properties
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from storageio import InvalidMessage
 
 from ..light_queues import is_eligible
-from .batch_puts import BatchPuts
+from .batch_puts import BatchPuts, batch_refusal
 from .delays import delay_level, scheduled
-from .light_puts import LightPuts
+from .light_puts import LightPuts, light_refusal
 from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES, SCHEDULE_TOPIC
 from .putting import refused
 
@@ -46,13 +45,15 @@ class Routing:
         """Append as the properties ask for.  Raises `InvalidMessage`."""
         raw = encode_properties(message)
         level = delay_level(decode_properties(raw).get(DELAY, "0"))
-        transaction = message.sys_flag & TRANSACTION_MASK
-        if level > 0 and message.topic != SCHEDULE_TOPIC and transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+        if self._waits(message, level):
             return self.append_scheduled(message, raw, queue_id, level)
         return self._append(message, raw, queue_id)
 
     def append_each(self, messages: list[Message], queue_ids: list[int]) -> PutResult:
-        """One after the other; the first one's result, with how many are in."""
+        """One after the other, if nothing is wrong with any; the first one's result, with how many are in."""
+        refusal = self._refusal_of_any(messages, queue_ids)
+        if refusal is not None:
+            return refusal
         first: PutResult | None = None
         total = 0
         for message, queue_id in zip(messages, queue_ids, strict=True):
@@ -65,10 +66,39 @@ class Routing:
             total += result.size_bytes
             first = first or result
             first.message_count = first.message_count + 1 if first is not result else 1
-        if first is None:
-            raise InvalidMessage("no messages")
+        assert first is not None
         first.size_bytes = min(total, 0x7FFFFFFF)
         return first
+
+    def _refusal_of_any(self, messages: list[Message], queue_ids: list[int]) -> PutResult | None:
+        """Why one of many can never be put, though room may still run out; None when all can.  Raises `InvalidMessage`."""
+        self._engine.log.appender._prepare(messages, queue_ids)  # what `append_many` checks before it writes
+        for message in messages:
+            pairs = decode_properties(encode_properties(message))
+            level = delay_level(pairs.get(DELAY, "0"))
+            refusal = self._delay_refusal() if self._waits(message, level) else self._refusal(message, pairs)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
+        """Why a message that does not wait can never be put."""
+        count, names = pairs.get(INNER_COUNT), pairs.get(LIGHT_NAMES, "")
+        if message.topic in self._engine.admission.batch_queues_of:
+            return batch_refusal(message, count)
+        if count is not None or message.sys_flag & IS_BATCH:
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
+        if self._engine.config.enable_lmq and names and is_eligible(message.topic, names):
+            return light_refusal(names)
+        return None
+
+    def _delay_refusal(self) -> PutResult | None:
+        return None if self._levels else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
+
+    def _waits(self, message: Message, level: int) -> bool:
+        """Whether a put with this DELAY goes to the topic of waiting messages first."""
+        transaction = message.sys_flag & TRANSACTION_MASK
+        return level > 0 and message.topic != SCHEDULE_TOPIC and transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
     def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
         """All or none in one file; a batch takes no delay (section 7.4)."""
@@ -82,8 +112,9 @@ class Routing:
 
     def append_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
         """Have it wait."""
-        if not self._levels:
-            return refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
+        refusal = self._delay_refusal()
+        if refusal is not None:
+            return refusal
         self._engine.admission.admit(SCHEDULE_TOPIC)
         waiting = scheduled(message, raw, queue_id, level, self._levels)
         return self._engine.log.appender.append(waiting, waiting.queue_id)
