@@ -2,6 +2,9 @@
 
 Sent back for the n-th time a message waits in a delay level, 3 + n unless the consumer says which, and comes again in
 `%RETRY%group`.  Past the group's `retryMaxTimes` it goes to `%DLQ%group` at once, and nobody tries again.
+
+A record that holds many messages is refused, as a broker does: neither topic has batch queues, and without flag and count a
+client would not take it apart any more.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from commitlog import PutResult, StoredMessage
 from storageio import InvalidMessage
 
 from ..broker_config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
-from .names import DEAD_PREFIX, DELAY, FIRST_ID, FIRST_TOPIC, RETRY_PREFIX, WAIT
+from .names import DEAD_PREFIX, DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, RETRY_PREFIX, WAIT
 from .putting import put_as_is, with_pairs
 
 if TYPE_CHECKING:
@@ -21,6 +24,14 @@ if TYPE_CHECKING:
 
 FIRST_LEVEL = 3
 DEAD_QUEUE = 0
+
+
+def _refuse_batch(message: StoredMessage) -> None:
+    """It would wait, be refused when it is due, and be lost: nobody has it any more by then."""
+    if message.sys_flag & IS_BATCH or INNER_COUNT in message.all_properties:
+        raise InvalidMessage(
+            f"a record of many messages of {message.topic} cannot be sent back: put it once more and acknowledge it"
+        )
 
 
 class Retries:
@@ -54,7 +65,9 @@ class Retries:
         """Have a message come again, or not any more.  `level`: of the delay, 0 for the usual one, below 0 for dead at once.
 
         Under the flush mode's promise: when this returns the message will come again although the old one is acknowledged.
+        Raises `InvalidMessage` for a record of many messages, before anything is written.
         """
+        _refuse_batch(message)
         engine, known = self._engine, self.group(group)
         raw = self._marked(message)
         back = message.to_message()

@@ -205,6 +205,25 @@ def test_killed_after_sending_back_a_message_comes_at_least_once(world: Any, tmp
         assert set(numbers(consumer.poll(100))) == set(range(5))
 
 
+@pytest.mark.parametrize("level", [-1, 0, 1])
+def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path, clock: Clock, level: int) -> None:
+    """It was taken, the group's offset moved, and its delivery was refused: the messages were lost."""
+    with open_idle(world, tmp_path / "s", clock) as store:
+        store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+        inner = {"sys_flag": 0x80, "properties": {"INNER_NUM": "3"}}
+        store.put(world.commitlog.Message("B", b"three", queue_id=0, **inner))
+        store.engine.settle()
+        with store.consumer("B", group="G", queues=[0]) as consumer:
+            (message,) = consumer.poll()
+            end = store.log_end
+            for send_back in (consumer.nack, lambda one, delay_level: store.engine.retries.send_back(one, "G", delay_level)):
+                with pytest.raises(InvalidMessage, match="a record of many messages of B"):
+                    send_back(message, delay_level=level)
+            assert store.log_end == end
+            assert store.committed_offsets("B", "G") == {}
+            assert consumer.ack(message)
+
+
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
 def test_a_real_brokers_failed_messages_are_its_retries(world: Any, fixture_store: Any, name: str) -> None:
     """What came back and what died, by group, as the real broker wrote it: our records of the same have the same fields."""
