@@ -3,7 +3,7 @@
     transactions.py    half messages, commit, rollback, and the check of those that nobody decided
     half_messages.py   which half messages are undecided, told by the queues alone
     delays.py          messages that wait in SCHEDULE_TOPIC_XXXX, and their delivery by the housekeeper
-    delay_resume.py    after a crash: which of them were delivered already
+    delay_resume.py    after a crash, in a copy, of a slave: which of them were delivered already
     retries.py         messages that a consumer sends back: %RETRY%group with a delay, at last %DLQ%group
     light_puts.py      numbers in light queues, given under one lock, and the limit on such queues
     batch_puts.py      records that hold many messages, for topics with batch queues

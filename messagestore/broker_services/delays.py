@@ -7,7 +7,7 @@ What is promised: nothing is delivered before it is due, and nothing is left out
 message is delivered once, also across a kill of this process or of the machine: `delayOffset.json` is written only when what
 it counts as delivered is on the disk, and after an unclean stop `delay_resume.py` finds in the log what was delivered since.
 A broker's own kill may repeat what it delivered since it last wrote the file; opened here after that, its deliveries are found
-in the same way.
+in the same way, and so are a master's in the log of its slave, or in a copy: neither brings `delayOffset.json` along.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from commitlog.layout import QUEUES_MAX
 from consumequeue.ext import is_ext_address
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
+from ..broker_config.config_files import Source
 from ..broker_config.delay_offsets import DelayOffsets
-from ..config import delay_times_ms
+from ..config import Role, delay_times_ms
 from .admission import topic_problem
-from .delay_resume import delivered_since, write_delay_note
+from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
 from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
 from .putting import put_as_is, with_pairs
 
@@ -83,16 +84,23 @@ class Delays:
         self._is_dirty = False
         self._said: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
-        self.is_doubtful = False  # whether the file was damaged and no backup told more
+        self.is_doubtful = False  # whether more may be delivered than the file says, though the store was closed
+        self._is_slave = engine.config.broker_role is Role.SLAVE
+        self._read()
+        if self._is_slave:
+            forget_delay_note(engine.disk, engine.places.own)  # its log gets deliveries that its own files do not count
+
+    def _read(self) -> None:
+        disk, places = self._engine.disk, self._engine.places
         try:
-            self._offsets = DelayOffsets(engine.disk, engine.places.config)
-            self.is_doubtful = self._offsets.damage is not None
+            self._offsets = DelayOffsets(disk, places.config)
+            self.is_doubtful = self._offsets.source is not Source.FILE or is_forgotten(disk, places.own)
         except StoreCorrupt as error:
             LOG.error("no delayed message is delivered: %s", error)
 
     def resume(self) -> None:
-        """After an unclean stop: count what was delivered after the file was written."""
-        if self._offsets is None:
+        """Count what was delivered after the file was written.  A slave leaves that to the day it is a master."""
+        if self._offsets is None or self._is_slave:
             return
         for level, offset in delivered_since(self._engine, self._offsets).items():
             LOG.warning("delay level %d goes on at %d: what lies before was delivered", level, offset)
@@ -134,6 +142,8 @@ class Delays:
     def _put(self, message: Message) -> str:
         """Deliver one; why it can never be, or nothing.  Raises `PutRejected` for what may pass, such as a full disk."""
         try:
+            if message.topic in self._engine.topics:  # one that is not was deleted, and is not made anew
+                self._engine.admission.admit(message.topic)
             put_as_is(self._engine, message, message.queue_id, waits=False)
         except InvalidMessage as error:
             return str(error)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from messagestore import MessageStore
+from messagestore import MessageStore, StoreConfig
 from messagestore.broker_config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.test_repair_commands import tree
 from tests.brokerstore.tool import run
+from tests.messagestore.kit import Clock
+from tests.messagestore.test_delays import deliver
 
 SMALL = ("--commitlog-size", 1 << 20, "--cq-size", 4000, "--index-slots", 1000, "--index-num", 4000)
 KEPT = (
@@ -160,3 +162,27 @@ def test_a_topic_that_no_store_takes_stops_the_copy(fixture_store: Any, tmp_path
     assert (ran.code, "topic 'LongTopic_0123456789" in ran.talk) == (2, True)
     assert "--topic NAME" in ran.talk
     assert not (tmp_path / "new").exists()
+
+
+def test_what_was_delivered_before_does_not_come_again(tmp_path: Path) -> None:
+    """Opened, a copy of everything put each delayed message that its source had delivered once more."""
+    from commitlog import Message
+
+    clock = Clock()
+    with open_waiting(tmp_path / "old", clock) as store:
+        for number in range(3):
+            store.put(Message("T", b"%d" % number, queue_id=0, properties={"DELAY": "1"}))
+        clock.now_ms += 1000
+        deliver(store)
+        store.put(Message("T", b"3", queue_id=0, properties={"DELAY": "1"}))
+    assert run("copy", tmp_path / "old", "--to", tmp_path / "new", "--all").code == 0
+    clock.now_ms += 1000
+    with open_waiting(tmp_path / "new", clock) as store:
+        deliver(store)
+        assert [message.body for message in store.read("T", 0)] == [b"0", b"1", b"2", b"3"]
+
+
+def open_waiting(folder: Path, clock: Clock) -> MessageStore:
+    """A store whose housekeeper delivers nothing by itself."""
+    config = StoreConfig(mapped_file_size_commit_log=1 << 20, deliver_delayed=False)
+    return MessageStore.open(folder, config=config, clock=clock)

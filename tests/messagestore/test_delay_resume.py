@@ -1,0 +1,147 @@
+"""What was delivered already is found in the log, wherever the log went and however a delivery differs from what waited."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.messagestore.kit import Clock, crash_copy
+from tests.messagestore.test_delays import deliver, open_idle
+from tests.messagestore.test_replication import replicate
+
+LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+NO_LIGHT = {"INNER_MULTI_DISPATCH": "no such name"}
+BATCH = {"INNER_NUM": "3"}
+PLAIN: dict[str, str] = {}
+
+
+def put_waiting(world: Any, store: Any, body: bytes, properties: dict[str, str], **fields: Any) -> None:
+    sys_flag = 0x80 if properties is BATCH else 0
+    pairs = {"DELAY": "1", **properties}
+    store.put(world.commitlog.Message("T", body, queue_id=0, sys_flag=sys_flag, properties=pairs, **fields))
+
+
+def bodies(store: Any) -> list[bytes]:
+    store.engine.settle()
+    return [message.body for message in store.read("T", 0)]
+
+
+def make_topic(store: Any, is_batch: bool = False) -> None:
+    store.create_topic("T", 1, attributes={"queue.type": "BatchCQ"} if is_batch else None)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_delayed_batch_comes_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
+    """A record of a topic with batch queues was passed over for good by the first opening after its put."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        make_topic(store, is_batch=True)
+        put_waiting(world, store, b"three", BATCH)
+        folder = crash_copy(tmp_path / "s", tmp_path / "killed") if is_killed else tmp_path / "s"
+    clock.now_ms += 1000
+    with open_idle(world, folder, clock) as store:
+        deliver(store)
+        assert bodies(store) == [b"three"]
+        assert store.max_offset("T", 0) == 3
+
+
+def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> None:
+    """A topic that its owner deleted while a message waited came back, queues and all, when that was due."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        make_topic(store)
+        put_waiting(world, store, b"late", PLAIN)
+    with open_idle(world, tmp_path / "s", clock) as store:
+        store.engine.topics.delete("T")
+        store.engine.topics.persist()
+        clock.now_ms += 1000
+        deliver(store)
+        assert store.engine.topics.get("T") is None
+        assert "T" not in store.topics()
+
+
+@pytest.mark.parametrize(
+    ("is_batch", "properties"),
+    [
+        (False, [PLAIN, PLAIN]),
+        (True, [PLAIN, PLAIN]),
+        (True, [BATCH, BATCH]),
+        (False, [LIGHT, LIGHT]),
+        (False, [NO_LIGHT, PLAIN, PLAIN]),
+        (False, [PLAIN, NO_LIGHT, NO_LIGHT, LIGHT, PLAIN]),
+        (False, [BATCH, PLAIN]),
+    ],
+)
+def test_killed_after_the_delivery_of_any_kind(
+    world: Any, tmp_path: Path, is_batch: bool, properties: list[dict[str, str]]
+) -> None:
+    """To batch queues, to light queues, or behind a message that can never be put, everything came a second time."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock, enable_lmq=True) as store:
+        make_topic(store, is_batch)
+        for number, pairs in enumerate(properties):
+            put_waiting(world, store, b"%d" % number, pairs)
+        clock.now_ms += 1000
+        deliver(store)
+        wanted = bodies(store)
+        put_waiting(world, store, b"later", PLAIN)
+        copy = crash_copy(tmp_path / "s", tmp_path / "killed")
+    assert len(wanted) >= 1
+    with open_idle(world, copy, clock, enable_lmq=True) as store:
+        deliver(store)
+        assert bodies(store) == wanted
+        clock.now_ms += 1000
+        deliver(store)
+        assert bodies(store) == [*wanted, b"later"]
+
+
+def test_one_of_several_equal_messages_was_delivered_by_a_broker(world: Any, tmp_path: Path) -> None:
+    """Its delivery passed for that of another one, which was left out, with all that waits before that."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_waiting(world, store, b"twin", PLAIN, born_timestamp_ms=5)
+        clock.now_ms += 900
+        for body in (b"twin", b"other", b"twin"):
+            put_waiting(world, store, body, PLAIN, born_timestamp_ms=5)
+        clock.now_ms += 100
+        deliver(store)
+        store.engine.delays.persist()
+        copy = crash_copy(tmp_path / "s", tmp_path / "killed")
+    (copy / "brokerstore" / "delays.json").unlink()  # no broker writes one
+    clock.now_ms += 900
+    with open_idle(world, copy, clock) as store:
+        deliver(store)
+        assert bodies(store) == [b"twin", b"twin", b"other", b"twin"]
+
+
+def copy_of_master(folder: Path, target: Path) -> None:
+    """As an operator makes one for a new slave, of a master that runs."""
+    shutil.copytree(folder, target)
+    (target / "abort").unlink()
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_promoted_slave_goes_on_where_its_master_was(world: Any, tmp_path: Path, rounds: int, is_seeded: bool) -> None:
+    """After a clean stop it delivered its master's past again, from the first message or from where its own files were made."""
+    clock, role = Clock(), world.messagestore.Role
+    for number in range(rounds):
+        with open_idle(world, tmp_path / "m", clock) as master:
+            deliver(master)
+            put_waiting(world, master, b"%d" % number, PLAIN)
+            clock.now_ms += 1000
+            deliver(master)
+            if is_seeded and number == 0:
+                master.engine.delays.persist()
+                copy_of_master(tmp_path / "m", tmp_path / "s")
+            put_waiting(world, master, b"late %d" % number, PLAIN)
+            clock.now_ms += 1000
+            wanted = bodies(master)
+            with open_idle(world, tmp_path / "s", clock, broker_role=role.SLAVE) as slave:
+                replicate(master, slave)
+    with open_idle(world, tmp_path / "s", clock) as promoted:
+        deliver(promoted)
+        assert bodies(promoted) == [*wanted, b"late %d" % (rounds - 1)]
