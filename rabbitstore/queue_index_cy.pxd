@@ -19,7 +19,7 @@ cdef class QueueIndex:
     cdef public dict _segments
     cdef public list problems
     cdef public bytearray _buffer
-    cdef public bint _is_dirty
+    cdef public bint _is_dirty, _is_doubtful, _rewrites
 
     cpdef object publish(self, I64 seq_id, bytes msg_id, I64 expiry_us, I64 size, Bool persistent, bytes term)
     cpdef object acknowledge(self, object seq_ids)

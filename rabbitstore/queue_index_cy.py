@@ -8,6 +8,7 @@ flushes never reaches a segment.  A segment without unacknowledged entries is de
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
@@ -16,7 +17,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreReadOnly, replace_file
+from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreError, StoreReadOnly, replace_file
 
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal, read_journal
@@ -37,7 +38,7 @@ from .layout import (
 from .names import numbered
 from .paths import numbers_in, read_if_there
 from .problems import Problem
-from .segment_cy import read_segment
+from .segment_cy import read_segment, write_segment
 from .settings import IndexSettings
 
 if not cython.compiled:
@@ -45,6 +46,7 @@ if not cython.compiled:
 
 
 _LOG = logging.getLogger("brokerstore")
+DOUBT_NAME = "sync_failed"
 _PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
 assert _PUBLISH.size == JOURNAL_PUBLISH_SIZE
 _pack_publish = _PUBLISH.pack
@@ -86,9 +88,11 @@ class QueueIndex:
         "_flushes",
         "_held_bytes",
         "_is_dirty",
+        "_is_doubtful",
         "_journal",
         "_journal_bytes",
         "_per_segment",
+        "_rewrites",
         "_segments",
         "before_flush",
         "disk",
@@ -121,6 +125,8 @@ class QueueIndex:
         self._entries = 0  # since the last flush
         self._held_bytes = 0
         self._is_dirty = False  # written to the journal, not synced
+        self._is_doubtful = False  # the journal was emptied or written by a process that may have died before its sync
+        self._rewrites = False  # a sync failed before: what the system shows may not be on the disk
         self._flushes = 0
 
     # --- changes
@@ -192,11 +198,18 @@ class QueueIndex:
             try:
                 self._open_journal().write(self._journal_bytes, self._buffer[:size_bytes])
             except DiskError as error:
-                self._failed = error
+                self._fail(error)
                 raise
             self._journal_bytes += size_bytes
             del self._buffer[:size_bytes]
             self._is_dirty = True
+
+    def _fail(self, error: DiskError) -> None:
+        """For good.  After a failed sync the next opening, before the machine's, is told to write again what it finds."""
+        self._failed = error
+        if error.operation.startswith("sync"):
+            with contextlib.suppress(StoreError):
+                self.disk.open(f"{self.folder}/{DOUBT_NAME}", Mode.CREATE).close()
 
     def _check_usable(self) -> None:
         """After a failed write or sync nobody knows what is on the disk: nothing is changed from there on."""
@@ -223,7 +236,7 @@ class QueueIndex:
             try:
                 self._open_journal().sync()
             except DiskError as error:
-                self._failed = error
+                self._fail(error)
                 raise
             self._is_dirty = False
 
@@ -240,7 +253,7 @@ class QueueIndex:
         try:
             self._flush()
         except DiskError as error:
-            self._failed = error
+            self._fail(error)
             raise
 
     def _flush(self) -> None:
@@ -268,12 +281,38 @@ class QueueIndex:
             replace_file(self.disk, f"{path}.bak", read_if_there(self.disk, path) or b"")  # a copy: the file is never away
             replace_file(self.disk, path, data)
             segment.must_replace, segment.size_bytes = False, 0
+        elif (segment.size_bytes + len(data)) % SECTOR_SIZE == 1 and data[-1] == 0:  # would look like a torn mark
+            data = self._waiting_of(number, path, segment.size_bytes, data)
+            replace_file(self.disk, path, data)
+            segment.size_bytes = 0
         else:
             self._append_bytes(path, segment.size_bytes, data)
         segment.has_file = True
         segment.size_bytes += len(data)
         segment.publishes.clear()
         segment.acks.clear()
+
+    def _waiting_of(self, number: int, path: str, size_bytes: int, data: bytes) -> bytes:
+        """A segment written anew with what is not acknowledged: it ends otherwise then."""
+        entries = self.settings.segment_entries
+        whole = (read_if_there(self.disk, path) or b"")[:size_bytes] + data + b"\xff"  # so that its end is believed
+        found = read_segment(whole, number * entries, entries, path, [])[0]
+        return write_segment({relative: entry for relative, entry in found.items() if not entry.acked})
+
+    def _settle_segment(self, path: str, data: bytes, *, is_journalled: bool) -> None:
+        """Have on the disk what a killed process wrote, and may not have synced.
+
+        What the journal has too goes from there as soon as this is loaded, so that is written again; so is everything after a
+        failed sync, since no later one brings such pages to the disk.
+        """
+        if is_journalled or self._rewrites:
+            self._append_bytes(path, 0, data)
+            return
+        file = self.disk.open(path, Mode.WRITE)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     def _append_bytes(self, path: str, offset: int, data: bytes) -> None:
         self.disk.make_folder(self.folder)
@@ -287,7 +326,8 @@ class QueueIndex:
     def _empty_journal(self) -> None:
         """What the buffer still holds is in the segments by now."""
         self._buffer = bytearray()
-        if self._journal_bytes:
+        if self._journal_bytes or self._is_doubtful:
+            self._is_doubtful = False
             journal = self._open_journal()
             journal.truncate(0)
             journal.sync()
@@ -373,6 +413,7 @@ class QueueIndex:
         The journal is in the segments afterwards, and torn tails are gone: a segment that is not whole is written anew.
         """
         journal = self._read_journal(is_whole)
+        self._rewrites = self.disk.stat(f"{self.folder}/{DOUBT_NAME}") is not None
         for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *journal}):
             yield from self._load_segment(number, journal.get(number, {}), keep)
         self._finish_load()
@@ -453,13 +494,21 @@ class QueueIndex:
                 segment.acks.append(relative)
         if segment.must_replace and segment.unacked:
             self._append(number, segment)
+        elif data:
+            self._settle_segment(path, data, is_journalled=bool(journal))
 
     def _finish_load(self) -> None:
+        if self.disk.stat(self.folder) is not None:
+            self.disk.sync_folder(self.folder)
         entry = self.disk.stat(f"{self.folder}/{JOURNAL_NAME}")
         self._journal_bytes = entry.size_bytes if entry is not None else 0
+        self._is_doubtful = entry is not None
         new = sum(len(segment.publishes) + len(segment.acks) for segment in self._segments.values())
         self._entries = max(self._entries, new)
         self.flush()
+        if self._rewrites:
+            self._rewrites = False
+            self.disk.delete(f"{self.folder}/{DOUBT_NAME}")
 
     def close(self) -> None:
         """Flush, then give the descriptor back."""

@@ -515,6 +515,7 @@ class SharedStore:
                         file.sync()
             finally:
                 self._let_go(number)
+            self._check_usable()  # a roll beside this may have met the error of this very file: the system tells it once
             for client, ids in done:
                 if client.on_disk is not None:
                     client.on_disk(ids)

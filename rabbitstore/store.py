@@ -123,10 +123,10 @@ class RabbitStore:
             if make:
                 create_folder(self.disk, self.path, vhost, self.settings)
             self._opened = open_for_writing(self.disk, self.path, self.settings)
+            self._revive_queues(self._opened)
         except BaseException:
             self._lock.release()
             raise
-        self._revive_queues(self._opened)
         if self.settings.background:
             self._housekeeper = Housekeeper(self)
         _open_stores.add(self)
@@ -297,7 +297,7 @@ class RabbitStore:
         `properties` are AMQP's by name (`rabbitstore.properties`); `persistent` decides `delivery_mode` unless that is given,
         and is true by default.  Without `routing_keys` the queues' names are used.  Safe once `sync` returned.
         """
-        targets = [self.queue(name) for name in ([queues] if isinstance(queues, str) else queues)]
+        targets = [self.queue(name) for name in dict.fromkeys([queues] if isinstance(queues, str) else queues)]
         keys = tuple(routing_keys) if routing_keys is not None else tuple(queue.name for queue in targets)
         fields = dict(properties or {})
         if persistent is None:

@@ -32,6 +32,8 @@ def open_store(
     store = SharedStore(disk, folder, settings, is_synced=is_synced)
     for number in numbers_in(disk, folder, "rdt"):
         salvage(disk, folder, number)
+    if is_synced:  # a process may have died between a file's making and the sync of its name
+        disk.sync_folder(folder)
     numbers = numbers_in(disk, folder, "rdq")
     scans = {number: _scan(store, number) for number in numbers}
     _refuse_damage(store, scans, counts)
@@ -137,11 +139,10 @@ def salvage(disk: Disk, folder: str, number: int) -> None:
         known = read_all(disk, target)
         end = scan_records(known, target).valid_end
         good = _better_records(read_all(disk, source), known)
-        if good:
-            if end < size:
-                file.truncate(end)
-            file.write(end, good)
-            file.sync()
+        if end < size and good:
+            file.truncate(end)
+        file.write(0, known[:end] + good)  # all of it: an earlier salvage may have died before its sync
+        file.sync()
     finally:
         file.close()
     disk.sync_folder(folder)

@@ -526,13 +526,13 @@ class VariableQueue:
         assert mode in (DEFAULT, LAZY)
         if mode == self.mode:
             return
+        if mode == DEFAULT and not self.q3 and self.delta.count:
+            self._load_delta()  # before anything is changed: a segment may be unreadable
         self.mode = mode
         if mode == LAZY:
             for queue in (self.q4, self.q3, self.q2, self.q1):
                 while queue:
                     self._into_delta(queue.popleft())
-        elif not self.q3 and self.delta.count:
-            self._load_delta()
 
     # --- disk
 

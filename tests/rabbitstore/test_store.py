@@ -482,6 +482,15 @@ def test_a_forked_child_does_not_touch_the_parents_store(path):
         assert drained(store, "q") == [b"parent"]
 
 
+def test_a_queue_named_twice_gets_a_message_once(path):
+    """A large body was stored for it twice and counted once: the store broke, and its clean stop was no good."""
+    with RabbitStore.open(path, settings=QUIET) as store:
+        store.declare_queue("q")
+        store.publish(["q", "q"], b"x" * 10_000)
+        store.sync()
+        assert drained(store, "q") == [b"x" * 10_000]
+
+
 class FullForTheCollector(WrappedDisk):
     """No room for the collector's copies as long as `is_full`."""
 

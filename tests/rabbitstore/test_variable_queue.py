@@ -318,6 +318,28 @@ def test_a_segment_that_cannot_be_read_takes_no_message_along(opened, tmp_path):
     assert [body[:4] for body in bodies(queue)] == [b"%04d" % number for number in range(40 - left, 40)]
 
 
+def test_a_mode_that_cannot_be_changed_now_stays(tmp_path):
+    """The mode changed before a segment could not be read: what was published next came before what waited there."""
+    found = Opened(tmp_path, mode=LAZY)
+    for number in range(3):
+        found.publish(b"%04d" % number + b"x" * 100)
+    found.queue.sync()
+    found.queue.index.flush()
+    segments = list(tmp_path.rglob("*.idx"))
+    for path in segments:
+        path.rename(path.with_suffix(".aside"))
+        path.mkdir()
+    with pytest.raises(StoreError):
+        found.queue.set_mode(DEFAULT)
+    for path in segments:
+        path.rmdir()
+        path.with_suffix(".aside").rename(path)
+    assert found.queue.mode == LAZY
+    found.publish(b"0003" + b"x" * 100)
+    assert [body[:4] for body in bodies(found.queue)] == [b"0000", b"0001", b"0002", b"0003"]
+    found.kill()
+
+
 def test_transient_messages_touch_the_disk_under_pressure_only(opened):
     """Alphas of transient messages are in no store and no index; gammas are persistent ones alone."""
     queue = opened.queue

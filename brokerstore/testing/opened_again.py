@@ -1,0 +1,105 @@
+"""A process dies, or a sync fails, in the middle of a step; another opens the folder while the machine goes on; then the power
+fails.
+
+What the first had written is in the system's cache alone, and whole to whoever reads it: the second must bring it to the disk
+before it takes anything away that vouches for it, and before it promises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from random import Random
+from typing import Any
+
+from storageio import DiskError, StoreError
+from storageio.testing import ForgettingDisk
+
+from .rabbitmq_check import check_rabbit
+from .rabbitmq_lab import RabbitRun, any_operation
+
+BEFORE_MAX, AFTER, CALLS_MAX, IMAGES = 50, 40, 12, 6
+LEFT_OUT = ("crash", "delete")
+
+
+class Killed(BaseException):
+    """The process is gone before this call."""
+
+
+class Stop:
+    """Stops a disk at a call: raises `Killed` before it, or with `fails` an error at a sync."""
+
+    def __init__(self, number: int, *, fails: bool) -> None:
+        """`number`: of the calls that count, from 0."""
+        self._left = number
+        self._fails = fails
+        self.has_struck = False
+
+    def __call__(self, operation: str, path: str) -> None:
+        """Before every call."""
+        if self.has_struck or (self._fails and not operation.startswith("sync")):
+            return
+        self._left -= 1
+        if self._left < 0:
+            self.has_struck = True
+            raise DiskError(operation, path, errno.EIO, "an error, once") if self._fails else Killed
+
+    def on(self, disk: ForgettingDisk) -> None:
+        """From now on."""
+        if self._fails:
+            disk.refuse = self
+        else:
+            disk.watch = self
+
+
+def rabbit_opened_again(seed: int, *, fails: bool) -> int:
+    """A program of this seed, stopped, opened again and checked, then judged by images of a power failure; how many."""
+    random = Random(seed)
+    run = RabbitRun(seed, tries=False)
+    run.do(("declare", "a", "default"))
+    run.do(("declare", "b", "lazy"))
+    for _ in range(random.randrange(8, BEFORE_MAX)):
+        _step(run, any_operation(random))
+    stop = Stop(random.randrange(CALLS_MAX), fails=fails)
+    stop.on(run.disk)
+    _until_it_strikes(run, random, stop)
+    run.disk.watch = run.disk.refuse = None
+    run.store.abandon()
+    run.disk._held.clear()  # a dead process holds no lock
+    floor = run.ledger.floor()
+    store = run.open(run.disk)
+    found = check_rabbit(store, run.ledger, floor)
+    images = _judge(run, floor)
+    store.sync()
+    run.ledger.cut(found)
+    run.ledger.sync()
+    images += _judge(run, run.ledger.floor())
+    store.abandon()
+    return images
+
+
+def _step(run: RabbitRun, operation: tuple[Any, ...]) -> None:
+    if operation[0] not in LEFT_OUT:
+        run.do(operation)
+
+
+def _until_it_strikes(run: RabbitRun, random: Random, stop: Stop) -> None:
+    for _ in range(AFTER):
+        operation = any_operation(random)
+        if operation[0] in (*LEFT_OUT, "declare", "close"):
+            continue
+        try:
+            with contextlib.suppress(StoreError):
+                run.do(operation)
+        except Killed:
+            return
+        if stop.has_struck and random.random() < 0.3:
+            return
+
+
+def _judge(run: RabbitRun, floor: Any) -> int:
+    random = Random(1)
+    images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(IMAGES))]
+    for image in images:
+        run.recover(ForgettingDisk.of(image, run.disk.time_ms), floor)
+    return len(images)
