@@ -7,6 +7,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import pairwise
 
 from storageio import Disk, DiskError, StoreCorrupt, maps_max
@@ -32,6 +33,7 @@ class MappedFileQueue:
         self.file_size_bytes = file_size_bytes
         self.writable = writable
         self.files: list[MappedFile] = []
+        self.on_failed: list[Callable[[], None]] = []  # called when the sync of the last file fails on the way to the next
         self._prepared: MappedFile | None = None
         self._making = ""  # the path of a file that is in neither list yet
         self._lock = threading.RLock()
@@ -182,7 +184,7 @@ class MappedFileQueue:
         if path == self._making and self._disk.stat(path) is not None:
             self._disk.delete(path)  # an interrupt came between making it and taking it in
         if self.files and not self.files[-1].is_synced:
-            self.files[-1].sync()
+            self._sync_last()
         self._making = path
         made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes)
         try:
@@ -191,6 +193,14 @@ class MappedFileQueue:
             made.delete()
             raise
         return made
+
+    def _sync_last(self) -> None:
+        try:
+            self.files[-1].sync()
+        except DiskError:
+            for call in self.on_failed:
+                call()
+            raise
 
     def drop_prepared(self) -> None:
         """Delete a file that was made ahead and never used, as a clean stop does."""

@@ -98,6 +98,15 @@ class BatchQueues:
             queue.recover()
             queue.drop_tail()
 
+    def doubt(self) -> None:
+        """As of ordinary queues."""
+        for queue in self:
+            queue.doubt()
+        for topic in self.topics():
+            self.disk.sync_folder(os.path.join(self.folder, topic))
+        if self.disk.stat(self.folder) is not None:
+            self.disk.sync_folder(self.folder)
+
     def truncate(self, physical_offset: int) -> None:
         """Cut every queue where records begin at or behind `physical_offset`."""
         for queue in self:

@@ -152,6 +152,15 @@ class ConsumeQueues:
                 lost_from = min(lost_from, max(0, queue.max_physical_offset))
         return lost_from
 
+    def doubt(self) -> None:
+        """Of every queue; the folders' own names are synced now."""
+        for queue in self:
+            queue.doubt()
+        for topic in self.topics():
+            self.disk.sync_folder(os.path.join(self.folder, topic))
+        if self.disk.stat(self.folder) is not None:
+            self.disk.sync_folder(self.folder)
+
     def max_physical_offset(self) -> int:
         """The greatest end of a record that a queue knows, -1 without any (section 5.2 b)."""
         return max((queue.max_physical_offset for queue in self), default=NO_RECORD)

@@ -388,6 +388,15 @@ class UnitFolder:
         self._flushed = written
         return True
 
+    def doubt(self) -> None:
+        """After an unclean stop: whoever wrote may have died before its syncs, so the next flush makes them.
+
+        Only of the last file, and of its name: a file before it was synced when it became full.
+        """
+        if self.starts:
+            self._flushed = min(self._flushed, self.starts[-1])
+            self._is_new_name = True
+
     def _sync_name(self) -> None:
         """A file that was made since the last flush."""
         if not self._is_new_name:

@@ -280,6 +280,12 @@ class IndexFiles:
         if self.listed:
             self.listed[-1].sync()
 
+    def doubt(self) -> None:
+        """After an unclean stop: whoever wrote may have died before its syncs, so the next ones are of every file's."""
+        with self._guard:
+            self._is_new_name = bool(self.listed)
+            self._full = self.listed[:-1]
+
     def sync_active(self) -> tuple[str, int] | None:
         """Sync the newest file while it is still written to: its name and the item before which all is on the disk then."""
         self._sync_name()

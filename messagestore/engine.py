@@ -231,6 +231,11 @@ class Engine:
             self.log.sync_from(end.dispatch_from)
         is_doubtful = not self.was_clean or self._points_behind(end, note)
         start = self._agree(end) if is_doubtful or self._lacks_derived(end) else end.offset
+        if not self.was_clean:
+            self.queues.doubt()
+            self.side.batch.doubt()
+            if self.index is not None:
+                self.index.doubt()
         self._make_services(start, end)
         if start < end.offset:
             self._dispatch_from(start)
@@ -375,6 +380,7 @@ class Engine:
             self.flusher.on_committed.append(self.dispatcher.wake)
         for service in (self.flusher, self.housekeeper, self.dispatcher):
             service.on_failed.append(self._leave_doubt)
+        self.log.queue.on_failed.append(self._leave_doubt)
         self.flusher.on_flushed.append(self.progress.notify)
         self.dispatcher.on_progress.append(self.progress.notify)
         self._start_threads()

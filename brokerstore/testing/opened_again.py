@@ -15,8 +15,10 @@ from typing import Any
 from storageio import DiskError, StoreError
 from storageio.testing import ForgettingDisk
 
+from . import rabbitmq_lab, rocketmq_lab
 from .rabbitmq_check import check_rabbit
-from .rabbitmq_lab import RabbitRun, any_operation
+from .rabbitmq_lab import RabbitRun
+from .rocketmq_check import check_store
 
 BEFORE_MAX, AFTER, CALLS_MAX, IMAGES = 50, 40, 12, 6
 LEFT_OUT = ("crash", "delete")
@@ -59,7 +61,7 @@ def rabbit_opened_again(seed: int, *, fails: bool) -> int:
     run.do(("declare", "a", "default"))
     run.do(("declare", "b", "lazy"))
     for _ in range(random.randrange(8, BEFORE_MAX)):
-        _step(run, any_operation(random))
+        _step(run, rabbitmq_lab.any_operation(random))
     stop = Stop(random.randrange(CALLS_MAX), fails=fails)
     stop.on(run.disk)
     _until_it_strikes(run, random, stop)
@@ -83,7 +85,8 @@ def _step(run: RabbitRun, operation: tuple[Any, ...]) -> None:
         run.do(operation)
 
 
-def _until_it_strikes(run: RabbitRun, random: Random, stop: Stop) -> None:
+def _until_it_strikes(run: RabbitRun | rocketmq_lab.Run, random: Random, stop: Stop) -> None:
+    any_operation = rabbitmq_lab.any_operation if isinstance(run, RabbitRun) else rocketmq_lab.any_operation
     for _ in range(AFTER):
         operation = any_operation(random)
         if operation[0] in (*LEFT_OUT, "declare", "close"):
@@ -97,9 +100,41 @@ def _until_it_strikes(run: RabbitRun, random: Random, stop: Stop) -> None:
             return
 
 
-def _judge(run: RabbitRun, floor: Any) -> int:
+def rocket_opened_again(seed: int, *, fails: bool) -> int:
+    """The same of the other engine; what its log had is there after the opening, and on the disk when `flush` returned."""
+    random = Random(seed)
+    config = rocketmq_lab.any_config(random)
+    run = rocketmq_lab.Run(seed, config=rocketmq_lab.through_ring(config) if random.random() < 0.3 else config, tries=False)
+    for _ in range(random.randrange(4, BEFORE_MAX // 2)):
+        run.do(_harmless(random))
+    stop = Stop(random.randrange(CALLS_MAX), fails=fails)
+    stop.on(run.disk)
+    _until_it_strikes(run, random, stop)
+    run.disk.watch = run.disk.refuse = None
+    run.ledger.learn(run.store)
+    rocketmq_lab.abandon(run.store)
+    run.disk._held.clear()
+    flushed = run.ledger.flushed
+    store = run.open()
+    run.ledger.cut(check_store(store, run.disk, run.ledger, flushed))
+    images = _judge(run, flushed)
+    store.flush()
+    store.engine.settle()
+    store.engine.housekeeper.flush_derived(thorough=True)
+    images += _judge(run, len(run.ledger.entries))
+    rocketmq_lab.abandon(store)
+    return images
+
+
+def _harmless(random: Random) -> tuple[Any, ...]:
+    while (operation := rocketmq_lab.any_operation(random))[0] in ("crash", "close"):
+        continue
+    return operation
+
+
+def _judge(run: RabbitRun | rocketmq_lab.Run, promise: Any) -> int:
     random = Random(1)
     images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(IMAGES))]
     for image in images:
-        run.recover(ForgettingDisk.of(image, run.disk.time_ms), floor)
+        run.recover(ForgettingDisk.of(image, run.disk.time_ms), promise)
     return len(images)
