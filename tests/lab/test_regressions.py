@@ -478,3 +478,19 @@ def test_a_journal_torn_inside_a_number_does_not_take_another_message_away(world
     """
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     lab.random_run(100303, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
+
+
+def test_an_acknowledgement_that_ends_a_segment_in_a_zero_stays(world: Any) -> None:
+    """Its last byte began a sector and was zero in truth: it passed for torn, and the message came back without any crash."""
+    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    check = world.module("brokerstore.testing.rabbitmq_check")
+    for size in range(190):
+        run = lab.RabbitRun(tries=False)
+        publishes = [("publish", ("a",), body, True) for body in (10, size, 100, 20)]
+        for operation in (("declare", "a", "lazy"), *publishes, ("flush_journals",), ("get", "a", True), ("sync",)):
+            run.do(operation)
+        run.do(("flush_journals",))
+        run.store.abandon()
+        store = run.open(run.disk)
+        assert b"00000001" not in [body[:8] for body in check.take_all(store, "a")], size
+        store.abandon()
