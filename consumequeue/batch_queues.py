@@ -12,7 +12,7 @@ from .batch import BatchQueue
 from .consume_queues import check_queue_id, check_topic
 from .layout import BATCH_FILE_SIZE_DEFAULT, BATCH_UNIT_SIZE
 from .queue_files import QueueFiles
-from .queue_listing import queue_folders
+from .queue_listing import queue_folders, sync_names
 
 
 class BatchQueues:
@@ -102,10 +102,7 @@ class BatchQueues:
         """As of ordinary queues."""
         for queue in self:
             queue.doubt()
-        for topic in self.topics():
-            self.disk.sync_folder(os.path.join(self.folder, topic))
-        if self.disk.stat(self.folder) is not None:
-            self.disk.sync_folder(self.folder)
+        sync_names(self.disk, self.folder, self.topics())
 
     def truncate(self, physical_offset: int) -> None:
         """Cut every queue where records begin at or behind `physical_offset`."""

@@ -13,7 +13,7 @@ from storageio import Disk, InvalidMessage, StoreCorrupt
 from .consume_queue import NO_RECORD, ConsumeQueue
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .queue_files import QueueFiles
-from .queue_listing import QUEUE_ID_MAX, queue_folders
+from .queue_listing import QUEUE_ID_MAX, queue_folders, sync_names
 from .unit_folder import EVERYTHING
 
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
@@ -156,10 +156,7 @@ class ConsumeQueues:
         """Of every queue; the folders' own names are synced now."""
         for queue in self:
             queue.doubt()
-        for topic in self.topics():
-            self.disk.sync_folder(os.path.join(self.folder, topic))
-        if self.disk.stat(self.folder) is not None:
-            self.disk.sync_folder(self.folder)
+        sync_names(self.disk, self.folder, self.topics())
 
     def max_physical_offset(self) -> int:
         """The greatest end of a record that a queue knows, -1 without any (section 5.2 b)."""

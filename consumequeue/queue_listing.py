@@ -1,9 +1,9 @@
-"""Which queues lie in a folder, by the names of folders alone."""
+"""Which queues lie in a folder, by the names of folders alone, and those names on the disk."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from storageio import Disk, Kind
 
@@ -21,3 +21,11 @@ def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
             is_number = entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name
             if entry.kind is Kind.FOLDER and is_number and int(entry.name) <= QUEUE_ID_MAX:
                 yield topic.name, int(entry.name)
+
+
+def sync_names(disk: Disk, folder: str, topics: Iterable[str]) -> None:
+    """Of the queues of these topics, and of the topics."""
+    for topic in topics:
+        disk.sync_folder(os.path.join(folder, topic))
+    if disk.stat(folder) is not None:
+        disk.sync_folder(folder)
