@@ -482,8 +482,7 @@ class Engine:
         if note_for_index is not None:
             write_note(self.disk, self.places.own, note_for_index)
         write_queue_list(self.disk, self.places.own, self.queues)
-        stamp = self.log.appender.last_store_timestamp_ms
-        note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset, stamp)
+        note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset)
         write_clean(self.disk, self.places.root, note)
 
     def _release(self) -> None:

@@ -44,7 +44,6 @@ class CleanStop(NamedTuple):
 
     end_offset: int
     last_offset: int
-    store_timestamp_ms: int
 
 
 def clean_path(root: str) -> str:
@@ -84,7 +83,7 @@ def still_holds(log: CommitLog, note: CleanStop) -> bool:
 def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
     """Raises `StoreCorrupt` when the log does not end as a clean stop leaves it."""
     if note is not None and still_holds(log, note):
-        return LogEnd(note.end_offset, note.store_timestamp_ms, note.end_offset, note.last_offset)
+        return LogEnd(note.end_offset, _store_time(log, note.last_offset), note.end_offset, note.last_offset)
     stop = log.find_end()
     return LogEnd(stop.offset, _store_time(log, stop.last_offset), stop.offset, stop.last_offset)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import json
 import struct
 import threading
 from pathlib import Path
@@ -461,6 +462,20 @@ def test_what_a_killed_process_wrote_is_synced_before_the_store_goes_on(world: A
         synced = {call.path for call in disk.calls if call.operation == "sync" and "commitlog" in call.path}
         assert synced == {file.path for file in store.engine.log.queue.files}
         assert len(synced) == 4
+
+
+@pytest.mark.parametrize("stamp_ms", [1 << 70, START_MS + (1 << 40), -1, "x"])
+def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, stamp_ms: Any) -> None:
+    """Found by the folder fuzzer: a time beyond 63 bits ended an opening; a far one was every later record's store time."""
+    clock = Clock()
+    with open_small(world, tmp_path, clock=clock) as store:
+        put_numbers(world, store, range(3))
+    note = tmp_path / "brokerstore" / "clean.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "store_timestamp_ms": stamp_ms}))
+    clock.now_ms += 5
+    with open_small(world, tmp_path, clock=clock) as store:
+        put_numbers(world, store, range(3, 4))
+        assert [stored.store_timestamp_ms - START_MS for stored in read_all(store, "T")] == [0, 0, 0, 5]
 
 
 def test_a_store_left_open_many_times_over(world: Any, tmp_path: Path) -> None:
