@@ -30,8 +30,8 @@ class Checked:
     """What `verify` found.
 
     `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to;
-    `found_behind`, whole records behind damage, which a scan does not reach; `segment_entries`, what `.config` says or the
-    files show.
+    `found_behind`, whole records behind damage, which a scan does not reach; `salvageable`, messages that an unfinished
+    compaction holds, which are not lost; `segment_entries`, what `.config` says or the files show.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -42,6 +42,7 @@ class Checked:
     lost: list[tuple[QueueFolder, IndexEntry]] = field(default_factory=list)
     bad_records: dict[str, set[int]] = field(default_factory=dict)
     found_behind: dict[str, list[Record]] = field(default_factory=dict)
+    salvageable: set[bytes] = field(default_factory=set)
     segment_entries: int = layout.SEGMENT_ENTRIES_NEW
 
     @property
@@ -96,6 +97,7 @@ def _check_store_files(store: StoreFolder, found: Checked, advance: Progress) ->
     for number in numbers_in(store.disk, store.path, "rdt"):
         file = f"{store.name}/{number}.rdt"
         found.problems.append(Problem(file, 0, "unfinished_compaction", "no such file", "a salvaged tail"))
+        found.salvageable |= store.salvageable(number)
 
 
 def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts: dict[bytes, int]) -> None:
@@ -120,8 +122,11 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
 def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, found: Checked) -> None:
     message = folder.message_of(queue, entry, True)
     if message is None:
-        found.lost.append((queue, entry))
         last = folder.problems[-1]
+        if entry.msg_id not in found.salvageable:
+            found.lost.append((queue, entry))
+        elif last.kind == "message_lost":
+            folder.problems.pop()  # the compaction is the problem
         if last.kind in _RECORD_KINDS and last.file.endswith(".rdq"):
             place = _place(folder, entry)
             if place is not None:

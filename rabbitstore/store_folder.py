@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
 
 from storageio import Disk, DiskError, File, Kind, Mode
 
 from . import layout
+from .content import is_message
 from .layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from .names import numbered
 from .paths import FILE_SIZE_MAX, numbers_in
 from .problems import Problem
 from .records import RECORD_END, TERM_AT, Record, Scan, check_record, find_record, scan_records
 
+Seen = TypeVar("Seen")
 _OPEN_FILES_MAX = 32
 SEARCHED_MAX = 16 << 30  # bytes looked through for records behind damage
 
@@ -48,14 +52,23 @@ class StoreFolder:
 
     def scan(self, number: int, problems: list[Problem]) -> Scan:
         """One file's records."""
-        file = self.disk.open(f"{self.path}/{number}.rdq", Mode.READ)
+        file = f"{number}.rdq"
+        return self._mapped(file, lambda view: scan_records(view, f"{self.name}/{file}", problems))
+
+    def salvageable(self, number: int) -> set[bytes]:
+        """Ids of the whole messages in `N.rdt`, which opening and `recover` join to `N.rdq`."""
+        return self._mapped(f"{number}.rdt", _whole_ids)
+
+    def _mapped(self, name: str, look: Callable[[memoryview], Seen]) -> Seen:
+        """What `look` says of one file's bytes."""
+        file = self.disk.open(f"{self.path}/{name}", Mode.READ)
         try:
             size = file.size()
             if size == 0:
-                return Scan([], 0, 0)
+                return look(memoryview(b""))
             held = file.map(size, writable=False)
             try:
-                return scan_records(held.view, f"{self.name}/{number}.rdq", problems)
+                return look(held.view)
             finally:
                 held.close()
         finally:
@@ -156,6 +169,12 @@ class StoreFolder:
         """Give the descriptors back."""
         while self._open:
             self._open.popitem()[1].close()
+
+
+def _whole_ids(view: memoryview) -> set[bytes]:
+    records = scan_records(view, "").records
+    terms = (bytes(view[record.offset + TERM_AT : record.offset + record.total_size - 1]) for record in records)
+    return {record.msg_id for record, term in zip(records, terms, strict=True) if is_message(term, record.msg_id)}
 
 
 def store_names(persistent: bool) -> tuple[str, str]:

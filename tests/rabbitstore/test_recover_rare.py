@@ -1,0 +1,184 @@
+"""`recover` over damage that seldom comes: unfinished compactions, version 2, names that nobody tells, plans that are old."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore
+from rabbitstore.check import verify
+from rabbitstore.clean_stop import CLEAN_FILES
+from rabbitstore.recover import apply_recovery, plan_recovery
+
+from .conftest import WhenItWasWritten
+from .test_damage import ALL, DEEP, MIXED, STORE, cut, damaged_summary, patch, readable, torn_journal, unfinished_compaction
+
+QUIET = RabbitSettings(background=False)
+
+
+def image(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def folder(clean, tmp_path):
+    """The server's folder as a copy to be hurt."""
+    return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
+
+
+@pytest.fixture
+def version_2(fixtures, tmp_path):
+    """The same of the other index version."""
+    return Path(shutil.copytree(fixtures["v2"].vhost, tmp_path / "vhost-2"))
+
+
+def kill_server(folder):
+    """A server that runs has no clean-stop files."""
+    for name in CLEAN_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_recover_keeps_the_messages_that_only_an_interrupted_compaction_has(folder, clean, is_killed):
+    """They were acknowledged for good as lost by the step behind the one that brought their records back."""
+    before = readable(folder)
+    unfinished_compaction(folder, clean.manifest)
+    if is_killed:
+        kill_server(folder)
+    assert len(readable(folder)) < ALL
+    plan = plan_recovery(str(folder))
+    assert (plan.records_kept, plan.records_dropped) == (ALL, 0)
+    assert {action.kind for action in plan.actions} == {"salvage", "rewrite_records"} | ({"delete"} if not is_killed else set())
+    apply_recovery(plan)
+    assert verify(str(folder)).problems == []
+    assert readable(folder) == before
+    with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
+        assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3037
+
+
+def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole_copy_either(folder, clean):
+    """Only whole messages count as brought back; of a torn one the entry is acknowledged."""
+    unfinished_compaction(folder, clean.manifest)
+    first = (folder / STORE / "4.rdt").read_bytes()
+    size = 9 + int.from_bytes(first[:8], "big")
+    patch(folder / STORE / "4.rdt", 24, bytes(64))
+    assert size > 200
+    plan = plan_recovery(str(folder))
+    apply_recovery(plan)
+    assert verify(str(folder)).problems == []
+    assert len(readable(folder)) == ALL - plan.records_dropped
+
+
+def test_an_empty_file_of_an_interrupted_compaction_is_taken_away(folder):
+    """Killed between making the file and the first byte of it."""
+    (folder / STORE / "4.rdt").touch()
+    before = readable(folder)
+    apply_recovery(plan_recovery(str(folder)))
+    assert verify(str(folder)).problems == [] and readable(folder) == before
+    assert not (folder / STORE / "4.rdt").exists()
+
+
+def test_messages_of_a_version_2_queue_that_are_in_no_file_are_cleared(version_2):
+    """A file of the shared store is gone: entries that name it become zeros, as the server acknowledges; the others stay."""
+    before = readable(version_2)
+    (version_2 / STORE / "0.rdq").unlink()
+    left = readable(version_2)
+    assert 0 < len(left) < len(before)
+    plan = plan_recovery(str(version_2))
+    assert plan.records_dropped == len(before) - len(left) > 0
+    assert "drop_entries" in {action.kind for action in plan.actions}
+    apply_recovery(plan)
+    assert verify(str(version_2)).problems == []
+    assert readable(version_2) == left
+
+
+@pytest.mark.parametrize("damage", ["outside of its file", "of another length"])
+def test_a_version_2_message_that_its_own_store_does_not_have_is_named(version_2, damage):
+    """`N.qs` was cut short, or another length stands where the entry points: that message alone is lost."""
+    path = version_2 / DEEP / "1.qs"
+    whole = len(readable(version_2))
+    if damage == "outside of its file":
+        cut(path, -3)
+    else:
+        patch(path, 64, (9).to_bytes(4, "big"))
+    found = verify(str(version_2))
+    assert [problem.kind for problem in found.problems if problem.kind == "message_lost"] == ["message_lost"]
+    assert len(readable(version_2)) == whole - 1
+    apply_recovery(plan_recovery(str(version_2)))
+    assert verify(str(version_2)).problems == [] and len(readable(version_2)) == whole - 1
+
+
+def test_entries_of_lost_messages_that_were_never_delivered_are_delivered_and_acknowledged(tmp_path):
+    """An acknowledgement must come after a delivered mark (format page), which old servers wrote late: both are written."""
+    folder = tmp_path / "vhost"
+    store = RabbitStore.open(str(folder), settings=QUIET)
+    store.declare_queue("q")
+    for number in range(3):
+        store.publish("q", b"%d" % number * 9000)
+    store.sync()
+    store.abandon()
+    for path in (folder / STORE).glob("*.rdq"):
+        path.unlink()
+    [journal] = folder.glob("queues/*/journal.jif")
+    ours = journal.read_bytes()  # publish and delivered mark, three times
+    published = b"".join(ours[at : at + 40] for at in range(0, len(ours), 48))
+    assert [published[at : at + 8] for at in (0, 40, 80)] == [number.to_bytes(8, "big") for number in range(3)]
+    journal.write_bytes(published)
+    plan = plan_recovery(str(folder))
+    assert plan.records_dropped == 3
+    apply_recovery(plan)
+    assert verify(str(folder)).problems == [] and readable(folder) == []
+    marks = [(kind << 62 | number).to_bytes(8, "big") for number in range(3) for kind in (2, 3)]
+    assert journal.read_bytes() == published + b"".join(marks)
+
+
+def test_nothing_is_kept_beside_where_nobody_wants_it(folder):
+    """`keep_backup` off: no copies of what is cut."""
+    cut(folder / STORE / "6.rdq", -100)
+    apply_recovery(plan_recovery(str(folder)), keep_backup=False)
+    assert verify(str(folder)).problems == []
+    assert not (folder / "brokerstore" / "cut").exists()
+
+
+def test_an_old_plan_done_once_more_changes_nothing(folder, clean):
+    """Two operators: what the one's plan names was mended by the other's meanwhile."""
+    unfinished_compaction(folder, clean.manifest)
+    for damage in (torn_journal, damaged_summary):
+        damage(folder, clean.manifest)
+    (folder / STORE / "0.rdq").unlink()
+    (folder / MIXED / ".queue_name").unlink()
+    plans = [plan_recovery(str(folder)) for _ in range(2)]
+    assert plans[0].records_dropped > 0
+    apply_recovery(plans[0])
+    before = image(folder)
+    apply_recovery(plans[1])
+    assert verify(str(folder)).problems == []
+    assert {path: data for path, data in image(folder).items() if "cut" not in path.parts} == {
+        path: data for path, data in before.items() if "cut" not in path.parts
+    }
+
+
+def test_a_queue_whose_name_no_message_tells_stays_named_and_readable(tmp_path):
+    """Published to by an exchange, with a routing key of another text: nothing is guessed, no message is dropped."""
+    folder = tmp_path / "vhost"
+    with RabbitStore.open(str(folder), settings=QUIET) as store:
+        for name in ("a", "b"):
+            store.declare_queue(name)
+            store.publish(name, b"x", routing_keys=["other"], exchange="ex")
+    names = list((folder / "queues").glob("*/.queue_name"))
+    names[0].unlink()
+    plan = plan_recovery(str(folder))
+    assert [action.kind for action in plan.actions if action.file.endswith(".queue_name")] == ["write_name"]
+    apply_recovery(plan)
+    assert [problem.kind for problem in verify(str(folder)).problems] == ["bad_queue_name"]
+    assert len(readable(folder)) == 2
+
+
+def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
+    """What scripts read."""
+    torn_journal(folder, clean.manifest)
+    told = plan_recovery(str(folder)).to_json()
+    journal = f"{MIXED}/journal.jif"
+    assert told["applied"] is False and told["plan"]["records_kept"] == ALL
+    assert set(told["plan"]["valid_end"]) == {journal}
+    assert {"kind": "cut_journal", "file": journal, "reason": "torn_journal"} in told["plan"]["actions"]
