@@ -24,14 +24,20 @@ MD5_FROM = 65528
 _END, _COUNT = Atom("$end_of_table"), Atom("count")
 
 
-def read_ets(data: bytes, file: str, take: Callable[[bytes, int, list[Any]], int] | None = None) -> list[tuple[Term, ...]]:
+def read_ets(
+    data: bytes,
+    file: str,
+    take: Callable[[bytes, int, list[Any]], int] | None = None,
+    make: Callable[[tuple[Term, ...]], Any] | None = None,
+) -> list[Any]:
     """The rows; `StoreCorrupt` when the file is torn or its count is wrong.
 
-    `take(data, at, rows)` may take rows in bulk from a chunk on, in its own shape; it returns where it stopped.
+    `take(data, at, rows)` may take rows in bulk from a chunk on, in its own shape; it returns where it stopped.  `make(row)`
+    gives the others that shape.
     """
     if data[: len(HEAD)] != HEAD:
         raise StoreCorrupt("not an ets file", file=file, offset=0, expected=HEAD, found=data[: len(HEAD)])
-    rows: list[tuple[Term, ...]] = []
+    rows: list[Any] = []
     at = len(HEAD)
     is_first = True
     while at < len(data):
@@ -43,7 +49,7 @@ def read_ets(data: bytes, file: str, take: Callable[[bytes, int, list[Any]], int
         if not isinstance(term, tuple):
             raise StoreCorrupt("not a row", file=file, offset=at, expected="a tuple", found=type(term).__name__)
         if not is_first:
-            rows.append(term)
+            rows.append(term if make is None else make(term))
         is_first = False
     raise StoreCorrupt("ets file without an end", file=file, offset=at, expected=str(_END), found="end of file")
 
@@ -61,7 +67,7 @@ def _read_chunk(data: bytes, at: int, file: str) -> tuple[Term, int]:
     return decode(chunk, file=file, base=start), start + length
 
 
-def _checked_count(rows: list[tuple[Term, ...]], end: list[Term], file: str, at: int) -> list[tuple[Term, ...]]:
+def _checked_count(rows: list[Any], end: list[Term], file: str, at: int) -> list[Any]:
     options = end[1] if len(end) == 2 and end[0] == _END else None
     counts = [pair[1] for pair in options if isinstance(pair, tuple) and len(pair) == 2] if isinstance(options, list) else []
     if counts and counts[0] != len(rows):

@@ -93,10 +93,7 @@ def read_locations(data: bytes, file: str) -> list[LocationRow]:
 
 def read_location_rows(data: bytes, file: str) -> list[tuple[bytes, int, int, int, int]]:
     """The same in the file's order, as plain tuples: a store may have millions."""
-    rows: list[Any] = read_ets(data, file, take_locations)
-    if all(len(row) == len(LocationRow._fields) for row in rows):
-        return rows
-    return [row if len(row) == len(LocationRow._fields) else tuple(*_rows([row], file, _location_row)) for row in rows]
+    return read_ets(data, file, take_locations, lambda row: tuple(*_rows([row], file, _location_row)))
 
 
 def _rows(rows: list[tuple[Term, ...]], file: str, make: Any) -> Any:

@@ -1,0 +1,202 @@
+"""The clean-stop files one by one, damaged: named, and never rows that the server did not write."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore, tables, verify
+from rabbitstore.dets_table import ACTIVE, BASE_AT, CLOSED_AT, OBJECTS_AT, read_dets, write_dets
+from rabbitstore.ets_table import CHUNK, HEAD, MAGIC, MD5_FROM, read_ets
+from rabbitstore.terms import Atom, CharList, encode
+from storageio import StoreCorrupt
+
+from .conftest import WhenItWasWritten
+
+STORE = "msg_store_persistent"
+FILES = {
+    f"{STORE}/file_summary.ets": tables.read_summary,
+    f"{STORE}/msg_store_index.ets": tables.read_locations,
+    f"{STORE}/clean.dot": tables.read_clean_mark,
+    "recovery.dets": tables.read_recovery,
+}
+END = [Atom("$end_of_table"), [(Atom("count"), 1)]]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_table_of_the_server_cut_anywhere_is_named(clean, name):
+    """Each is written in one go and believed whole or not at all."""
+    data = (clean.vhost / name).read_bytes()
+    whole = len(data.rstrip())
+    for size in {*range(0, whole, max(1, whole // 97)), whole - 1}:
+        with pytest.raises(StoreCorrupt):
+            FILES[name](data[:size], name)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith("ets")])
+def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean, name):
+    """Small chunks have no checksum: what passes has the server's number of rows, all of the table's kind."""
+    data = (clean.vhost / name).read_bytes()
+    rows = FILES[name](data, name)
+    for at in range(0, len(data), max(1, len(data) // 499)):
+        hurt = data[:at] + bytes((data[at] ^ 0x55,)) + data[at + 1 :]
+        try:
+            found = FILES[name](hurt, name)
+        except StoreCorrupt:
+            continue
+        assert len(found) == len(rows) and len(set(found) - set(rows)) <= 1
+
+
+def ets(*terms):
+    """A table of these terms as chunks, the first the properties."""
+    parts = [HEAD]
+    for term in terms:
+        data = term if isinstance(term, bytes) else encode(term)
+        parts += [CHUNK.pack(len(data), MAGIC), data]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\0" * 8 + ets((), END)[8:], "not an ets file"),
+        (ets((), Atom("row"), END), "not a row"),
+        (ets((), (1, 2)), "without an end"),
+        (ets((), (1, 2)) + b"\0\0", "torn chunk"),
+        (ets((), (1, 2)) + CHUNK.pack(9, b"ALWb"), "torn chunk"),
+        (ets((), (1, 2)) + CHUNK.pack(9, MAGIC) + b"\x83", "torn chunk"),
+        (ets((), (1, 2), (3, 4), END), "lost rows"),
+        (ets((), END), "lost rows"),
+    ],
+)
+def test_a_damaged_ets_file_is_named(data, reason):
+    """By the format page: a head, chunks with the magic, the row's tuples, an end with their number."""
+    with pytest.raises(StoreCorrupt, match=reason):
+        read_ets(data, "t.ets")
+
+
+def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
+    """The properties of a table with many clients are so long; the checksum lies between magic and term."""
+    term = encode((b"x" * MD5_FROM,))
+    good = hashlib.md5(term).digest()
+    for md5, is_good in ((good, True), (bytes(16), False)):
+        data = HEAD + CHUNK.pack(len(term), MAGIC) + md5 + term + ets((1, 2), END)[len(HEAD) :]
+        if is_good:
+            assert read_ets(data, "t.ets") == [(1, 2)]
+            continue
+        with pytest.raises(StoreCorrupt, match="MD5"):
+            read_ets(data, "t.ets")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (Atom("msg_location"), b"short", 1, 2, 3, 4),
+        (Atom("another"), b"i" * 16, 1, 2, 3, 4),
+        (Atom("msg_location"), b"i" * 16, 1, 2, 3),
+        (b"i" * 16, b"j" * 16, 1, 2, 3),
+        (Atom("msg_location"), b"i" * 16, 1, 1 << 62, 3, 4),
+        (Atom("msg_location"), 16, 1, 2, 3, 4),
+    ],
+)
+def test_a_location_row_of_another_shape_is_named(row):
+    """Another id, another table, another width, numbers that no file has."""
+    good = (Atom("msg_location"), b"g" * 16, 1, 2, 3, 4)
+    assert tables.read_locations(ets((), good, END), "t") == [tables.LocationRow(b"g" * 16, 1, 2, 3, 4)]
+    with pytest.raises(StoreCorrupt, match="another table"):
+        tables.read_locations(ets((), row, END), "t")
+
+
+def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean, tmp_path):
+    """A row of five parts passed for one that was taken apart already: `verify` ended in an AttributeError."""
+    folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
+    (folder / STORE / "msg_store_index.ets").write_bytes(ets((), (Atom("msg_location"), b"i" * 16, 1, 2, 3), END))
+    assert "bad_table" in {problem.kind for problem in verify(str(folder)).problems}
+    with RabbitStore.open(str(folder), "r+", settings=RabbitSettings(background=False), disk=WhenItWasWritten()) as store:
+        assert "bad_table" in {problem.kind for problem in store.problems} and not store.parts.is_resumed
+        assert sum(len(store.queue(name)) for name in store.queue_names()) == 3037
+
+
+def test_a_location_row_with_wide_numbers_is_taken():
+    """Beyond 2 GiB the server writes integers of another tag; the quick path leaves such rows to the slow one."""
+    row = (Atom("msg_location"), b"g" * 16, 1, 2, 1 << 33, 4)
+    end = [Atom("$end_of_table"), [(Atom("count"), 2)]]
+    small = (Atom("msg_location"), b"h" * 16, 1, 2, 3, 4)
+    found = tables.read_locations(ets((), small, row, end), "t")
+    assert found == [tables.LocationRow(b"g" * 16, 1, 2, 1 << 33, 4), tables.LocationRow(b"h" * 16, 1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("row", [(Atom("other"), 0, 0, 0, 0, 0, Atom("false"), 0), (Atom("file_summary"), 0)])
+def test_a_summary_row_of_another_shape_is_named(row):
+    """As above."""
+    with pytest.raises(StoreCorrupt, match="another table"):
+        tables.read_summary(ets((), row, END), "t")
+
+
+def test_a_clean_mark_with_a_number_that_is_no_byte_is_named():
+    """`<<300>>` is no reference."""
+    with pytest.raises(StoreCorrupt, match="not a clean mark"):
+        tables.read_clean_mark(b"{client_refs,[<<300>>]}.\n{index_module,rabbit_msg_store_ets_index}.\n", "clean.dot")
+
+
+TERMS = [(Atom("next_seq_id"), 4), (Atom("next_deliver_seq_id"), 1), (Atom("persistent_count"), 2)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (Atom("no text"), [*TERMS, (Atom("persistent_bytes"), 7)]),
+        (CharList(b"folder"), TERMS),
+        (CharList(b"folder"), Atom("no_list")),
+        (CharList(b"folder"), [*TERMS, (Atom("persistent_bytes"), -7)]),
+    ],
+)
+def test_terms_of_another_shape_are_named(row):
+    """A key that is no text, a number that is missing or negative, something else in the place of the terms."""
+    with pytest.raises(StoreCorrupt, match="another table"):
+        tables.read_recovery(dets([row]), "recovery.dets")
+
+
+def dets(rows):
+    """A closed table with rows of any kind: keys that are no text get the place of one that is."""
+    text = [(CharList(b"key%d" % number), value) for number, (_, value) in enumerate(rows)]
+    data = write_dets(text)
+    for (key, value), (placed, _) in zip(rows, text, strict=True):
+        old, new = encode((placed, value)), encode((key, value))
+        at = data.index(old)
+        assert len(new) <= len(old) + 64
+        data = data[: at - 4] + (len(new) + 4).to_bytes(4, "big") + new + data[at + len(old) + len(new) - len(old) :]
+        used = int.from_bytes(data[at - 12 : at - 8], "big") + len(new) - len(old)
+        data = data[: at - 12] + used.to_bytes(4, "big") + data[at - 8 :]
+    return data
+
+
+ROWS = [(CharList(b"key"), [b"x" * 900]), (CharList(b"other"), [])]
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "reason"),
+    [
+        (5, b"\0", "not a dets file"),
+        (CLOSED_AT + 3, b"\0", "not a closed"),
+        (40, b"\x77", "MD5"),
+        (BASE_AT, b"\x01", "torn dets file"),
+        (OBJECTS_AT, b"\x7f", "torn block"),
+        (OBJECTS_AT + 8, b"\x7f", "torn object"),
+        (OBJECTS_AT + 12, b"\x82", "torn object"),
+    ],
+)
+def test_a_damaged_dets_file_is_named(at, change, reason):
+    """Byte for byte of the format page."""
+    data = write_dets(ROWS)
+    assert data[OBJECTS_AT + 4 : OBJECTS_AT + 8] == ACTIVE
+    with pytest.raises(StoreCorrupt, match=reason):
+        read_dets(data[:at] + change + data[at + len(change) :], "recovery.dets")
+
+
+def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects():
+    """Its queue would count as one that was never noted."""
+    data = write_dets(ROWS)
+    with pytest.raises(StoreCorrupt, match="lost objects"):
+        read_dets(data[: OBJECTS_AT + 4] + bytes(4) + data[OBJECTS_AT + 8 :], "recovery.dets")
