@@ -17,8 +17,12 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_N
 from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from consumequeue import ConsumeQueues
+from storageio import StoreCorrupt
 
 from .fillers import Lost
+from .swallowed import Gap, swallowed
+
+MISSING_MAX = 10_000  # files in a row that are taken for lost; a name that is further off is no file of this log
 
 
 class Hole(NamedTuple):
@@ -42,6 +46,7 @@ class Survey:
     tail: Hole | None = None  # with none behind it
     first_damaged: int = -1  # the first hole that has a safely stored record behind it
     records_after: list[int] = field(default_factory=list)  # for each hole, whole records in front of it
+    gaps: list[Gap] = field(default_factory=list)  # in the queue offsets of the records, across holes
     lost: dict[int, list[Lost]] = field(default_factory=dict)  # by the hole's start
     times: list[int] = field(default_factory=list)  # store time of the last record in front of each hole
     findings: list[Finding] = field(default_factory=list)  # of files: names, sizes, gaps
@@ -53,17 +58,18 @@ class Survey:
 
 
 def survey(
-    files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None
-) -> Survey:
+    files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None,
+    is_unnumbered: Callable[[str], bool] = lambda _topic: False,
+) -> Survey:  # fmt: skip
     """Walk the whole log.  `safe_ms`: what was stored at or before it was on the disk at the last checkpoint.
 
-    `progress` is called with the bytes of records that were looked at since it was called last.
+    `progress` is called with the bytes of records that were looked at since it was called last.  `is_unnumbered`: topics
+    without ordinary queues, in which a missing record moves no other's number.
     """
     found = _walk(files, safe_ms, in_detail=False, progress=progress)
     if found.holes:
         found = _walk(files, safe_ms, in_detail=True)
-    if queues is not None:
-        _add_known_units(found, queues)
+        found.lost = swallowed(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], queues)
     return found
 
 
@@ -144,6 +150,9 @@ class _Walk:
     def _enter(self, path: str) -> None:
         """Files that are missing before this one are holes as long as a file."""
         start = self._starts[path]
+        if self._size and start - self._reached > self._size * MISSING_MAX:
+            told = f"at most {MISSING_MAX} files missing before it"
+            raise StoreCorrupt("too far behind", file=path, offset=0, expected=told, found=f"a gap from {self._reached} on")
         while self._size and self._reached + self._size < start:
             self._reached += self._size
             finding = Finding(path, 0, "missing_file", file_name(self._reached), file_name(start))
@@ -160,29 +169,13 @@ class _Walk:
 
     def _sequence(self, lane: tuple[str, int], queue_offset: int) -> None:
         """A jump in the queue offsets says what the holes since the lane was last seen have swallowed."""
-        expected = self._next.get(lane)
-        holes = self._found.holes
-        since = self._last_hole.get(lane, 0)
-        if expected is not None and queue_offset > expected and len(holes) > since:
-            for place in range(expected, min(queue_offset, expected + 100_000)):
-                self._found.lost.setdefault(holes[-1].start, []).append(Lost(*lane, place))
+        expected, since, now = self._next.get(lane), self._last_hole.get(lane, 0), len(self._found.holes)
+        if expected is not None and queue_offset > expected and now > since:
+            self._found.gaps.append(Gap(*lane, expected, queue_offset, since, now - 1))
         self._next[lane] = queue_offset + 1
-        self._last_hole[lane] = len(holes)
+        self._last_hole[lane] = now
 
     def finish(self) -> None:
         """What is still open is the tail; from its first byte on nothing is whole."""
         if self._open:
             self._found.tail = self._open[0]
-
-
-def _add_known_units(found: Survey, queues: ConsumeQueues) -> None:
-    """Queue units that point into a hole name the messages that were there, also those without a later one."""
-    known = {lost for each in found.lost.values() for lost in each}
-    for queue in queues:
-        for hole in found.holes:
-            place = queue.find_physical(hole.start)
-            while (unit := queue.unit(place)) is not None and unit.physical_offset < hole.stop:
-                lost = Lost(queue.topic, queue.queue_id, place)
-                if lost not in known and unit.physical_offset >= hole.start:
-                    found.lost.setdefault(hole.start, []).append(lost)
-                place += 1

@@ -39,19 +39,18 @@ def fill(
 ) -> tuple[bytes, list[Lost]]:
     """Bytes for the hole of `size_bytes` at physical offset `offset`, and the lost messages that found no room in it."""
     data = bytearray(size_bytes)
-    at = 0
+    at, stop = 0, size_bytes - (BLANK_SIZE if to_file_end else 0)
     left_out: list[Lost] = []
     dress = _dress(size_bytes, lost, BLANK_SIZE if to_file_end else least_size(FILLER_TOPIC))
+    behind = _least_behind(lost)
     for index, message in enumerate(lost):
-        least = least_size(message.topic) + dress
-        after = BLANK_SIZE if to_file_end else _padding_least(lost[index + 1 :])
-        if size_bytes - at < least or (0 < size_bytes - at - least < after):
-            if size_bytes - at < least or index + 1 < len(lost):
-                left_out.append(message)
-                continue
-            least = size_bytes - at
+        least, room = least_size(message.topic) + dress, stop - at
+        is_tight = not to_file_end and 0 < room - least < behind[index]
+        if room < least or (is_tight and index + 1 < len(lost)):
+            left_out.append(message)
+            continue
         is_last = index + 1 == len(lost) and not to_file_end
-        taken = size_bytes - at if is_last and size_bytes - at <= FILLER_SIZE_MAX else least
+        taken = room if is_tight or (is_last and room <= FILLER_SIZE_MAX) else least
         _write(data, at, taken, offset, message, store_timestamp_ms, 0)
         at += taken
     if to_file_end:
@@ -62,14 +61,22 @@ def fill(
 
 
 def _dress(size_bytes: int, lost: list[Lost], rest: int) -> int:
-    """Bytes for mark and checksum in each filler, if there is room for all of them."""
-    dress = len(MARK) + CRC_SIZE
-    return dress if sum(least_size(message.topic) + dress for message in lost) + rest <= size_bytes else 0
+    """Bytes for mark and checksum in each filler, or for the checksum, if there is room for all of them."""
+    least = sum(least_size(message.topic) for message in lost) + rest
+    for dress in (len(MARK) + CRC_SIZE, CRC_SIZE):
+        if least + dress * len(lost) <= size_bytes:
+            return dress
+    return 0
 
 
-def _padding_least(rest: list[Lost]) -> int:
-    """What must be left behind a filler, if anything is."""
-    return min([least_size(message.topic) for message in rest] + [least_size(SHORT_TOPIC)])
+def _least_behind(lost: list[Lost]) -> list[int]:
+    """What must be left behind each filler, if anything is: the least of a later one or of the padding."""
+    least = least_size(SHORT_TOPIC)
+    behind = []
+    for message in reversed(lost):
+        behind.append(least)
+        least = min(least, least_size(message.topic))
+    return behind[::-1]
 
 
 def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None:
@@ -77,7 +84,7 @@ def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None
     while at < len(data):
         left = len(data) - at
         size = left if left <= FILLER_SIZE_MAX else min(FILLER_SIZE_MAX, left - least_size(FILLER_TOPIC))
-        topic = FILLER_TOPIC if size >= least_size(FILLER_TOPIC) else SHORT_TOPIC
+        topic = FILLER_TOPIC if size >= least_size(FILLER_TOPIC) + CRC_SIZE else SHORT_TOPIC
         _write(data, at, size, offset, Lost(topic, 0, 0), store_timestamp_ms, TRANSACTION_ROLLBACK)
         at += size
 

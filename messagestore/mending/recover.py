@@ -192,11 +192,11 @@ class Recovery:
     def _survey(self) -> Survey:
         queues = self._queues()
         try:
-            return survey(self._files(), self._safe_ms(), queues, self.progress)
+            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored())
         except DiskError:
             raise
         except StoreError:  # queue files beyond use: the log alone has to say it
-            return survey(self._files(), self._safe_ms(), None)
+            return survey(self._files(), self._safe_ms(), None, None, self.is_ignored())
         finally:
             queues.close()
 

@@ -1,0 +1,107 @@
+"""Messages that holes of a log took: each number keeps its place, in the hole that had it, whatever else is damaged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message, StoredMessage
+from commitlog.walk import LogFiles
+from messagestore import MessageStore, StoreConfig
+from messagestore.broker_services.names import INNER_COUNT, IS_BATCH
+from messagestore.mending.fillers import MARK, Lost, fill
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from storageio import REAL_DISK, StoreCorrupt
+
+FILE_SIZE = 65536
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+MANY = 3
+
+
+def many(number: int) -> Message:
+    """One record that holds some messages."""
+    return Message("many", b"%d" % number, queue_id=0, sys_flag=IS_BATCH, properties={INNER_COUNT: str(MANY)})
+
+
+def records(folder: Path) -> list[StoredMessage]:
+    """All whole records, past damage."""
+    return [found for found in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(found, StoredMessage)]
+
+
+def destroy(folder: Path, record: StoredMessage) -> None:
+    """Nothing is left of it."""
+    name = f"{record.physical_offset // FILE_SIZE * FILE_SIZE:020d}"
+    with (folder / "commitlog" / name).open("r+b") as file:
+        file.seek(record.physical_offset % FILE_SIZE)
+        file.write(b"\xee" * record.size)
+
+
+def numbers(folder: Path, topic: str) -> dict[int, bytes]:
+    """Queue offset to body, of what is no filler; places are those of the queue."""
+    with MessageStore.open(folder, "r", SMALL) as store:
+        queue = store.engine.queues.get(topic, 0)
+        assert queue is not None
+        units = [(place, store.message_at(unit.physical_offset)) for place, unit in queue.units()]
+    return {place: message.body for place, message in units if message is not None and message.body.strip(b"\0" + MARK)}
+
+
+@pytest.mark.parametrize("has_queues", [True, False], ids=["sound-queues", "no-queues"])
+def test_two_holes_between_two_messages_of_a_queue_move_no_number(tmp_path: Path, has_queues: bool) -> None:
+    """The second hole is too small for what the first one took: those messages get their places in the first."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        for number in range(6):
+            store.put(Message("hurt", b"%d" % number + b"x" * 300, queue_id=0))
+        for topic in ("whole", "small", "whole"):
+            store.put(Message(topic, topic.encode(), queue_id=0))
+        for number in range(6, 9):
+            store.put(Message("hurt", b"%d" % number, queue_id=0))
+        store.put(Message("small", b"last", queue_id=0))
+    for record in [*records(folder)[2:6], records(folder)[7]]:
+        destroy(folder, record)
+    if not has_queues:
+        shutil.rmtree(folder / "consumequeue")
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert sorted(numbers(folder, "hurt")) == [0, 1, 6, 7, 8]
+    assert numbers(folder, "small")[1] == b"last"
+    assert not verify_store(str(folder), SMALL).problems
+
+
+def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_room(tmp_path: Path) -> None:
+    """Each such record is three numbers further on: the hole between two of them took another topic's message."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        store.create_topic("many", 1, attributes={"queue.type": "BatchCQ"})
+        for number in range(5):
+            store.put(many(number))
+            store.put(Message("plain", b"%d" % number, queue_id=0))
+    destroy(folder, [record for record in records(folder) if record.topic == "plain"][2])
+    shutil.rmtree(folder / "consumequeue")
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert numbers(folder, "plain") == {0: b"0", 1: b"1", 3: b"3", 4: b"4"}
+    assert [record.queue_offset for record in records(folder) if record.topic == "many"] == [0, 3, 6, 9, 12]
+    assert not verify_store(str(folder), SMALL).problems
+
+
+def test_a_file_named_far_behind_the_log_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """The files missing before it would be half a billion."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        store.put(Message("topic", b"body", queue_id=0))
+    shutil.copy(folder / "commitlog" / f"{0:020d}", folder / "commitlog" / f"{1 << 45:020d}")
+    with pytest.raises(StoreCorrupt, match="files missing"):
+        Recovery(str(folder), Choice.SKIP, SMALL).plan()
+
+
+def test_a_hole_up_to_its_files_end_that_is_full_of_messages_keeps_its_length() -> None:
+    """The last message leaves fewer bytes than a blank needs: it is left out, and nothing reaches into the next file."""
+    lost = [Lost("topic", 0, number) for number in range(3)]
+    least = 91 + len("topic")
+    data, left_out = fill(0, 3 * least, lost, 1, to_file_end=True)
+    assert (len(data), left_out) == (3 * least, lost[2:])
+    assert data[2 * least :] == least.to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(least - 8)
