@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from storageio import StoreClosed
 
@@ -55,14 +55,22 @@ class Consumer:
     def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Done with it; with `multiple`, with all of this consumer's up to it."""
         for tag in self._tags(delivery, multiple):
-            self._queue.acknowledge(tag)
-            self._held.discard(tag)
+            try:
+                self._queue.acknowledge(tag)
+            finally:
+                self._let_go((tag,))
 
     def requeue(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Back to its old place in the queue."""
         tags = self._tags(delivery, multiple)
-        self._queue.requeue_tags(tags)
-        self._held.difference_update(tags)
+        try:
+            self._queue.requeue_tags(tags)
+        finally:
+            self._let_go(tags)
+
+    def _let_go(self, tags: Iterable[int]) -> None:
+        """Of what the queue no longer counts as delivered: a failed call may have settled a part."""
+        self._held.difference_update(tag for tag in tags if tag not in self._queue.unacked)
 
     def _tags(self, delivery: Delivery, multiple: bool) -> list[int]:
         return sorted(tag for tag in self._held if tag <= delivery.tag) if multiple else [delivery.tag]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from storageio import StoreError
+
 from .content import Content, OfContent, decode_content
 from .entry_cy import IndexEntry
 from .errors import UnknownDelivery, UnknownQueue
@@ -147,23 +149,32 @@ class LiveQueue:
     def requeue(self, tag: int, *, multiple: bool = False) -> int:
         """Back to their old places; how many."""
         with self.lock:
-            count = self._settle(self._tags(tag, multiple), VariableQueue.requeue)
-            self.arrived.notify_all()
-            return count
+            try:
+                return self._settle(self._tags(tag, multiple), VariableQueue.requeue)
+            finally:
+                self.arrived.notify_all()
 
     def requeue_tags(self, tags: list[int]) -> None:
         """Back to their old places, as when a consumer goes away."""
         with self.lock:
-            self._settle([tag for tag in tags if tag in self.unacked], VariableQueue.requeue)
-            self.arrived.notify_all()
+            try:
+                self._settle([tag for tag in tags if tag in self.unacked], VariableQueue.requeue)
+            finally:
+                self.arrived.notify_all()
 
     def _settle(self, tags: list[int], action: Callable[[VariableQueue, list[int]], Any]) -> int:
+        """Each part's share, though another's failed; a tag whose message is still unacknowledged stays."""
         by_part: dict[int, tuple[VariableQueue, list[int]]] = {}
         for tag in tags:
-            part, seq_id = self.unacked.pop(tag)
+            part, seq_id = self.unacked[tag]
             by_part.setdefault(id(part), (part, []))[1].append(seq_id)
-        for part, seq_ids in by_part.values():
-            action(part, seq_ids)
+        failed = [error for share in by_part.values() if (error := _failure(action, *share)) is not None]
+        for tag in tags:
+            part, seq_id = self.unacked[tag]
+            if not part.is_pending(seq_id):
+                del self.unacked[tag]
+        if failed:
+            raise failed[0]
         return len(tags)
 
     def purge(self) -> int:
@@ -172,17 +183,18 @@ class LiveQueue:
             return sum(part.purge() for part in self.parts)
 
     def delete(self) -> int:
-        """Drop everything and the files; how many messages waited."""
+        """Drop everything and the files; how many messages waited.  After an error it may be called again."""
         with self.lock:
             count = self.purge()
             for part in self.parts:
                 part.acknowledge([*part.ram_pending, *part.disk_pending])
+            self.unacked.clear()
+            self.is_deleted = True  # before the first file goes: what fails from here on leaves no queue
+            self.arrived.notify_all()
+            for part in self.parts:
                 part.index.delete()
                 part.persistent_store.die()
                 part.transient_store.die()
-            self.unacked.clear()
-            self.is_deleted = True
-            self.arrived.notify_all()
             return count
 
     def memory_bytes(self) -> int:
@@ -190,3 +202,11 @@ class LiveQueue:
         with self.lock:
             places = sum(len(part.q1) + len(part.q2) + len(part.q3) + len(part.q4) + part.pending_count for part in self.parts)
             return sum(part.ram_bytes for part in self.parts) + 300 * places
+
+
+def _failure(action: Callable[[VariableQueue, list[int]], Any], part: VariableQueue, seq_ids: list[int]) -> StoreError | None:
+    try:
+        action(part, seq_ids)
+    except StoreError as error:
+        return error
+    return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from storageio import InvalidMessage
+
 from . import layout
 
 
@@ -34,6 +36,11 @@ class IndexSettings:
     journal_entries_max: int = layout.JOURNAL_ENTRIES_MAX  # a publish counts twice, as in 3.10
     journal_bytes_max: int = 32 * 1024 * 1024  # of entries held in memory until a flush
     embed_below: int = layout.EMBED_BELOW
+
+    def __post_init__(self) -> None:
+        """`InvalidMessage` for a number that no `.config` may say: an opening would refuse it, with the folder made already."""
+        if not 1 <= self.segment_entries <= layout.SEGMENT_ENTRIES_MAX:
+            raise InvalidMessage(f"segment_entries is 1 to {layout.SEGMENT_ENTRIES_MAX}, not {self.segment_entries}")
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ from .tables import RecoveryRow
 from .variable_queue_cy import DEFAULT, LAZY, VariableQueue, Waiting
 
 _open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
+TTL_MS_MAX = (1 << 32) - 1  # RabbitMQ's MAX_EXPIRY_TIMER
+
 
 
 def _close_at_exit() -> None:
@@ -235,14 +237,14 @@ class RabbitStore:
         """An existing queue; `UnknownQueue` otherwise."""
         self._writable()
         found = self._queues.get(name)
-        if found is None:
+        if found is None or found.is_deleted:
             raise UnknownQueue(f"{self.path}: no queue is called {name!r}")
         return found
 
     def queue_names(self) -> list[str]:
         """Of a store open for writing."""
         self._writable()
-        return sorted(self._queues)
+        return sorted(name for name, queue in list(self._queues.items()) if not queue.is_deleted)
 
     def declare_queue(
         self,
@@ -259,6 +261,9 @@ class RabbitStore:
         with self._guard:
             self._writable()
             found = self._queues.get(name)
+            if found is not None and found.is_deleted:  # half way: its old messages are none of the new queue's
+                self.delete_queue(name)
+                found = None
             if found is not None:
                 if found.options != options:
                     raise StoreError(f"queue {name!r} is there with {found.options}")
@@ -268,15 +273,22 @@ class RabbitStore:
             return made
 
     def _write_options(self) -> None:
-        write_options(self.disk, self.path, {name: queue.options for name, queue in self._queues.items()})
+        kept = {name: queue.options for name, queue in self._queues.items() if not queue.is_deleted}
+        write_options(self.disk, self.path, kept)
 
     def delete_queue(self, name: str) -> int:
-        """The queue, its messages and files; how many messages waited."""
+        """The queue, its messages and files; how many messages waited.
+
+        After an error the queue is there, with fewer messages, or is deleted half way: called again, this goes on.
+        """
         with self._guard:
-            queue = self.queue(name)
-            del self._queues[name]
-            self._write_options()
+            self._writable()
+            queue = self._queues.get(name)
+            if queue is None:
+                raise UnknownQueue(f"{self.path}: no queue is called {name!r}")
             count = queue.delete()
+            self._write_options()
+            del self._queues[name]
             self._wake()
             return count
 
@@ -316,6 +328,7 @@ class RabbitStore:
         target the error is that queue's own.
         """
         below = self._writable().index_settings.embed_below
+        _check_ttl(ttl_ms)
         size = len(content.body)
         embedded = size < below and size + len(content.properties_bin) < below
         message = Outgoing(content.msg_id, encode_content(content), size, content.persistent, embedded, priority, ttl_ms)
@@ -445,6 +458,8 @@ class RabbitStore:
             self.abandon()
 
     def _stop_cleanly(self, opened: Opened) -> None:
+        for name in [name for name, queue in self._queues.items() if queue.is_deleted]:
+            self.delete_queue(name)
         self.sync()
         rows = []
         for queue in self._queues.values():
@@ -550,12 +565,19 @@ def _check_declaration(name: str, options: QueueOptions) -> None:
         raise InvalidMessage(f"a queue's mode is default or lazy, not {options.mode!r}")
     if not 0 <= options.max_priority <= 255:
         raise InvalidMessage(f"a queue's highest priority is 0 to 255, not {options.max_priority}")
+    _check_ttl(options.message_ttl_ms)
 
 
 def _ttl_ms(fields: dict[str, Any]) -> int | None:
     text = fields.get("expiration")
     if text is None:
         return None
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise InvalidMessage(f"expiration is milliseconds as decimal text, not {text!r}")
     return int(text)
+
+
+def _check_ttl(ttl_ms: int | None) -> None:
+    """`InvalidMessage` for a time to live that RabbitMQ refuses."""
+    if ttl_ms is not None and not 0 <= ttl_ms <= TTL_MS_MAX:
+        raise InvalidMessage(f"a time to live is 0 to {TTL_MS_MAX} ms, as in RabbitMQ, not {ttl_ms}")

@@ -25,7 +25,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, StoreError
 
 from .delta_cy import Delta
 from .entry_cy import IndexEntry
@@ -216,16 +216,17 @@ class VariableQueue:
         """(message, its term, redelivered) from the head, None when empty.  Without `ack_required` it is gone at once.
 
         `StoreCorrupt` when the stored message is damaged or missing; it is then dropped, so that the next fetch goes on.
+        A message that cannot be read now (`DiskError`) stays where it is.
         """
+        read = None if self.q4 else self._read_ahead()
         message = self._take_head()
         if message is None:
             return None
         redelivered = message.seq_id < self.next_deliver_seq_id
         if not redelivered:
             self.next_deliver_seq_id = message.seq_id + 1
-        term = message.term
-        if term is None:
-            term = self._read_or_drop(message)
+        term = message.term if read is None else read
+        assert term is not None
         if ack_required:
             self._keep_pending(message)
         else:
@@ -253,10 +254,14 @@ class VariableQueue:
         """The unacknowledged numbers of a multiple acknowledgement."""
         return sorted(number for pending in (self.ram_pending, self.disk_pending) for number in pending if number <= seq_id)
 
+    def is_pending(self, seq_id: int) -> bool:
+        """Whether it was fetched and not acknowledged."""
+        return seq_id in self.ram_pending or seq_id in self.disk_pending
+
     def _take_pending(self, seq_ids: Iterable[int]) -> list[IndexEntry]:
         wanted = list(dict.fromkeys(seq_ids))
         for seq_id in wanted:
-            if seq_id not in self.ram_pending and seq_id not in self.disk_pending:
+            if not self.is_pending(seq_id):
                 raise KeyError(seq_id)
         found = []
         for seq_id in wanted:
@@ -378,8 +383,12 @@ class VariableQueue:
     # --- requeue
 
     def requeue(self, seq_ids: Iterable[int]) -> None:
-        """Put unacknowledged messages back at their old places."""
-        messages = sorted(self._take_pending(seq_ids), key=_seq_id)
+        """Put unacknowledged messages back at their old places; unknown numbers are a `KeyError` and nothing is changed.
+
+        One that cannot be read or written stays unacknowledged and keeps no other: its error is raised in the end.
+        """
+        ready, failed = self._prepare(seq_ids)
+        messages = sorted(self._take_pending(ready), key=_seq_id)
         self.length += len(messages)
         if self.mode == DEFAULT:
             messages = self._merge(messages, "q4", self.q3[0].seq_id if self.q3 else None, self._into_alpha)
@@ -390,6 +399,32 @@ class VariableQueue:
             self.delta.expand(message.seq_id)
         if self.target_ram_count != INFINITY:
             self.reduce_memory()
+        if failed is not None:
+            raise failed
+
+    def _prepare(self, seq_ids: Iterable[int]) -> tuple[list[int], StoreError | None]:
+        """Do what a requeue may fail at while nothing is changed: the numbers for which it went well, the first error."""
+        ready: list[int] = []
+        failed: StoreError | None = None
+        for seq_id in dict.fromkeys(seq_ids):
+            message = self.ram_pending.get(seq_id)
+            if message is None:
+                message = self.disk_pending[seq_id]
+            try:
+                self._prepare_one(message)
+            except StoreError as error:
+                failed = failed or error
+            else:
+                ready.append(seq_id)
+        return ready, failed
+
+    def _prepare_one(self, message: IndexEntry) -> None:
+        if self.mode == DEFAULT and (not self.q3 or message.seq_id < self.q3[0].seq_id):
+            self._into_alpha(message)
+            return
+        self._write(message, force=True)
+        if self.delta.count and message.seq_id >= self.delta.start:
+            self._write_index(message, force=True)
 
     def _merge(
         self, messages: list[IndexEntry], name: str, limit: int | None, prepare: Callable[[IndexEntry], None]
@@ -468,20 +503,22 @@ class VariableQueue:
         """From q1's front behind what follows it, then from q4's end before q3; how many."""
         count = 0
         while count < quota and self.q1:
-            message = self.q1.popleft()
+            message = self.q1[0]
             self._drop_term(message)
+            self.q1.popleft()
             (self.q2 if self.delta.count else self.q3).append(message)
             count += 1
         while count < quota and self.q4:
-            message = self.q4.pop()
+            message = self.q4[len(self.q4) - 1]
             self._drop_term(message)
+            self.q4.pop()
             self.q3.appendleft(message)
             count += 1
         return count
 
     def _drop_term(self, message: IndexEntry) -> None:
-        self._count_term(message, -1)
         self._write(message, force=True)
+        self._count_term(message, -1)
         if not message.embedded:
             message.term = None
         self._count_term(message, 1)
@@ -490,17 +527,15 @@ class VariableQueue:
         """The newest unacknowledged messages lose their copy in memory."""
         count = 0
         for seq_id in sorted(self.ram_pending, reverse=True)[:quota]:
-            message = self.ram_pending.pop(seq_id)
+            message = self.ram_pending[seq_id]
             assert message.term is not None
-            self.ram_bytes -= len(message.term)
             self._write(message, force=True)
             if message.embedded:
                 self._write_index(message, force=True)
-                self.ram_bytes += len(message.term)
-                self.ram_pending[seq_id] = message
                 continue
+            self.ram_bytes -= len(message.term)
             message.term = None
-            self.disk_pending[seq_id] = message
+            self.disk_pending[seq_id] = self.ram_pending.pop(seq_id)
             count += 1
         return count
 
@@ -509,16 +544,18 @@ class VariableQueue:
         if self.q3:
             limit = self.index.segment_end(self.q3[0].seq_id)
             while quota and self.q3 and self.q3[len(self.q3) - 1].seq_id >= limit:
-                self._into_delta(self.q3.pop())
+                self._into_delta(self.q3[len(self.q3) - 1])
+                self.q3.pop()
                 quota -= 1
         while quota and self.q2:
-            self._into_delta(self.q2.popleft())
+            self._into_delta(self.q2[0])
+            self.q2.popleft()
             quota -= 1
 
     def _into_delta(self, message: IndexEntry) -> None:
-        self._count_term(message, -1)
         self._write(message, force=True)
         self._write_index(message, force=True)
+        self._count_term(message, -1)
         self.delta.expand(message.seq_id)
 
     def set_mode(self, mode: str) -> None:
@@ -527,12 +564,16 @@ class VariableQueue:
         if mode == self.mode:
             return
         if mode == DEFAULT and not self.q3 and self.delta.count:
-            self._load_delta()  # before anything is changed: a segment may be unreadable
+            self._load_delta()  # this and the writing before anything is changed: either may fail
+        queues = (self.q4, self.q3, self.q2, self.q1) if mode == LAZY else ()
+        for queue in queues:
+            for message in queue:
+                self._write(message, force=True)
+                self._write_index(message, force=True)
         self.mode = mode
-        if mode == LAZY:
-            for queue in (self.q4, self.q3, self.q2, self.q1):
-                while queue:
-                    self._into_delta(queue.popleft())
+        for queue in queues:
+            while queue:
+                self._into_delta(queue.popleft())
 
     # --- disk
 
@@ -563,10 +604,15 @@ class VariableQueue:
             raise StoreCorrupt("message is in no file", file=file, offset=0, expected=message.msg_id.hex(), found="nothing")
         return term
 
-    def _read_or_drop(self, message: IndexEntry) -> bytes:
+    def _read_ahead(self) -> bytes | None:
+        """The term of the head, from its store, before the head is taken; None where memory has it."""
+        message = self._peek()
+        if message is None or message.term is not None:
+            return None
         try:
             return self.read_term(message)
         except StoreCorrupt:
+            self._take_head()
             message.in_store = False
             self._forget((message,))
             raise
