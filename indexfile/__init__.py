@@ -27,7 +27,7 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 
 from .index_file import Header, IndexFile
 from .index_files import IndexFiles, index_paths, item_hash, name_of
-from .shape import AT_REST, PAUSES_S, Shape, default_shape, find_shape, refuse_other_shape, shape_for
+from .shape import AT_REST, PAUSES_S, Shape, default_shape, find_shape, itemless_shape, refuse_other_shape, shape_for
 
 __all__ = [
     "AT_REST",
@@ -40,6 +40,7 @@ __all__ = [
     "find_shape",
     "index_paths",
     "item_hash",
+    "itemless_shape",
     "name_of",
     "refuse_other_shape",
     "shape_for",

@@ -120,6 +120,12 @@ class IndexFiles:
     def _file(self, path: str) -> IndexFile:
         return IndexFile(self.disk, path, self.slots, self.items, writable=self.writable)
 
+    @property
+    def has_other_sizes(self) -> bool:
+        """Whether a file is not as long as slots and items say: nothing could be put to it, or found in it."""
+        wanted = file_size(self.slots, self.items)
+        return any(self._size(file) != wanted for file in self.listed)
+
     def load(self) -> None:
         """Refuse files of another size now, not when they are asked."""
         wanted = file_size(self.slots, self.items)

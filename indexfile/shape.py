@@ -58,6 +58,28 @@ def default_shape(size_bytes: int) -> Shape | None:
     return shape_for(size_bytes, slots) if rest == 0 else None
 
 
+def itemless_shape(disk: Disk, paths: list[str]) -> Shape | None:
+    """One that files without any item may have: of the newest's size, with about four items to a slot.
+
+    None where a file holds items, which lie at the places of one shape alone, or where none is as long as a header.
+    """
+    sizes = []
+    for path in paths:
+        entry = disk.stat(path)
+        if entry is not None and entry.size_bytes > HEADER_SIZE:
+            if IndexFile(disk, path, 1, 1, writable=False).header.items_used:
+                return None
+            sizes.append(entry.size_bytes)
+    return _nearest_shape(sizes[-1]) if sizes else None
+
+
+def _nearest_shape(size_bytes: int) -> Shape | None:
+    """None for a size that no file has."""
+    most = (size_bytes - HEADER_SIZE) // _DEFAULT_GROUP
+    slots = range(most, max(0, most - ITEM_SIZE // SLOT_SIZE), -1)
+    return next((shape for count in slots if (shape := shape_for(size_bytes, count)) is not None), None)
+
+
 def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_S) -> Shape | None:
     """The shape that the files agree with; None when they do not say, and the slots must be asked for.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from commitlog import CommitLog, LogPaths, Message, PutResult, QueueOffsets
 from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_other_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
-from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, find_shape, index_paths, refuse_other_shape
+from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, find_shape, index_paths, itemless_shape, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
@@ -77,16 +77,20 @@ def replaced_folder(root: str, name: str) -> str:
     return os.path.join(root, OWN_FOLDER, f"replaced-{name}")
 
 
-def found_sizes(config: StoreConfig, places: Places, disk: Disk, *, is_locked: bool = False) -> StoreConfig:
+def found_sizes(
+    config: StoreConfig, places: Places, disk: Disk, *, is_locked: bool = False, guesses: bool = False
+) -> StoreConfig:
     """Sizes not given are those of the files that are there, else RocketMQ's defaults.
 
-    `is_locked` by the caller: nobody writes in between.
+    `is_locked` by the caller: nobody writes in between.  `guesses`: of an index without an item the size of its files is
+    enough; a reader must not, since a writer may know better.
     """
     shape = queue_size = None
     pauses_s = PAUSES_S if not is_locked and AbortFile(disk, places.root).is_present else AT_REST
     for folder in (places.index, replaced_folder(places.root, "index")):
         if shape is None and disk.stat(folder) is not None:
-            shape = find_shape(disk, index_paths(disk, folder)[0], pauses_s)
+            paths = index_paths(disk, folder)[0]
+            shape = find_shape(disk, paths, pauses_s) or (itemless_shape(disk, paths) if guesses or is_locked else None)
     for folder in (places.queues, replaced_folder(places.root, "consumequeue")):
         if queue_size is None and disk.stat(folder) is not None:
             queue_size = find_file_size(disk, folder)
@@ -229,8 +233,10 @@ class Engine:
             file.set_positions(file.size_bytes)
         if not self.was_clean:
             self.log.sync_from(end.dispatch_from)
-        is_doubtful = not self.was_clean or self._points_behind(end, note)
-        start = self._agree(end) if is_doubtful or self._lacks_derived(end) else end.offset
+        if self.was_clean:
+            self._drop_other_index()
+        is_doubtful = not self.was_clean or self._points_behind(end, note) or self._lacks_queues(end)
+        start = self._agree(end) if is_doubtful or self._lacks_index(end) else end.offset
         if not self.was_clean:
             self.queues.doubt()
             self.side.batch.doubt()
@@ -259,11 +265,21 @@ class Engine:
             self.dispatcher.catch_up()
         self.dispatcher.refuses_gaps = False
 
-    def _lacks_derived(self, end: LogEnd) -> bool:
-        """Whether queues or index are gone although the log has records."""
-        has_index = self.index is None or bool(self.index.files)
-        lacks_queues = (len(self.queues) == 0 and len(self.side.batch) == 0) or self.side.lacks_batch_queues()
-        return end.last_offset >= 0 and (lacks_queues or not has_index or self._lacks_queues())
+    def _drop_other_index(self) -> None:
+        """One whose files have not the length that was given or found could take nothing: the first put would be its last."""
+        if self.index is not None and self.index.has_other_sizes:
+            LOG.warning("%s: files of another length: the index is made anew from the log", self.index.folder)
+            drop_note(self.disk, self.places.own)
+            self.index.destroy()
+
+    def _lacks_index(self, end: LogEnd) -> bool:
+        """Whether the index is gone although the log has records."""
+        return end.last_offset >= 0 and self.index is not None and not self.index.files
+
+    def _lacks_queues(self, end: LogEnd) -> bool:
+        """Whether queues are gone although the log has records.  One whose records had left it begins again at 0."""
+        has_none = (len(self.queues) == 0 and len(self.side.batch) == 0) or self.side.lacks_batch_queues()
+        return end.last_offset >= 0 and (has_none or self._lacks_listed())
 
     def _points_behind(self, end: LogEnd, note: CleanStop | None) -> bool:
         """Whether the log lost its last files since a clean stop: what is put now would pass for what the queues have."""
@@ -274,7 +290,7 @@ class Engine:
             LOG.warning("%s: queues go on behind the log's end at %d: they are cut there", self.places.root, end.offset)
         return is_behind
 
-    def _lacks_queues(self) -> bool:
+    def _lacks_listed(self) -> bool:
         """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
         missing = missing_queues(self.disk, self.places.own, self.queues)
         return any(not is_deleted(self.topics, topic) for topic, _ in missing)
@@ -285,7 +301,7 @@ class Engine:
         self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
-        lacks_any = self._lacks_queues() or self.side.lacks_batch_queues()
+        lacks_any = self._lacks_listed() or self.side.lacks_batch_queues()
         is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not lacks_any
         lost_in = self.log.queue.find(lost_from)
         start = min(end.dispatch_from, lost_in.start_offset if lost_in else lost_from) if is_whole else low

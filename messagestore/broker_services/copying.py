@@ -13,7 +13,6 @@ from commitlog import PutStatus
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from storageio import InvalidMessage, PutRejected
 
-from ..broker_config.consumer_offsets import offsets_table
 from ..broker_config.subscription_groups import SubscriptionGroups
 from ..broker_config.topics import BATCH_QUEUES, QUEUE_TYPE
 from .names import LIGHT_PREFIX
@@ -98,8 +97,11 @@ def _records(source: Engine, wanted: set[str]) -> Iterable[StoredMessage]:
 
 
 def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]:
-    """Offsets of the copied topics, and what is said of the groups that have them."""
-    offsets = offsets_table(source.disk, source.places.config)
+    """Offsets of the copied topics, and what is said of the groups that have them.
+
+    None lies behind its queue's end: one whose records all left the log begins at 0 in the copy.
+    """
+    offsets = source.consumer_offsets()  # of a writer: with what is committed and not yet in the file
     groups = SubscriptionGroups(source.disk, source.places.config)
     copied_groups = SubscriptionGroups(target.disk, target.places.config)
     found = sorted({group for topic in topics for group in offsets.groups(topic)})
@@ -107,7 +109,7 @@ def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]
     for group in found:
         for topic in topics:
             for queue_id, offset in offsets.offsets_of(topic, group).items():
-                table.commit(topic, group, queue_id, offset)
+                table.commit(topic, group, queue_id, min(offset, target.offsets.next_offset(topic, queue_id)))
         known = groups.get(group)
         if known is not None:
             copied_groups.put(known)

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from commitlog import CommitLog
 from consumequeue import ConsumeQueues
+from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles, index_paths
-from storageio import Disk, Kind, StoreError
+from storageio import Disk, InvalidMessage, Kind, StoreCorrupt, StoreError
 
 from ..config import StoreConfig, delay_times_ms
 from ..dispatcher import DispatchService
@@ -84,11 +85,34 @@ def _build(
         done = _dispatch_all(service, progress)
         if QUEUES in what:
             add_light_units(log, end_offset, queues)
+        units = sum(queue.max_offset - queue.min_offset for queue in queues)
+        made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
+        if QUEUES in what:
+            _keep_ends(_old_queues(disk, places, queues.file_size_bytes), queues, low)
         queues.flush(0)
         if index is not None:
             index.sync()
-        units = sum(queue.max_offset - queue.min_offset for queue in queues)
-        return Rebuilt(len(queues), units, len(index.files) if index else 0, done)
+        return made
+
+
+def _old_queues(disk: Disk, places: Places, file_size_bytes: int) -> ConsumeQueues:
+    """What is replaced now, or was when a rebuild was killed."""
+    is_there = disk.stat(places.queues) is not None
+    folder = places.queues if is_there else replaced_folder(places.root, QUEUES)
+    return ConsumeQueues(disk, folder, writable=False, file_size_bytes=file_size_bytes)
+
+
+def _keep_ends(old: ConsumeQueues, made: ConsumeQueues, log_min_offset: int) -> None:
+    """Of queues whose records all left the log, the last unit: nothing else says the number of the next message.
+
+    Begun again at 0, such a queue would lie before its consumers, who would pass over what comes.
+    """
+    with contextlib.closing(old):
+        for queue in old:
+            with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
+                last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
+                if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
+                    made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
 
 
 def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:

@@ -116,7 +116,7 @@ class _Check:
     def derived(self, progress: Progress | None) -> None:
         """Queues and index; one that cannot be read at all is a problem."""
         try:
-            self.config = found_sizes(self._asked, self.places, self.disk)
+            self.config = found_sizes(self._asked, self.places, self.disk, guesses=True)
             self._compare(progress)
         except DiskError:
             raise
@@ -151,7 +151,7 @@ class _Check:
     def queue_ends(self) -> None:
         """Where queues end, without a comparison; not known where they cannot be read, which is another check's problem."""
         with suppress(StoreError):
-            self.config = found_sizes(self._asked, self.places, self.disk)
+            self.config = found_sizes(self._asked, self.places, self.disk, guesses=True)
             size = self.config.mapped_file_size_consume_queue
             assert size
             queues = ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)

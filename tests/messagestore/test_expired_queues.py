@@ -1,0 +1,97 @@
+"""Queues whose records all left the log: where they end is said by themselves alone, and a consumer stands there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+
+LOG_SIZE = 65536
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=LOG_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+OLD, GROUP, COUNT = "old", "readers", 130
+LIGHT = "%LMQ%old"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A group has read all of a topic, and retention has taken all of that topic's records."""
+    with MessageStore.open(tmp_path / "store", config=SMALL.but(enable_lmq=True)) as store:
+        for number in range(COUNT):
+            store.put(Message(OLD, b"%d" % number, queue_id=0, properties={"INNER_MULTI_DISPATCH": LIGHT}))
+        for number in range(600):
+            store.put(Message("new", b"%d" % number + b"x" * 300, queue_id=0, keys=["key"]))
+        read_all(store)
+        store.flush()
+        assert store.delete_before(2 * LOG_SIZE) == 2
+        assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
+    return tmp_path / "store"
+
+
+def read_all(store: MessageStore) -> list[bytes]:
+    """What the group has not read yet; it has then."""
+    with store.consumer(OLD, group=GROUP, queues=[0]) as consumer:
+        messages = consumer.poll(1000)
+        for message in messages:
+            consumer.ack(message)
+        consumer.commit()
+    return [message.body for message in messages]
+
+
+def put_and_read(folder: Path) -> tuple[int, list[bytes]]:
+    """The number that the next message gets, and what the group reads of it."""
+    with MessageStore.open(folder, config=SMALL) as store:
+        number = store.put(Message(OLD, b"next", queue_id=0)).queue_offset
+        return number, read_all(store)
+
+
+def test_queues_made_anew_go_on_where_the_expired_ended(folder: Path) -> None:
+    """They began at 0, and the group that stood at the end passed over as many messages."""
+    rebuild_store(str(folder), config=SMALL)
+    assert not verify_store(str(folder), SMALL).problems
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
+        assert (store.min_offset(LIGHT, 0), store.max_offset(LIGHT, 0)) == (COUNT, COUNT)
+    assert put_and_read(folder) == (COUNT, [b"next"])
+
+
+def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: Path) -> None:
+    """Another queue is damaged, and all are made anew."""
+    with max((folder / "consumequeue" / "new" / "0").iterdir()).open("r+b") as file:
+        file.write(b"\xee" * 20)
+    assert any(action.startswith("rebuild") for action in Recovery(str(folder), Choice.SKIP, SMALL).apply().actions)
+    assert put_and_read(folder) == (COUNT, [b"next"])
+
+
+def test_a_group_is_set_back_where_all_queues_are_gone(folder: Path) -> None:
+    """Nothing says any more where the expired one ended: it begins at 0, and so does its group."""
+    shutil.rmtree(folder / "consumequeue")
+    assert put_and_read(folder) == (0, [b"next"])
+
+
+def test_a_group_is_set_back_where_one_queue_is_gone(folder: Path) -> None:
+    """The list of queues says that it is."""
+    shutil.rmtree(folder / "consumequeue" / OLD)
+    assert put_and_read(folder) == (0, [b"next"])
+
+
+def test_a_copys_groups_stand_at_the_end_of_its_queues(folder: Path, tmp_path: Path) -> None:
+    """An expired topic begins at 0 in a copy; what the group committed a moment ago goes along too."""
+    copy = tmp_path / "copy"
+    with MessageStore.open(folder, config=SMALL) as store:
+        with store.consumer("new", group=GROUP, queues=[0]) as consumer:
+            consumer.ack(consumer.poll(1)[0])
+            consumer.commit()
+            position = consumer.position(0)
+        assert store.copy_topics(copy, [OLD, "new"]).groups == [GROUP]
+    assert put_and_read(copy) == (0, [b"next"])
+    with MessageStore.open(copy, "r", SMALL) as store:
+        assert store.committed_offsets("new", GROUP) == {0: position}
