@@ -17,9 +17,9 @@ from .check import Checked, Progress, verify
 from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
 from .folder import VhostFolder
+from .folder_lock import lock_folder
 from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
-from .own_files import LOCK_NAME
 from .paths import read_all
 from .problems import Problem
 from .queue_folder import QueueFolder
@@ -113,8 +113,7 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
 def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True, progress: Progress | None = None) -> None:
     """Do it, holding the folder's lock; `progress` as `verify` calls it, for the look at the folder that comes first."""
     path = found.path
-    disk.make_folder(f"{path}/{layout.OWN_FOLDER}")
-    lock = disk.lock(f"{path}/{layout.OWN_FOLDER}/{LOCK_NAME}")
+    lock = lock_folder(disk, path)
     try:
         checked = verify(path, disk, progress)
         for action in found.actions:

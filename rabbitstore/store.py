@@ -31,10 +31,11 @@ from .content import Content, encode_content, new_msg_id
 from .credit import Credit
 from .errors import PartlyPublished, UnknownQueue
 from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
+from .folder_lock import lock_folder
 from .housekeeper import Housekeeper, balance_memory
 from .live_queue import Delivery, LiveQueue, Outgoing
 from .opening import LoadedPart, Opened, create_folder, make_index, open_for_writing
-from .own_files import LOCK_NAME, QueueOptions, write_options
+from .own_files import QueueOptions, write_options
 from .problems import Problem
 from .publisher import Publisher
 from .queue_index_cy import QueueIndex
@@ -43,9 +44,9 @@ from .stored_message import StoredMessage
 from .tables import RecoveryRow
 from .variable_queue_cy import DEFAULT, LAZY, VariableQueue, Waiting
 
-_open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
 TTL_MS_MAX = (1 << 32) - 1  # RabbitMQ's MAX_EXPIRY_TIMER
 
+_open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
 
 
 def _close_at_exit() -> None:
@@ -119,8 +120,7 @@ class RabbitStore:
         return store
 
     def _start(self, vhost: str, *, make: bool) -> None:
-        self.disk.make_folder(f"{self.path}/{layout.OWN_FOLDER}")
-        self._lock = self.disk.lock(f"{self.path}/{layout.OWN_FOLDER}/{LOCK_NAME}")
+        self._lock = lock_folder(self.disk, self.path)
         try:
             if make:
                 create_folder(self.disk, self.path, vhost, self.settings)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from storageio import REAL_DISK, Disk, DiskError, Entry, Kind, MissingExtra, Mode, StoreReadOnly
+from storageio import REAL_DISK, Disk, DiskError, Entry, Kind, MissingExtra, Mode, StoreReadOnly, Writer
 
 _KINDS = {"file": Kind.FILE, "directory": Kind.FOLDER}
 
@@ -69,6 +69,10 @@ class ObjectDisk:
                 return _entry(name.rstrip("/").rpartition("/")[2], system.info(name))
             except FileNotFoundError:
                 return None
+
+    def writers(self, folder: str) -> tuple[Writer, ...]:
+        """Nobody can be seen."""
+        return ()
 
     def now_ms(self) -> int:
         """The machine's."""

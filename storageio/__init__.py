@@ -14,7 +14,7 @@ After a failed `sync` the pages count as lost: nobody calls it again in the hope
 All paths are absolute or relative strings; all sizes are bytes; all times are milliseconds since 1970.
 """
 
-from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space
+from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space, Writer
 from .errors import (
     DiskError,
     DiskFull,
@@ -62,6 +62,7 @@ __all__ = [
     "StoreRewound",
     "UnknownStore",
     "UnsupportedPlatform",
+    "Writer",
     "in_forked_child",
     "maps_max",
     "memory_bytes",

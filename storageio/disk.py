@@ -38,6 +38,13 @@ class Entry(NamedTuple):
     inode: int
 
 
+class Writer(NamedTuple):
+    """Another process that has a file open for writing."""
+
+    process_id: int
+    name: str
+
+
 class Space(NamedTuple):
     """Of the file system that a path lies on."""
 
@@ -146,6 +153,9 @@ class Disk(Protocol):
 
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
         """Hold byte 0 of the file `path`, made if need be; `StoreLocked` when somebody, this process included, has it."""
+
+    def writers(self, folder: str) -> tuple[Writer, ...]:
+        """Other processes that have files below the folder open for writing, as far as this one may see (Linux alone)."""
 
     def now_ms(self) -> int:
         """Wall time."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from .disk import Writer
 
 MAPS_MAX = 4096  # of 65,530 stretches of memory that Linux lets a process have
 MAPS_LEAST = 64
 ADDRESSES = 2 * sys.maxsize
+PROC_FILE_MAX = 4096
 
 
 def in_forked_child(call: Callable[[], None]) -> None:
@@ -20,6 +23,53 @@ def in_forked_child(call: Callable[[], None]) -> None:
 def process_id() -> int:
     """Of this process."""
     return os.getpid()
+
+
+def writing_processes(folder: str) -> tuple[Writer, ...]:
+    """Of Linux's /proc: others that have a file below the folder open for writing; none where it cannot be asked."""
+    above = os.path.join(os.path.realpath(folder), "")
+    others = (name for name in _listed("/proc") if name.isdigit() and int(name) != os.getpid())
+    return tuple(Writer(int(name), _first_line(f"/proc/{name}/comm")) for name in others if _writes_below(name, above))
+
+
+def _writes_below(process: str, above: str) -> bool:
+    return any(
+        _link(f"/proc/{process}/fd/{number}").startswith(above) and _is_for_writing(f"/proc/{process}/fdinfo/{number}")
+        for number in _listed(f"/proc/{process}/fd")
+    )
+
+
+def _is_for_writing(path: str) -> bool:
+    """By the flags of a descriptor, in octal digits."""
+    flags = next((line.split()[1] for line in _lines(path) if line.startswith("flags:")), "0")
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _first_line(path: str) -> str:
+    return next(iter(_lines(path)), "")
+
+
+def _lines(path: str) -> Iterator[str]:
+    """None of a process that is gone, or another user's."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            yield from file.read(PROC_FILE_MAX).splitlines()
+    except OSError:
+        return
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def random_bytes(size_bytes: int) -> bytes:

@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Iterator
 
-from .disk import Entry, File, FolderLock, Kind, Map, Mode, Space
+from .disk import Entry, File, FolderLock, Kind, Map, Mode, Space, Writer
 from .errors import DiskError, DiskFull, StoreLocked, UnsupportedPlatform
+from .processes import writing_processes
 
 PAGE_SIZE = mmap.PAGESIZE
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does not name it
@@ -368,6 +369,10 @@ class RealDisk:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
         with _named("lock", path):
             return _RecordLock(path, wait)
+
+    def writers(self, folder: str) -> tuple[Writer, ...]:
+        """By what each process says of its descriptors."""
+        return writing_processes(folder)
 
     def now_ms(self) -> int:
         """Wall time."""

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterator
 from random import Random
 
-from ..disk import Entry, File, FolderLock, Map, Mode, Space
+from ..disk import Entry, File, FolderLock, Map, Mode, Space, Writer
 from ..disk import Kind as EntryKind
 from ..errors import DiskError, DiskFull, StoreLocked
 from .forgetting_images import Image, Question, build, by_chance, everything, one_apart, prefixes, questions, subsets
@@ -480,6 +480,10 @@ class ForgettingDisk:
         if self._find(path) is None:
             self._create(path)
         return _Lock(self._held, path)
+
+    def writers(self, folder: str) -> tuple[Writer, ...]:
+        """No other process is there."""
+        return ()
 
     def now_ms(self) -> int:
         """Moved by tests alone."""

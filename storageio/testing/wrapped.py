@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from typing import NamedTuple
 
-from ..disk import Disk, Entry, File, FolderLock, Map, Mode, Space
+from ..disk import Disk, Entry, File, FolderLock, Map, Mode, Space, Writer
 from ..errors import DiskError, DiskFull
 from ..real_disk import REAL_DISK
 
@@ -169,6 +169,10 @@ class WrappedDisk:
         """Seen, then done."""
         self.before("lock", path)
         return self.inner.lock(path, wait=wait)
+
+    def writers(self, folder: str) -> tuple[Writer, ...]:
+        """Not counted: it cannot fail."""
+        return self.inner.writers(folder)
 
     def now_ms(self) -> int:
         """Not counted: it cannot fail."""

@@ -1,0 +1,100 @@
+"""A server that runs on the folder keeps every writer out: nothing else would, RabbitMQ locks nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rabbitstore import RabbitStore, apply_recovery, plan_recovery
+from storageio import REAL_DISK, StoreLocked
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what other processes have open")
+Hold = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[Hold]:
+    """`hold(file, redirection, name)`: a process of that name which has the file open, until the test ends."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(file: Path, redirection: str, name: str) -> subprocess.Popen[bytes]:
+        program = tmp_path / name
+        program.symlink_to("/bin/sh")
+        script = f'exec 3{redirection}"$1"; echo open; read answer'
+        process = subprocess.Popen([str(program), "-c", script, "sh", str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        return process
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.communicate(b"\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a virtual host, with a message and a torn end."""
+    path = tmp_path / "vhost"
+    with RabbitStore.open(path) as store:
+        store.declare_queue("q")
+        store.publish("q", bytes(5000))
+    file = path / "msg_store_persistent" / "0.rdq"
+    file.write_bytes(file.read_bytes() + b"torn")
+    return path
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of every file."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_running_servers_folder_is_not_written_to(hold: Hold, folder: Path) -> None:
+    """Both would append to one message file, and the collector of one would delete the other's."""
+    server = hold(folder / "msg_store_persistent" / "0.rdq", "<>", "beam.smp")
+    before = contents(folder)
+    plan = plan_recovery(str(folder))
+    assert plan.actions
+    with pytest.raises(StoreLocked, match=rf"beam\.smp, process {server.pid}"):
+        RabbitStore.open(folder, "r+")
+    with pytest.raises(StoreLocked, match="a server runs"):
+        apply_recovery(plan)
+    assert contents(folder) == before
+    assert len(list(RabbitStore.open(folder, "r").messages())) == 1
+    server.communicate(b"\n")
+    apply_recovery(plan)
+    RabbitStore.open(folder, "r+").close()
+
+
+def test_who_only_reads_or_is_no_server_keeps_nobody_out(hold: Hold, folder: Path) -> None:
+    """A backup beside it; a forked worker that has its parent's descriptors still."""
+    hold(folder / "msg_store_persistent" / "0.rdq", "<", "beam.smp")
+    hold(folder / "msg_store_transient" / "0.rdq", "<>", "worker")
+    RabbitStore.open(folder, "r+").close()
+
+
+def test_a_server_of_another_folder_is_not_meant(hold: Hold, folder: Path, tmp_path: Path) -> None:
+    """A folder whose name begins alike is another one."""
+    other = tmp_path / "vhost-2"
+    other.mkdir()
+    (other / "0.rdq").write_bytes(b"")
+    hold(other / "0.rdq", "<>", "beam.smp")
+    RabbitStore.open(folder, "r+").close()
+
+
+def test_a_folder_named_by_a_link(hold: Hold, folder: Path, tmp_path: Path) -> None:
+    """The process has the file under its own name."""
+    (tmp_path / "link").symlink_to(folder)
+    hold(folder / "msg_store_persistent" / "0.rdq", "<>", "beam.smp")
+    with pytest.raises(StoreLocked):
+        RabbitStore.open(tmp_path / "link", "r+")
+
+
+def test_what_is_no_folder_has_no_writers() -> None:
+    """Nothing is raised for what is not there."""
+    assert REAL_DISK.writers("/no/such/folder") == ()
