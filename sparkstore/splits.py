@@ -182,15 +182,13 @@ def _clean_stop(store: StoreKind, file: OffsetFile) -> int:
     place = -1 if note is None else note.last_offset - file.start_offset
     if note is None or not 0 <= place < file.size_bytes:
         return 0
-    checkpoint = read_checkpoint(REAL_DISK, os.path.join(store.path, CHECKPOINT_NAME)).values
-    if checkpoint.physic_msg_timestamp_ms != note.store_timestamp_ms:
-        return 0
     try:
         view = MappedFile.of(REAL_DISK, file, writable=False).view
     except DiskError:
         return 0  # gone: whoever reads it says so
     found = Reader(view, file.start_offset).decode(place, CHECK_ALL)
-    return place if found is not None and found.store_timestamp_ms == note.store_timestamp_ms else 0
+    checkpoint = read_checkpoint(REAL_DISK, os.path.join(store.path, CHECKPOINT_NAME)).values
+    return place if found is not None and found.store_timestamp_ms == checkpoint.physic_msg_timestamp_ms else 0
 
 
 def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
