@@ -36,8 +36,9 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 def brokerstore() -> None:
     """Read, check and repair the message stores of RocketMQ and RabbitMQ, with no broker running.
 
-    Only put, recover --apply, rebuild, offsets reset and import change a folder.  Exit codes: 0 clean, 1 a problem was found,
-    2 wrong use, 3 not a store, 4 in use, 5 input or output failed, 6 repaired with data dropped, 7 repaired, 130 interrupted.
+    Only put, recover --apply, rebuild, offsets reset, copy and import change a folder.  Exit codes: 0 clean, 1 a problem was
+    found, 2 wrong use, 3 not a store, 4 in use, 5 input or output failed, 6 repaired with data dropped, 7 repaired, 130
+    interrupted.
     """
 
 
@@ -136,9 +137,16 @@ def get(
 def query(
     target: Target, topic: str, key: str, as_json: bool, begin: int | None, end: int | None, max_count: int
 ) -> int:  # fmt: skip
-    """Messages of a topic with a key, by the index."""
-    refuse_for_rabbit(target, "query")
+    """Messages of a topic with a key, by the index.
+
+    Of a RabbitMQ folder TOPIC is the queue, and KEY a routing key, message id or correlation id.
+    """
+    refuse_for_rabbit(target, "query", begin=begin is not None, end=end is not None)
     refuse_reversed(begin__end=(begin, end))
+    if target.is_rabbit:
+        from .rabbit_commands import query_messages as query_rabbit
+
+        return query_rabbit(target, as_json, topic, key, max_count)
     from .queue_commands import query_messages
 
     return query_messages(target, as_json, topic, key, (begin, end), max_count)
@@ -151,8 +159,12 @@ def query(
 @click.option("-n", "--lines", type=OFFSET, default=10, show_default=True, help="The last so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as messages come, until interrupted.")
 def tail(target: Target, as_json: bool, chosen: Filters, lines: int, follow: bool) -> int:
-    """The last messages of the log, and what comes then."""
-    refuse_for_rabbit(target, "tail")
+    """The last messages of the log, and what comes then.  Of a RabbitMQ folder: the last of each queue."""
+    refuse_for_rabbit(target, "tail", follow=follow)
+    if target.is_rabbit:
+        from .rabbit_commands import show_tail as tail_rabbit
+
+        return tail_rabbit(target, as_json, chosen.for_rabbit(), lines)
     from .tail import show_tail
 
     return show_tail(target, as_json, chosen.for_log(), lines, follow)
@@ -162,17 +174,18 @@ def tail(target: Target, as_json: bool, chosen: Filters, lines: int, follow: boo
 @with_target()
 @JSON
 @click.option("--by", type=click.Choice(["queue", "hour"]), default="queue", show_default=True, help="What a row is.")
-def stats(target: Target, as_json: bool, by: str) -> int:
+@QUIET
+def stats(target: Target, as_json: bool, by: str, quiet: bool) -> int:
     """Messages, bytes, first and last time of every queue, or of every topic by the hour."""
     if by == "hour":
         refuse_for_rabbit(target, "stats --by hour")
     if target.is_rabbit:
         from .rabbit_commands import show_stats as stats_rabbit
 
-        return stats_rabbit(target, as_json)
+        return stats_rabbit(target, as_json, quiet)
     from .stats import show_stats
 
-    return show_stats(target, as_json, by)
+    return show_stats(target, as_json, by, quiet)
 
 
 @brokerstore.command()

@@ -21,12 +21,14 @@ _BODY_SIZE = click.IntRange(0, 4 << 20)  # what a store takes by default
 @JSON
 @click.option("--vhost", metavar="NAME", help="Of RabbitMQ nodes with several virtual hosts, on both sides.")
 @click.option("--limit", type=OFFSET, default=100, show_default=True, help="Show at most so many differences.")
+@QUIET
 @named_errors
-def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int) -> int:
+def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, quiet: bool) -> int:
     """Whether two folders hold the same messages; each difference by queue and number."""
     from .diff import show_differences
 
-    return show_differences(find_target(first, {"vhost": vhost}), find_target(second, {"vhost": vhost}), as_json, limit)
+    sides = find_target(first, {"vhost": vhost}), find_target(second, {"vhost": vhost})
+    return show_differences(*sides, as_json, limit, quiet=quiet)
 
 
 @click.command()

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from .options import JSON, QUIET, named_errors, refuse_for_rabbit, with_target
+from .options import DROP_TRANSIENT, JSON, QUIET, named_errors, refuse_for_log, refuse_for_rabbit, with_target
 from .target import Target
 from .value_types import I64_MAX, MOMENT, POSITIVE, QUEUE_ID, TEXT
 
@@ -21,17 +21,26 @@ from .value_types import I64_MAX, MOMENT, POSITIVE, QUEUE_ID, TEXT
 @click.option("--tag", type=TEXT, help="The tag.")
 @click.option("--property", "properties", type=TEXT, metavar="NAME=VALUE", multiple=True, help="As often as wanted.")
 @click.option("--queue", "queue_id", type=QUEUE_ID, help="The queue id; else by key, or in turn.")
+@DROP_TRANSIENT
 def put(
     target: Target, topic: str, body: str | None, as_json: bool, body_file: str | None, keys: tuple[str, ...],
-    tag: str | None, properties: tuple[str, ...], queue_id: int | None,
+    tag: str | None, properties: tuple[str, ...], queue_id: int | None, drop_transient: bool,
 ) -> int:  # fmt: skip
-    """Put one message; it is on the disk when the command ends."""
-    refuse_for_rabbit(target, "put")
+    """Put one message; it is on the disk when the command ends.
+
+    Of a RabbitMQ folder TOPIC is the queue, --key a routing key, and --property one of AMQP's, or a header.
+    """
     if body is not None and body_file is not None:
         raise click.UsageError("a body or --body-file, not both")
+    refuse_for_log(target, drop_transient=drop_transient)
     from .put import Outgoing, put_message
 
-    return put_message(target, as_json, Outgoing(topic, body, body_file, keys, tag, properties, queue_id))
+    outgoing = Outgoing(topic, body, body_file, keys, tag, properties, queue_id)
+    if target.is_rabbit:
+        from .rabbit_write import put_message as put_rabbit
+
+        return put_rabbit(target, as_json, outgoing, drop_transient=drop_transient)
+    return put_message(target, as_json, outgoing)
 
 
 @click.command()
@@ -65,9 +74,19 @@ def recover(
 @click.argument("what", type=click.Choice(["consumequeue", "index", "all"]), default="all")
 @JSON
 @QUIET
-def rebuild(target: Target, what: str, as_json: bool, quiet: bool) -> int:
-    """Make queues, index or both anew from the log."""
-    refuse_for_rabbit(target, "rebuild")
+@DROP_TRANSIENT
+def rebuild(target: Target, what: str, as_json: bool, quiet: bool, drop_transient: bool) -> int:
+    """Make queues, index or both anew from the log.
+
+    Of a RabbitMQ folder: the files of a clean stop, so that a server starts without reading every message.
+    """
+    if target.is_rabbit:
+        from .rabbit_write import rebuild_tables
+
+        if what != "all":
+            raise click.UsageError(f"rebuild {what} works on a RocketMQ store; {target.path} is a RabbitMQ folder")
+        return rebuild_tables(target, as_json, drop_transient=drop_transient)
+    refuse_for_log(target, drop_transient=drop_transient)
     from .rebuild import rebuild_target
 
     return rebuild_target(target, what, as_json, quiet)

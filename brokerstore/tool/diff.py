@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from commitlog import StoredMessage
@@ -11,12 +11,13 @@ from rabbitstore import RabbitStore
 from storageio import UnknownStore
 
 from .codes import CLEAN, PROBLEM
-from .output import emit, emit_json, say
+from .output import emit, emit_json, progress, say
 from .queue_commands import open_store
 from .target import Target
 
 CHECKSUM = "__CRC32#"  # says where and how a record was written, not what it holds
 Lane = tuple[Any, ...]
+Numbered = tuple[int, dict[str, Any]]
 
 
 class Difference(NamedTuple):
@@ -29,7 +30,7 @@ class Difference(NamedTuple):
 
 
 class _Side:
-    """One folder: its queues, and the messages of each in order as (number, what counts)."""
+    """One folder: its queues, about how many messages, and those of each in order as (number, what counts)."""
 
     def __init__(self, target: Target, stack: contextlib.ExitStack) -> None:
         self._rabbit = self._store = None
@@ -37,13 +38,15 @@ class _Side:
             store = stack.enter_context(RabbitStore.open(target.path, "r", vhost=target.vhost))
             self._rabbit = store.folder()
             stack.callback(self._rabbit.close)
-            self.lanes: set[Lane] = {(queue.queue,) for queue in self._rabbit.queues()}
+            queues = self._rabbit.queues()
+            self.lanes: set[Lane] = {(queue.queue,) for queue in queues}
+            self.count = sum(queue.messages for queue in queues)
         else:
-            self._store = stack.enter_context(open_store(target))
-            topics = self._store.topics()
-            self.lanes = {(topic, queue_id) for topic in topics for queue_id in self._store.queue_ids(topic)}
+            self._store = stored = stack.enter_context(open_store(target))
+            self.lanes = {(topic, queue_id) for topic in stored.topics() for queue_id in stored.queue_ids(topic)}
+            self.count = sum(stored.max_offset(*lane) - stored.min_offset(*lane) for lane in self.lanes)
 
-    def messages(self, lane: Lane) -> Iterator[tuple[int, dict[str, Any]]]:
+    def messages(self, lane: Lane) -> Iterator[Numbered]:
         """In ascending order of their numbers."""
         if self._rabbit is not None:
             for message in self._rabbit.messages(*lane):
@@ -68,24 +71,30 @@ def _content(message: StoredMessage) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def differences(first: Target, second: Target) -> Iterator[Difference]:
+def differences(first: Target, second: Target, quiet: bool = True) -> Iterator[Difference]:
     """Queue by queue, in order; constant memory.  Raises `UnknownStore` for folders of two kinds."""
     if first.is_rabbit != second.is_rabbit:
         raise UnknownStore(f"{first.path} is a {first.kind.value} folder, {second.path} a {second.kind.value} one")
     with contextlib.ExitStack() as stack:
         sides = _Side(first, stack), _Side(second, stack)
+        total = sum(side.count for side in sides)
+        advance = stack.enter_context(progress("diff", total, wanted=not quiet, is_bytes=False))
         for lane in sorted(sides[0].lanes | sides[1].lanes):
             name = "/".join(str(part) for part in lane)
             present = [lane in side.lanes for side in sides]
             if not all(present):
                 yield Difference(name, None, "only_in_first" if present[0] else "only_in_second", [])
                 continue
-            yield from _compare(name, sides[0].messages(lane), sides[1].messages(lane))
+            yield from _compare(name, *(_counted(side.messages(lane), advance) for side in sides))
 
 
-def _compare(
-    name: str, first: Iterator[tuple[int, dict[str, Any]]], second: Iterator[tuple[int, dict[str, Any]]]
-) -> Iterator[Difference]:
+def _counted(messages: Iterator[Numbered], advance: Callable[[int], None]) -> Iterator[Numbered]:
+    for message in messages:
+        yield message
+        advance(1)
+
+
+def _compare(name: str, first: Iterator[Numbered], second: Iterator[Numbered]) -> Iterator[Difference]:
     """Two ascending rows of messages, merged."""
     left, right = next(first, None), next(second, None)
     while left is not None or right is not None:
@@ -103,16 +112,17 @@ def _compare(
             left, right = next(first, None), next(second, None)
 
 
-def show_differences(first: Target, second: Target, as_json: bool, limit: int) -> int:
-    """Exit code 1 when there are any; `limit` of them are shown."""
+def show_differences(first: Target, second: Target, as_json: bool, limit: int, *, quiet: bool = False) -> int:
+    """Exit code 1 when there are any; `limit` of them are shown, in the end, below the bar."""
     shown: list[Difference] = []
     count = 0
-    for found in differences(first, second):
+    for found in differences(first, second, quiet):
         count += 1
         if len(shown) < limit:
             shown.append(found)
-            if not as_json:
-                emit(_text(found))
+    if not as_json:
+        for found in shown:
+            emit(_text(found))
     if as_json:
         emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]})
     elif count == 0:

@@ -53,6 +53,8 @@ def after_answer(code: int, command: str, folder: str, choice: str = "") -> str:
 def _unknown(error: StoreError, command: str, place: str) -> str:
     if "several virtual hosts" in str(error):
         return f"run: brokerstore {command} {quote(place)} --vhost NAME"
+    if "only read here" in str(error):
+        return f"run: brokerstore import {quote(place)} --to STORE_DIR  (reading works; its messages can go elsewhere)"
     if "already" in str(error):
         return "run it with a folder that is not there yet, or take that one away"
     return (

@@ -11,11 +11,13 @@ from storageio import REAL_DISK, UnknownStore
 
 from .codes import CLEAN, PROBLEM
 from .output import emit, emit_json, progress, say
+from .target import say_if_running
 
 
 def import_from_rabbit(source: str, store: str, vhost: str | None, as_json: bool, quiet: bool, *, small: bool) -> int:
     """Into a commit log."""
     _must_be(source, FolderKind.RABBITMQ)
+    say_if_running(source)
     is_new = REAL_DISK.stat(f"{store}/commitlog") is None
     with RabbitStore.open(source, "r", vhost=vhost) as rabbit:
         total = sum(queue.messages for queue in rabbit.queues())

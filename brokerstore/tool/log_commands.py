@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from shlex import quote
 
@@ -25,10 +25,13 @@ BODY_SHOWN_ALONE = 1024
 PORT_MAX = 65535
 
 
-def good_messages(files: LogFiles, told: list[Finding]) -> Iterator[StoredMessage]:
-    """Every message; what is wrong is said on stderr and kept in `told`."""
+def good_messages(
+    files: LogFiles, told: list[Finding], advance: Callable[[int], None] = lambda _size_bytes: None
+) -> Iterator[StoredMessage]:
+    """Every message; what is wrong is said on stderr and kept in `told`.  `advance` is called with the bytes behind it."""
     for piece in good_pieces(files, told):
         yield from piece.messages()
+        advance(piece.stop - piece.start)
 
 
 def good_pieces(files: LogFiles, told: list[Finding]) -> Iterator[Piece]:

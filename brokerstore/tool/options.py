@@ -19,6 +19,9 @@ from .wanted import RabbitWanted, Wanted
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, or one line a message, on stdout.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+DROP_TRANSIENT = click.option(
+    "--drop-transient", is_flag=True, help="RabbitMQ: let go of transient messages, as a server does at its start."
+)
 TOPIC = click.option("--topic", type=TEXT, help="Only messages of this topic.")
 QUEUE = click.option("--queue", help="Only messages of this queue id (RocketMQ) or queue name (RabbitMQ).")
 LIMIT = click.option("--limit", type=OFFSET, help="At most so many messages.")
@@ -206,8 +209,19 @@ def filters(command: Command) -> Command:
     return wrapped
 
 
+def refuse_for_log(target: Target, **used: bool) -> None:
+    """Wrong use of options that only a RabbitMQ folder knows."""
+    if not target.is_rabbit and _names(used):
+        raise click.UsageError(f"{' '.join(_names(used))} works on a RabbitMQ folder; {target.path} is none")
+
+
 def refuse_for_rabbit(target: Target, *words: str, **used: bool) -> None:
     """Wrong use of a command that only a RocketMQ store knows, or of the options of it that are used."""
-    options = [f"--{name.replace('_', '-')}" for name, is_used in used.items() if is_used]
+    options = _names(used)
     if target.is_rabbit and (options or not used):
         raise click.UsageError(f"{' '.join((*words, *options))} works on a RocketMQ store; {target.path} is a RabbitMQ folder")
+
+
+def _names(used: dict[str, bool]) -> list[str]:
+    """Of options that are used, as they are written."""
+    return [f"--{name.replace('_', '-')}" for name, is_used in used.items() if is_used]

@@ -16,7 +16,7 @@ from .target import Target
 
 
 class Outgoing(NamedTuple):
-    """What the command line says of the message; `properties` as NAME=VALUE."""
+    """What the command line says of the message; `properties` as NAME=VALUE; `topic` of a RabbitMQ folder is a queue."""
 
     topic: str
     body: str | None
@@ -53,20 +53,26 @@ def put_message(target: Target, as_json: bool, outgoing: Outgoing) -> int:
 
 
 def _message(outgoing: Outgoing) -> Message:
-    properties = {}
-    for text in outgoing.properties:
-        name, joint, value = text.partition("=")
-        if not name or not joint:
-            raise click.BadParameter(f"{text!r}: NAME=VALUE wanted", param_hint="--property")
-        properties[name] = value
+    properties = named_values(outgoing.properties)
     queue_id = -1 if outgoing.queue_id is None else outgoing.queue_id
     keys = list(outgoing.keys) or None
     return Message(
-        outgoing.topic, _body(outgoing), tags=outgoing.tag, keys=keys, properties=properties or None, queue_id=queue_id
+        outgoing.topic, body_of(outgoing), tags=outgoing.tag, keys=keys, properties=properties or None, queue_id=queue_id
     )
 
 
-def _body(outgoing: Outgoing) -> bytes:
+def named_values(properties: tuple[str, ...]) -> dict[str, str]:
+    """Of NAME=VALUE; wrong use for anything else."""
+    found = {}
+    for text in properties:
+        name, joint, value = text.partition("=")
+        if not name or not joint:
+            raise click.BadParameter(f"{text!r}: NAME=VALUE wanted", param_hint="--property")
+        found[name] = value
+    return found
+
+
+def body_of(outgoing: Outgoing) -> bytes:
     """As it was given, byte for byte."""
     if outgoing.body is not None:
         return outgoing.body.encode("utf-8", "surrogateescape")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from shlex import quote
 from typing import Any
 
@@ -36,7 +38,7 @@ def open_folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
             folder.close()
             told += dict.fromkeys(folder.problems)
             for problem in told:
-                say(f"brokerstore: {_problem_text(problem)}")
+                say(f"brokerstore: {problem_text(problem)}")
 
 
 def vhost_path(target: Target) -> str:
@@ -44,7 +46,8 @@ def vhost_path(target: Target) -> str:
     return RabbitStore.open(target.path, "r", vhost=target.vhost).path
 
 
-def _problem_text(problem: Problem) -> str:
+def problem_text(problem: Problem) -> str:
+    """In a line."""
     what = problem.kind.replace("_", " ")
     return f"{problem.file} at byte {problem.offset}: {what}: expected {problem.expected}, found {problem.found}"
 
@@ -107,6 +110,37 @@ def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: in
     if not shown and limit != 0 and wanted != RabbitWanted():
         say_none_fits(target)
     return PROBLEM if told else CLEAN
+
+
+def show_tail(target: Target, as_json: bool, wanted: RabbitWanted, lines: int) -> int:
+    """The last `lines` wanted messages of each queue: between queues there is no order."""
+    told: list[Problem] = []
+    with open_folder(target, told) as folder:
+        for _queue, found in groupby(folder.messages(wanted.queue), attrgetter("queue")):
+            for message in deque(filter(wanted.takes, found), maxlen=lines):
+                _show_row(message, as_json, told)
+    return PROBLEM if told else CLEAN
+
+
+def query_messages(target: Target, as_json: bool, queue: str, key: str, max_count: int) -> int:
+    """Every message of a queue is looked at: there is no index of keys.  None found is an answer too."""
+    told: list[Problem] = []
+    with open_folder(target, told) as folder:
+        found = (message for message in folder.messages(queue) if _has_key(message, key, told))
+        for message in islice(found, max_count):
+            _show_row(message, as_json, told)
+        is_known = any(row.queue == queue for row in folder.queues())
+    if not is_known:
+        say(f"brokerstore: there is no queue {queue!r}; run: brokerstore ls {quote(target.path)}")
+    return PROBLEM if told else CLEAN
+
+
+def _has_key(message: StoredMessage, key: str, told: list[Problem]) -> bool:
+    """Whether it is a routing key of the message, its id in the store, or what its publisher called it."""
+    if key in message.routing_keys or key.lower() == message.msg_id.hex():
+        return True
+    made = shown_json(message, told)
+    return made is not None and key in [made["properties"].get(name) for name in ("message_id", "correlation_id")]
 
 
 def _show_row(message: StoredMessage, as_json: bool, told: list[Problem]) -> None:
@@ -178,7 +212,7 @@ def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
         emit_json({"ok": found.ok, "problems": problems, "notes": [], "counts": counts})
         return CLEAN if found.ok else PROBLEM
     for problem in found.problems:
-        emit(f"problem: {_problem_text(problem)}")
+        emit(f"problem: {problem_text(problem)}")
     verdict = "OK" if found.ok else f"{len(found.problems)} problems"
     emit(f"{verdict}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
     return CLEAN if found.ok else PROBLEM
@@ -198,7 +232,7 @@ def recover_folder(
     else:
         emit(f"{plan.records_kept} messages kept, {plan.records_dropped} dropped")
         for problem in plan.problems:
-            emit(f"problem: {_problem_text(problem)}")
+            emit(f"problem: {problem_text(problem)}")
         if plan.actions:
             table(["step", "file", "because of"], [list(action) for action in plan.actions])
         emit("Done" if plan.applied else "Nothing was changed; --apply does it" if plan.actions else "Nothing to do")
@@ -207,19 +241,12 @@ def recover_folder(
     return PROBLEM if plan.actions else CLEAN
 
 
-def show_stats(target: Target, as_json: bool) -> int:
+def show_stats(target: Target, as_json: bool, quiet: bool = False) -> int:
     """Of every queue: messages, bytes of bodies, how many are persistent, embedded, redelivered, with an expiry."""
     told: list[Problem] = []
     names = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
-    rows: dict[str, list[int]] = {}
     with open_folder(target, told) as folder:
-        for queue in folder.queues():
-            rows[queue.queue] = [0] * (len(names) - 1)
-        for message in folder.messages():
-            row = rows[message.queue]
-            flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)
-            for place, amount in enumerate((1, message.size, *flags)):
-                row[place] += amount
+        rows = _rows(folder, len(names) - 1, quiet)
         stores = _store_rows(folder)
     found = [dict(zip(names, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
@@ -228,3 +255,17 @@ def show_stats(target: Target, as_json: bool) -> int:
     else:
         table(names, [list(row.values()) for row in found])
     return PROBLEM if told else CLEAN
+
+
+def _rows(folder: VhostFolder, width: int, quiet: bool) -> dict[str, list[int]]:
+    """By queue name, those without messages too."""
+    queues = folder.queues()
+    rows = {queue.queue: [0] * width for queue in queues}
+    with progress("stats", sum(queue.messages for queue in queues), wanted=not quiet, is_bytes=False) as advance:
+        for message in folder.messages():
+            row = rows[message.queue]
+            flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)
+            for place, amount in enumerate((1, message.size, *flags)):
+                row[place] += amount
+            advance(1)
+    return rows

@@ -10,6 +10,8 @@ from brokerstore.opening import refuse_unread
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, InvalidMessage, UnknownStore
 
+from .output import say
+
 if TYPE_CHECKING:
     from messagestore import StoreConfig
 
@@ -91,7 +93,19 @@ def find_target(folder: str, options: dict[str, Any]) -> Target:
     if elsewhere and is_folder(REAL_DISK, folder):
         return Target(folder, FolderKind.ROCKETMQ, _log_folders(elsewhere), settings, None, said)
     found = identify(folder)
+    if found.kind is FolderKind.RABBITMQ:
+        say_if_running(found.path)
     return Target(found.path, found.kind, found.log_folders, settings, options.get("vhost"), said)
+
+
+def say_if_running(path: str) -> None:
+    """On stderr, where a server has a RabbitMQ folder: a look at its files is not a look at its messages."""
+    from rabbitstore.folder_lock import running_server
+
+    server = running_server(REAL_DISK, path)
+    if server is not None:
+        who = f"{server.name}, process {server.process_id}"
+        say(f"brokerstore: a server runs on this folder ({who}): what it has in memory alone is not seen")
 
 
 _SIZES = ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")

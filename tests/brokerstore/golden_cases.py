@@ -33,7 +33,10 @@ LIVE = ["offsets show STORE", "dump STORE --limit 2", "tail STORE -n 2", "report
 RABBIT = [
     "dump STORE --queue q.mixed --limit 3", "get STORE --queue q.mixed --offset 18 --count 2",
     "export STORE --queue q.mixed --from-offset 5015", "diff STORE STORE", "report STORE",
-    "import STORE --to NEW --small", "recover STORE --apply",
+    "import STORE --to NEW --small", "recover STORE --apply", "tail STORE --queue q.ttl -n 1",
+    "query STORE q.ttl q.ttl --max 2",
+    "put STORE q.mixed body --drop-transient --property message_id=m --property region=eu", "put STORE q.mixed body",
+    "rebuild STORE", "rebuild STORE --drop-transient",
 ]  # fmt: skip
 WRITING = {
     "crash-torn": ["recover STORE --apply", "rebuild STORE"],
@@ -103,7 +106,8 @@ def _keys(text: str) -> str:
 
 
 def _put(text: str) -> str:
-    """Without the time of the put."""
+    """Without the time of the put, and what is made by chance."""
+    text = re.sub(r'(msg_id(?:":"|  +))\w{32}', r"\1RANDOM", text)
     return re.sub(r'(store_timestamp_ms(?:":|  +))\d+', r"\1TIME", text)
 
 

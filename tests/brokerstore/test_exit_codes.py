@@ -113,7 +113,10 @@ def test_3_no_store(tmp_path: Path) -> None:
 def test_3_a_command_for_the_other_kind(fixture_store: Any, tmp_path: Path) -> None:
     """Named, not called corrupt; wrong use where only one kind has the command."""
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
-    for command in (["query", vhost, "t", "k"], ["tail", vhost], ["put", vhost, "t", "b"], ["rebuild", vhost]):
+    for command in (
+        ["query", vhost, "t", "k", "--begin", "0"], ["tail", vhost, "-f"], ["put", vhost, "t", "b", "--tag", "x"],
+        ["rebuild", vhost, "index"], ["offsets", "show", vhost], ["copy", vhost, "--all", "--to", tmp_path / "x"],
+    ):  # fmt: skip
         ran = run(*command)
         assert (ran.code, ran.out) == (2, "")
         assert "RabbitMQ" in ran.talk

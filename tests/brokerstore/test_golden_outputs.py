@@ -26,6 +26,7 @@ from tests.brokerstore.tool import Ran
 
 pty = pytest.importorskip("pty")
 CASES = cases()
+HAVE_BARS = ("verify", "recover", "rebuild", "copy", "import", "bench", "export", "stats", "diff")
 BENCH = "none: bench NEW --messages 1000"  # a table of this machine's figures, which a terminal draws in other columns
 
 
@@ -102,11 +103,7 @@ def test_the_same_answer_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     folder = folder_of(case, folders, tmp_path if writes(case) else tmp_path_factory.mktemp("golden"))
     line = case.split(": ", 1)[1]
-    quiet = (
-        " -q"
-        if any(f"{name} " in line for name in ("verify", "recover", "rebuild", "copy", "import", "bench", "export"))
-        else ""
-    )
+    quiet = " -q" if line.split()[0] in HAVE_BARS else ""
     found = answer(f"{case}{quiet}", folder, tmp_path / "new", on_terminal)
     golden = file_of(case).read_text()
     assert words(found) == words(golden)

@@ -13,6 +13,7 @@ import pytest
 
 from brokerstore import RabbitStore
 from rabbitstore.check import verify
+from storageio import REAL_DISK, Writer
 from tests.brokerstore.tool import run
 
 FOLDERS = ["rabbitmq-clean", "rabbitmq-v2"]
@@ -117,6 +118,121 @@ def test_get_by_number_and_by_id(rabbit: Any) -> None:
     assert "body" in run("get", "--id", shared["msg_id"], folder).out
     assert run("get", "--id", "00" * 16, folder).code == 1
     assert run("get", "--at", 5, folder).code == 2
+
+
+def test_the_last_of_each_queue(rabbit: Any) -> None:
+    """Between queues there is no order: each has its own end, of the messages that are wanted."""
+    folder = rabbit("rabbitmq-clean").folder
+    lines = run("dump", "--json", folder).lines
+    last = {line["queue"]: line for line in lines}
+    assert run("tail", "--json", "-n", 1, folder).lines == [
+        last[queue] for queue in dict.fromkeys(one["queue"] for one in lines)
+    ]
+    deep = [line for line in lines if line["queue"] == "q.deep" and line["seq_id"] <= 3000]
+    assert run("tail", "--json", "--queue", "q.deep", "--to-offset", 3000, "-n", 7, folder).lines == deep[-7:]
+    assert run("tail", "-n", 0, folder).out == ""
+
+
+def test_messages_by_what_their_publisher_called_them(rabbit: Any) -> None:
+    """A routing key, a message id, a correlation id, or the store's own id; the manifest has the ids."""
+    folder = rabbit("rabbitmq-clean").folder
+    lines = run("dump", "--json", "--queue", "q.props", folder).lines
+    named = next(line for line in lines if "correlation_id" in line["properties"])
+    for key in (named["properties"]["correlation_id"], named["properties"]["message_id"], named["msg_id"].upper()):
+        assert named in run("query", "--json", folder, "q.props", key).lines
+    assert run("query", "--json", folder, "q.props", "q.props").lines == lines
+    assert run("query", "--json", "--max", 2, folder, "q.props", "q.props").lines == lines[:2]
+    assert run("query", folder, "q.props", "none").out == ""
+    ran = run("query", folder, "q.none", "none")
+    assert (ran.code, "no queue 'q.none'" in ran.talk) == (0, True)
+
+
+def _queue(folder: Path) -> Path:
+    with RabbitStore.open(folder, "x") as store:
+        store.declare_queue("mail")
+        store.publish("mail", b"first")
+    return folder
+
+
+def test_a_message_is_put_into_a_queue(tmp_path: Path) -> None:
+    """AMQP's own properties by their names and kinds, others as headers; what was there stays."""
+    folder = _queue(tmp_path / "vhost")
+    given = ["--property", "message_id=m", "--property", "priority=3", "--property", "timestamp=18446744073709551615"]
+    ran = run("put", "--json", *given, "--property", "region=eu", "--key", "a", "--key", "b", folder, "mail", "second")
+    assert (ran.code, ran.talk) == (0, "")
+    lines = run("dump", "--json", folder).lines
+    assert [b64decode(line["body_base64"]) for line in lines] == [b"first", b"second"]
+    assert (lines[1]["msg_id"], lines[1]["routing_keys"], lines[1]["persistent"]) == (ran.json["msg_id"], ["a", "b"], True)
+    wanted = {"message_id": "m", "priority": 3, "timestamp": (1 << 64) - 1, "headers": {"region": "eu"}, "delivery_mode": 2}
+    assert lines[1]["properties"] == wanted
+    assert run("verify", folder).code == 0
+    assert run("info", "--json", folder).json["clean_stop"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["other", "x"], 1),
+        (["mail", "x", "--property", "priority=256"], 2),
+        (["mail", "x", "--property", "timestamp=18446744073709551616"], 2),
+        (["mail", "x", "--property", "priority=high"], 2),
+        (["mail", "x", "--property", "delivery_mode=1"], 2),
+        (["mail", "x", "--property", f"message_id={'x' * 256}"], 2),
+        (["mail", "x", "--tag", "t"], 2),
+        (["mail", "x", "--queue", "0"], 2),
+    ],
+)
+def test_what_cannot_be_put_changes_nothing(tmp_path: Path, options: list[str], code: int) -> None:
+    """Opening for writing is a server's start: before it everything is looked at."""
+    folder = _queue(tmp_path / "vhost")
+    before = contents(folder)
+    assert run("put", folder, *options).code == code
+    assert contents(folder) == before
+
+
+def test_transient_messages_go_only_when_that_is_asked_for(rabbit: Any) -> None:
+    """A server's start drops them: of a folder that somebody wants to rescue nothing may go unasked."""
+    fixture = rabbit("rabbitmq-clean")
+    before = contents(fixture.folder)
+    lines = run("dump", "--json", fixture.folder).lines
+    transient = [line for line in lines if not line["persistent"]]
+    assert transient
+    for command in (["put", fixture.folder, "q.mixed", "x"], ["rebuild", fixture.folder]):
+        ran = run(*command)
+        assert (ran.code, f"{len(transient)} transient messages would go" in ran.talk) == (1, True)
+    assert contents(fixture.folder) == before
+    assert run("rebuild", "--drop-transient", fixture.folder).code == 6
+    kept = [line["msg_id"] for line in run("dump", "--json", fixture.folder).lines]
+    assert kept == [line["msg_id"] for line in lines if line["persistent"]]
+    assert run("rebuild", fixture.folder).code == 0
+    assert run("rebuild", "--drop-transient", "missing").code == 3
+
+
+def test_after_a_kill_the_files_of_a_clean_stop_are_made_anew(tmp_path: Path) -> None:
+    """So that a server need not read every message at its start."""
+    folder = _queue(tmp_path / "vhost")
+    whole = run("info", "--json", folder).json
+    for name in ("msg_store_persistent/clean.dot", "recovery.dets"):
+        (folder / name).unlink()
+    assert run("info", "--json", folder).json["clean_stop"] is False
+    ran = run("rebuild", "--json", folder)
+    assert (ran.code, ran.json["messages"], ran.json["dropped"]) == (0, 1, 0)
+    assert all((folder / name).exists() for name in ran.json["rebuilt"])
+    assert run("info", "--json", folder).json == whole
+
+
+def test_a_server_on_the_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has in memory alone is in no file; and nothing is written beside it."""
+    folder = _queue(tmp_path / "vhost")
+    monkeypatch.setattr(type(REAL_DISK), "writers", lambda _self, _folder: (Writer(17, "beam.smp"),))
+    for command in (["ls", folder], ["import", folder, "--to", tmp_path / "new", "--small"]):
+        ran = run(*command)
+        assert (ran.code, "a server runs on this folder (beam.smp, process 17)" in ran.talk) == (0, True)
+    before = contents(folder)
+    for command in (["put", folder, "mail", "x"], ["rebuild", folder]):
+        ran = run(*command)
+        assert (ran.code, "StoreLocked" in ran.talk, "rabbitmqctl stop" in ran.talk) == (4, True, True)
+    assert contents(folder) == before
 
 
 def test_a_node_with_its_virtual_hosts(rabbit: Any, tmp_path: Path) -> None:
