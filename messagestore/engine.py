@@ -222,7 +222,7 @@ class Engine:
         if self.was_clean:
             end = end_after_clean_stop(self.log, note)
         else:
-            end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root)
+            end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root, note)
         if self.config.uses_ring:
             self.log.buffers = PooledFiles(
                 self.log, self.disk, self.places.own, self.config.transient_store_ring_size,

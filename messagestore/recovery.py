@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
+from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
 from storageio import Disk, Mode, StoreCorrupt, replace_file
 
 from .checkpoint import Checkpoint
@@ -64,6 +64,15 @@ def read_clean(disk: Disk, root: str) -> CleanStop | None:
     )
 
 
+def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
+    """Store time of the last record of a clean stop, 0 where it is not there any more: what is no younger was on the disk.
+
+    The note outlives a recovery that was killed, whose abort file alone would make a crash of the stop.
+    """
+    last = message_at(note.last_offset) if note is not None else None
+    return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0
+
+
 def still_holds(log: CommitLog, note: CleanStop) -> bool:
     """Whether the log still ends where the note says: its last record is there, and zeros or a new file begin behind it."""
     if note.last_offset < 0:
@@ -104,8 +113,11 @@ def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
     return files[0] if files else None
 
 
-def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: str) -> LogEnd:
-    """Find the end, and cut there.  Raises `StoreCorrupt`, with nothing changed, for damage to what was safely stored."""
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: str, note: CleanStop | None) -> LogEnd:
+    """Find the end, and cut there.  Raises `StoreCorrupt`, with nothing changed, for damage to what was safely stored.
+
+    `note`: of a clean stop, where nobody has opened the store for writing since.
+    """
     first = start_file(log, checkpoint.min_timestamp_ms)
     if first is None:
         return LogEnd(0, 0, 0)
@@ -113,7 +125,8 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
     last_ms = _store_time(log, stop.last_offset)
     cut = 0
     if any(True for _ in _used_behind(log, stop.offset)):
-        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS))
+        safe_ms = max(clean_stop_ms(note, log.message_at), checkpoint.physic_msg_timestamp_ms - SLACK_MS)
+        _refuse_damage(log, stop, last_ms, safe_ms)
         cut = cut_tail(log, stop.offset, disk, root)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
 

@@ -27,7 +27,7 @@ from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Engine, Places, found_sizes
 from ..foreign import refuse_foreign
-from ..recovery import OWN_FOLDER, SLACK_MS, cut_tail, keep
+from ..recovery import OWN_FOLDER, SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
 from ..ring import RING_NAME, restore
 from ..set_back import set_back_numbers
 from .agreement import OF_THE_LOG, Agreement
@@ -110,7 +110,7 @@ class Recovery:
         self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
         self.progress = progress
         self.report_path: str | None = None  # of what `apply` did
-        self.config = found_sizes(config or StoreConfig(), Places(root), disk)
+        self.config = found_sizes(config or StoreConfig(), Places(root), disk, guesses=True)
         self.places = Places(root, self.config.store_path_commit_log)
         self.was_clean = not AbortFile(disk, root).is_present
 
@@ -185,7 +185,8 @@ class Recovery:
             return FOR_EVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
-            return max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
+            stopped_ms = clean_stop_ms(read_clean(self.disk, self.root), self._files().message_at)
+            return max(stopped_ms, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
         finally:
             checkpoint.close()
 

@@ -1,0 +1,70 @@
+"""A recovery that is killed in the middle: what it found on the disk stays safe, whoever opens the folder next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from storageio import StoreCorrupt
+from tests.messagestore.kit import START_MS, Clock
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+COUNT, HURT = 300, 100
+
+
+class Killed(BaseException):
+    """As a kill, nobody catches it."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A clean stop, all of it within a second, then one record damaged, then a recovery killed before it mends the log."""
+    folder, clock = tmp_path / "store", Clock()
+    with MessageStore.open(folder, config=SMALL, clock=clock) as store:
+        results = []
+        for number in range(COUNT):
+            clock.now_ms = START_MS + number
+            results.append(store.put(Message("topic", b"%d" % number, queue_id=0)))
+    with (folder / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(results[HURT].physical_offset)
+        file.write(b"\xee" * results[HURT].size_bytes)
+    kill(Recovery(str(folder), Choice.SKIP, SMALL))
+    assert (folder / "abort").exists()
+    return folder
+
+
+def kill(recovery: Any) -> None:
+    """After the abort file is there."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    recovery._mend_log = die
+    with pytest.raises(Killed):
+        recovery.apply()
+
+
+def test_an_opening_does_not_cut_what_a_clean_stop_left(folder: Path) -> None:
+    """All was stored within three seconds of the stop, and would pass for the tail of a crash."""
+    with pytest.raises(StoreCorrupt, match="recover"):
+        MessageStore.open(folder, config=SMALL)
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert store.max_offset("topic", 0) == COUNT
+
+
+def test_run_again_it_asks_for_a_choice_again_and_keeps_every_other_message(folder: Path) -> None:
+    """Without one it planned to cut."""
+    assert Recovery(str(folder), Choice.REFUSE, SMALL).plan().needs_choice
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert not verify_store(str(folder), SMALL).problems
+    with MessageStore.open(folder, "r", SMALL) as store:
+        found = [message.body for message in store.read("topic", 0)]
+    assert [body for number, body in enumerate(found) if number != HURT] == [b"%d" % n for n in range(COUNT) if n != HURT]
