@@ -5,11 +5,13 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, tables
+from storageio import StoreLocked
 
 from .broker import AMQP_PORT, Broker, why_not
 
@@ -288,3 +290,41 @@ def _publish_ours(store, expected):
         data = body("q.prio", priority, 5000)
         store.publish("q.prio", data, properties={"message_id": f"p{priority}", "priority": priority})
         expected["q.prio"].append((f"p{priority}", hashlib.sha256(data).hexdigest()))
+
+
+def tool(*arguments):
+    """Exit code, and both streams."""
+    command = [sys.executable, "-m", "brokerstore", *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker):
+    """Both would write to one message file.  After a stop: put, rebuild after a kill, and the server finds it all."""
+    pika = pytest.importorskip("pika")
+    broker.start()
+    declare(["q.mail"])
+    connection = connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for number in range(3):
+        properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}")
+        channel.basic_publish("", "q.mail", b"x" * (10 if number else 10_000), properties)
+    for command in (["put", broker.vhost, "q.mail", "late"], ["rebuild", broker.vhost], ["recover", "--apply", broker.vhost]):
+        code, told = tool(*command)
+        assert "a server runs on this folder (beam.smp" in told
+        assert code == (0 if command[0] == "recover" and "Nothing to do" in told else 4)
+    with pytest.raises(StoreLocked):
+        RabbitStore.open(str(broker.vhost), "r+")
+    connection.close()
+    broker.kill()
+    assert tool("put", broker.vhost, "q.mail", "late", "--property", "message_id=m3", "--property", "region=eu")[0] == 0
+    assert tool("rebuild", broker.vhost)[0] == 0
+    assert tool("info", "--json", broker.vhost)[1].count('"clean_stop":true') == 1
+    told_before = len(broker.log())
+    broker.start()
+    found = drain(["q.mail"])["q.mail"]
+    assert [row[0] for row in found] == ["m0", "m1", "m2", "m3"]
+    assert found[3] == ("m3", hashlib.sha256(b"late").hexdigest(), False)
+    assert "rebuilding indices from scratch" not in broker.log()[told_before:]
+    broker.stop()
