@@ -1,11 +1,15 @@
 """Whole folders of both engines with bytes changed: verified, read, opened for writing, recovered.
 
+Without damage each must answer in full (`control`): a named error is an answer to damage alone.  Where only files were damaged
+that are made from others, a recovery ends in a folder that opens and gives every message.
+
 `Folder` damages a golden folder in real files, and puts the files back.  `SmallFolder` has every kind of file too, but a few
 messages alone, and lies in memory: fifty times as many runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from pathlib import Path
@@ -22,6 +26,8 @@ from storageio import REAL_DISK, Disk, StoreError
 from storageio.testing import ForgettingDisk, Image
 
 MEND_EVERY = 10
+DERIVED_TOPS = {"consumequeue", "index", "checkpoint", "recovery.dets"}
+CLEAN_NAMES = {"clean.dot", "file_summary.ets", "msg_store_index.ets"}
 ROCKETMQ_PROGRAM: rocketmq_lab.Program = [
     ("put", "HotTopic", 0, 40, 1), ("put_many", "T", 6, 60), ("put_batch", "U", 1, 4, 30), ("put", "T", 1, 900, 2),
     ("dispatch",), ("commit", "T", 0), ("flush",), ("derive", True), ("put", "T", 0, 300, 1), ("flush",), ("dispatch",),
@@ -58,18 +64,34 @@ class SmallFolder:
         run.store.abandon() if isinstance(run, rabbitmq_lab.RabbitRun) else rocketmq_lab.abandon(run.store)
         self.root = rabbitmq_lab.ROOT if is_rabbit else rocketmq_lab.ROOT
         self.names = sorted(self.image.files)
+        self.messages = self.control()
+
+    def control(self) -> int:
+        """Nothing is damaged: no error, and as many messages before the recovery as after it."""
+        messages = look(self.root, self._disk(self.image), is_rabbit=self.is_rabbit)
+        assert messages > 0
+        self._mend(self.image, messages)
+        return messages
 
     def run(self, seed: int) -> None:
         """One damage; every tenth run recovers and opens for writing, which must end sound or by name."""
         chance = random.Random(seed)
         files = dict(self.image.files)
-        for name in chance.sample(self.names, chance.randint(1, 3)):
+        changed = chance.sample(self.names, chance.randint(1, 3))
+        for name in changed:
             files[name] = damaged(chance, files[name])
         image = self.image._replace(files=files)
-        look(self.root, self._disk(image), is_rabbit=self.is_rabbit)
-        if seed % MEND_EVERY == 0:
-            with mock.patch.object(mending, "Engine", rocketmq_lab.StillEngine):
-                mend(self.root, self._disk(image), is_rabbit=self.is_rabbit)
+        with contextlib.suppress(StoreError):
+            look(self.root, self._disk(image), is_rabbit=self.is_rabbit)
+        if seed % MEND_EVERY == 0 and all(is_derived(name.removeprefix(f"{self.root}/")) for name in changed):
+            self._mend(image, self.messages)
+        elif seed % MEND_EVERY == 0:
+            with contextlib.suppress(StoreError):
+                self._mend(image, None)
+
+    def _mend(self, image: Image, messages: int | None) -> None:
+        with mock.patch.object(mending, "Engine", rocketmq_lab.StillEngine):
+            mend(self.root, self._disk(image), messages, is_rabbit=self.is_rabbit)
 
     def _disk(self, image: Image) -> ForgettingDisk:
         return ForgettingDisk.of(image, self.time_ms)
@@ -82,6 +104,15 @@ class Folder:
         self.golden, self.work, self.is_rabbit = golden, work, is_rabbit
         shutil.copytree(golden, work)
         self.files = {path.relative_to(work): path.read_bytes() for path in sorted(work.rglob("*")) if path.is_file()}
+        self.messages = self.control()
+
+    def control(self) -> int:
+        """Nothing is damaged: no error, and as many messages before the recovery as after it."""
+        messages = look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
+        assert messages > 0
+        mend(str(self.work), REAL_DISK, messages, is_rabbit=self.is_rabbit)
+        self._restore()
+        return messages
 
     def run(self, seed: int) -> None:
         """One damage; every tenth run also goes through a recovery and a writing opening, which must end sound or by name."""
@@ -90,65 +121,67 @@ class Folder:
         for name in changed:
             (self.work / name).write_bytes(damaged(chance, self.files[name]))
         try:
-            self.look()
-            if seed % 10 == 0:
-                self.mend()
+            with contextlib.suppress(StoreError):
+                look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
+            if seed % MEND_EVERY == 0:
+                self._mend(all(is_derived(name.as_posix()) for name in changed))
         finally:
-            if seed % 10 == 0:
-                shutil.rmtree(self.work)
-                shutil.copytree(self.golden, self.work)
+            if seed % MEND_EVERY == 0:
+                self._restore()
             else:
                 for name in changed:
                     (self.work / name).write_bytes(self.files[name])
 
-    def look(self) -> None:
-        """An answer or a named error."""
-        look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
+    def _mend(self, must_open: bool) -> None:
+        with contextlib.nullcontext() if must_open else contextlib.suppress(StoreError):
+            mend(str(self.work), REAL_DISK, self.messages if must_open else None, is_rabbit=self.is_rabbit)
 
-    def mend(self) -> None:
-        """See `mend`."""
-        mend(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
-
-
-def look(root: str, disk: Disk, *, is_rabbit: bool) -> None:
-    """An answer or a named error."""
-    try:
-        if is_rabbit:
-            verify(root, disk)
-            list(RabbitStore.open(root, "r", disk=disk).messages())
-        else:
-            verify_store(root, disk=disk)
-            _read(root, disk)
-    except StoreError:
-        return
+    def _restore(self) -> None:
+        shutil.rmtree(self.work)
+        shutil.copytree(self.golden, self.work)
 
 
-def _read(root: str, disk: Disk) -> None:
+def is_derived(name: str) -> bool:
+    """Whether a file, relative to its store, is made again from others: nothing is lost with it."""
+    parts = name.split("/")
+    return parts[0] in DERIVED_TOPS or parts[-1] in CLEAN_NAMES
+
+
+def look(root: str, disk: Disk, *, is_rabbit: bool) -> int:
+    """How many messages a reader gets, or a named error."""
+    if is_rabbit:
+        verify(root, disk)
+        return sum(1 for _ in RabbitStore.open(root, "r", disk=disk).messages())
+    verify_store(root, disk=disk)
+    return _read(root, disk)
+
+
+def _read(root: str, disk: Disk) -> int:
     with MessageStore.open(root, "r", disk=disk) as store:
+        found = 0
         for topic in store.topics():
             for queue_id in store.queue_ids(topic):
-                store.get(topic, queue_id, store.min_offset(topic, queue_id))
+                found += len(store.get(topic, queue_id, store.min_offset(topic, queue_id)).messages)
         store.query("HotTopic", "hot-0")
+        return found
 
 
-def mend(root: str, disk: Disk, *, is_rabbit: bool) -> None:
-    """One recovery leaves nothing wrong that a second one would mend."""
-    try:
-        if is_rabbit:
-            apply_recovery(plan_recovery(root, disk), disk)
-            left = {action.kind for action in plan_recovery(root, disk).actions}
-            assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a name need not be found
-            _open_rabbit(root, disk)
-        else:
-            config = (
-                rocketmq_lab.lab_config() if isinstance(disk, ForgettingDisk) else None
-            )  # new files are as small as the others
-            Recovery(root, Choice.SKIP, config, disk).apply()
-            again = Recovery(root, Choice.SKIP, config, disk).plan().actions
-            assert not again, f"a second recovery has something to do: {again}"
-            _open_rocket(root, disk)
-    except StoreError:
-        return
+def mend(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> None:
+    """One recovery leaves nothing wrong that a second one would mend; with `messages`, so many are there afterwards."""
+    if is_rabbit:
+        apply_recovery(plan_recovery(root, disk), disk)
+        left = {action.kind for action in plan_recovery(root, disk).actions}
+        assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a name need not be found
+    else:
+        # new files are as small as the others
+        config = rocketmq_lab.lab_config() if isinstance(disk, ForgettingDisk) else None
+        Recovery(root, Choice.SKIP, config, disk).apply()
+        again = Recovery(root, Choice.SKIP, config, disk).plan().actions
+        assert not again, f"a second recovery has something to do: {again}"
+    if messages is not None:
+        found = look(root, disk, is_rabbit=is_rabbit)
+        assert found == messages, f"{found} messages after a recovery, and {messages} before the damage"
+    _open_rabbit(root, disk) if is_rabbit else _open_rocket(root, disk)
 
 
 def _open_rabbit(root: str, disk: Disk) -> None:

@@ -224,9 +224,9 @@ def suffer_rabbitmq(program: Program, fault: Fault) -> None:
 
 
 def _rabbit_recovers(run: rabbitmq_lab.RabbitRun | None, image: Image, now_ms: int) -> None:
+    """A new process on what is left, be it of a folder that could not be made to its end."""
     disk = ForgettingDisk.of(image, now_ms)
-    with contextlib.suppress(StoreError) if run is None else contextlib.nullcontext():
-        store = RabbitStore.open(rabbitmq_lab.ROOT, settings=rabbitmq_lab.SETTINGS, disk=disk)
-        if run is not None:
-            check_rabbit(store, run.ledger, run.ledger.floor())
-        store.abandon()
+    store = RabbitStore.open(rabbitmq_lab.ROOT, settings=rabbitmq_lab.SETTINGS, disk=disk)
+    if run is not None:
+        check_rabbit(store, run.ledger, run.ledger.floor())
+    store.abandon()

@@ -29,6 +29,13 @@ def test_every_bug_can_be_planted() -> None:
     assert sum(bug.is_quick for bug in module.BUGS) == 4
 
 
+def test_a_copy_in_which_nothing_was_changed_is_not_caught() -> None:
+    """A control: tests that fail in any copy, or are not found there, would catch every bug."""
+    module = planted()
+    assert module.NOTHING.before == module.NOTHING.after
+    assert not module.is_caught(module.NOTHING)
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_a_planted_bug_is_caught(number: int) -> None:
     """The named tests fail on a copy of the source that has it."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import corpus
+from fuzz import corpus, folders
 from fuzz.decoders import TARGETS, run_one
 from fuzz.folders import SmallFolder
 from fuzz.run import decoder_runs, folder_runs, small_folder_runs
+from storageio import StoreError
 from storebytes.builds import build_name
 from tests.faults.golden import fast_folder, unpacked
 
@@ -49,6 +50,32 @@ def test_a_damaged_small_folder_is_read_and_mended_or_named(quarter: int) -> Non
     """The same in memory, of both engines, cleanly closed and not: fifty times as many."""
     runs = SMALL_FOLDER_RUNS // 4
     assert small_folder_runs(runs, 1001 + quarter * runs) == runs
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise StoreError("a refusal")
+
+
+@pytest.mark.parametrize("name", ["verify", "RabbitStore", "apply_recovery", "verify_store", "Recovery"])
+def test_a_sound_folder_that_is_refused_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control: any named error passed for an answer, so a library that refused everything had no findings."""
+    is_rabbit = name in ("verify", "RabbitStore", "apply_recovery")
+    target = folders.RabbitStore if name == "RabbitStore" else folders
+    monkeypatch.setattr(target, "open" if name == "RabbitStore" else name, refuse)
+    with pytest.raises(StoreError, match="a refusal"):
+        SmallFolder(is_rabbit=is_rabbit, is_closed=True)
+
+
+@pytest.mark.parametrize("is_rabbit", [False, True])
+def test_a_recovery_that_refuses_what_is_made_from_other_files_is_noticed(
+    is_rabbit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clean-stop files, queues, index: nothing is lost with them, so no error is an answer to their damage."""
+    folder = SmallFolder(is_rabbit=is_rabbit, is_closed=True)
+    monkeypatch.setattr(folders, "apply_recovery" if is_rabbit else "Recovery", refuse)
+    with pytest.raises(StoreError, match="a refusal"):
+        for seed in range(0, 3000, 10):
+            folder.run(seed)
 
 
 def test_a_torn_segment_with_a_mark_of_no_message_is_mended() -> None:

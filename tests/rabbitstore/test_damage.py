@@ -11,12 +11,14 @@ from rabbitstore.check import size_bytes, verify
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
+from tests.faults.golden import fast_folder
 
 from .conftest import WhenItWasWritten
 
 QUIET = RabbitSettings(background=False)
 STORE = "msg_store_persistent"
 DEEP = "queues/18PFRXGVXXG0ZIS281F2ZCGPH"
+LAZY = "queues/BGRIRRI733GZZGP0F653VU17V"
 MIXED = "queues/434QJ29PS1F7KJO6A26YZF1Z8"
 ALL = 3068
 
@@ -318,24 +320,30 @@ class ChangesFail(FailingDisk):
 
 
 def several(folder, manifest):
-    for damage in (torn_segment, bad_term, torn_journal):
+    """In a folder of a hundred messages, so that every call can have its turn."""
+    for queue in (DEEP, LAZY):
+        shutil.rmtree(folder / queue)
+    cut(folder / MIXED / "0.idx", -30)
+    for damage in (bad_term, torn_journal):
         damage(folder, manifest)
 
 
 @pytest.mark.parametrize("damaged", [several], indirect=True)
-def test_a_recovery_interrupted_at_every_call_is_run_again(damaged, tmp_path):
+def test_a_recovery_interrupted_at_every_call_is_run_again(damaged):
     """After each interruption nothing more is lost and the next run ends content."""
     expected = len(readable(damaged))
     fail_at, is_done = 0, False
-    while not is_done:
-        fail_at += 5
-        folder = Path(shutil.copytree(damaged, tmp_path / "again"))
-        with contextlib.suppress(DiskError):
-            apply_recovery(plan_recovery(str(folder)), ChangesFail(fail_at, for_ever=True))
-            is_done = True
-        apply_recovery(plan_recovery(str(folder)))
-        assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
-        shutil.rmtree(folder)
+    with fast_folder() as above:
+        while not is_done:
+            fail_at += 1
+            folder = Path(shutil.copytree(damaged, above / "again"))
+            with contextlib.suppress(DiskError):
+                apply_recovery(plan_recovery(str(folder)), ChangesFail(fail_at, for_ever=True))
+                is_done = True
+            apply_recovery(plan_recovery(str(folder)))
+            assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
+            shutil.rmtree(folder)
+    assert fail_at > 100
 
 
 def test_progress_adds_up_to_the_bytes_of_the_files(either):

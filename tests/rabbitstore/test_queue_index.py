@@ -11,6 +11,7 @@ from rabbitstore.settings import IndexSettings
 from rabbitstore.torn import SECTOR_SIZE
 from storageio import REAL_DISK, DiskError
 from storageio.testing import FailingDisk
+from tests.faults.golden import fast_folder
 
 SETTINGS = IndexSettings(segment_entries=16, journal_entries_max=50)
 
@@ -182,13 +183,19 @@ def _work(index, seed, confirmed):
             confirmed[:] = [set(alive)]
 
 
+@pytest.fixture
+def in_memory():
+    with fast_folder() as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_every_call_of_the_disk(tmp_path, seed):
+def test_killed_at_every_call_of_the_disk(in_memory, seed):
     """After each: what was synced and not acknowledged is there, and nothing that a synced acknowledgement removed."""
     fail_at, is_done = 0, False
     while not is_done:
-        fail_at += 3
-        folder = tmp_path / str(fail_at)
+        fail_at += 1
+        folder = in_memory / str(fail_at)
         disk = FailingDisk(fail_at, for_ever=True)
         confirmed = [set()]
         index = QueueIndex(disk, str(folder), SETTINGS)

@@ -83,7 +83,7 @@ def test_killed_at_the_calls_that_change_something(tmp_path, seed):
     """Every confirmed, unacknowledged message is there, in order and once; nothing that was never published is."""
     fail_at, is_done = 0, False
     while not is_done:
-        fail_at += 11
+        fail_at += 11  # the lab tries every call of smaller lives, in every way (tests/lab/test_faults.py)
         path = str(tmp_path / str(fail_at))
         run = Run(path, seed, ChangesFail(fail_at, for_ever=True))
         try:
