@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import Message, PutStatus, StoredMessage
+from commitlog import Message, StoredMessage
 from commitlog.java_numbers import is_java_number
 from commitlog.layout import QUEUES_MAX
 from consumequeue.ext import is_ext_address
@@ -28,14 +28,13 @@ from ..config import Role, delay_times_ms
 from .admission import topic_problem
 from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
 from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
-from .putting import put_as_is, with_pairs
+from .putting import NEVER, put_as_is, with_pairs
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
 LOG = logging.getLogger(__name__)
 DELIVERED_AT_ONCE = 1000  # of one level before the others are looked at
-NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
 LOOK_S = 1.0  # the shortest delay there is: a message that comes now is met before it is due
 
 

@@ -63,6 +63,11 @@ class HalfMessage(NamedTuple):
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
     @property
+    def is_placed(self) -> bool:
+        """Whether the record says where a commit puts it."""
+        return bool(self.topic) and self.queue_id >= 0
+
+    @property
     def check_times(self) -> int:
         """How often somebody was asked."""
         text = self.message.all_properties.get(CHECK_TIMES, "")

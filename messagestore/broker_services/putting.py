@@ -10,6 +10,8 @@ from storageio import InvalidMessage, PutRejected
 if TYPE_CHECKING:
     from ..engine import Engine
 
+NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)  # for good
+
 
 def put_as_is(engine: Engine, message: Message, queue_id: int, *, waits: bool = True) -> PutResult:
     """Put a message to an admitted topic, without a look at DELAY.  Raises `PutRejected`, and what a failed sync raises.

@@ -10,6 +10,7 @@ The group's offsets say only what the disk confirms: a half message counts as do
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections import deque
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, StoredMessage, decode_properties, encode_properties
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
-from storageio import InvalidMessage
+from storageio import InvalidMessage, PutRejected
 
 from .half_messages import HalfMessage, decided, half_messages, op_records
 from .names import (
@@ -37,7 +38,7 @@ from .names import (
     UNIQUE_KEY,
     WAIT,
 )
-from .putting import put_as_is, with_pairs, without_pairs
+from .putting import NEVER, put_as_is, with_pairs, without_pairs
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 UNDECIDED = -1
+LOG = logging.getLogger(__name__)
 Decide = Callable[[HalfMessage], bool | None]
 
 
@@ -177,7 +179,7 @@ class Transactions:
         if message is None:
             raise InvalidMessage(f"half message {half_offset} is decided, or never was")
         half = HalfMessage(half_offset, message)
-        if not half.topic or half.queue_id < 0:
+        if not half.is_placed:
             raise InvalidMessage(f"half message {half_offset} does not say where it belongs")
         return half
 
@@ -232,24 +234,35 @@ class Transactions:
         """Ask about each undecided half message: True commits it, False rolls it back, None leaves it open; how many asked.
 
         One that stays open is put again, with one check more; past `times_max` checks it goes to TRANS_CHECK_MAX_TIME_TOPIC.
+        So does one that no topic takes, a filler of a recovery's too: it would keep those behind it from being asked about.
         """
         with self._guard:
             self._finish_sent()
         asked = 0
         for half in self.undecided(older_than_ms):
-            answer = decide(half) if half.check_times < times_max else None
+            is_over = half.check_times >= times_max or not half.is_placed
+            answer = None if is_over else decide(half)
             asked += 1
             with self._guard:
                 if self._load().get(half.queue_offset, (0, 0))[1] != UNDECIDED:
                     continue  # decided meanwhile
                 if answer is None:
-                    self._put_again(half, half.check_times >= times_max)
+                    self._put_again(half, is_over)
                 elif answer:
-                    self.commit(half.queue_offset)
+                    self._commit_or_give_up(half)
                 else:
                     self.rollback(half.queue_offset)
         self.save_progress()
         return asked
+
+    def _commit_or_give_up(self, half: HalfMessage) -> None:
+        try:
+            self.commit(half.queue_offset)
+        except (InvalidMessage, PutRejected) as error:
+            if isinstance(error, PutRejected) and error.status not in NEVER:
+                raise
+            LOG.error("half message %d is given up: %s", half.queue_offset, error)
+            self._put_again(half, is_given_up=True)
 
     def _put_again(self, half: HalfMessage, is_given_up: bool) -> None:
         """Behind the others, so that the group's offset passes it."""

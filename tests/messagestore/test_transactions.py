@@ -235,6 +235,27 @@ def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
         assert progress(store) == (3, 0)
 
 
+@pytest.mark.parametrize("stranger", ["a-fillers", "no-queues", "no-topics"])
+def test_a_half_message_that_can_never_be_committed_keeps_no_other_from_being_asked_about(
+    world: Any, tmp_path: Path, stranger: str
+) -> None:
+    """Each check ended there: a filler says no topic, another names light queues that are none, or a topic that is none."""
+    pairs = {
+        "a-fillers": {},
+        "no-queues": {"REAL_TOPIC": "T", "REAL_QID": "1", "INNER_MULTI_DISPATCH": "none"},
+        "no-topics": {"REAL_TOPIC": "a/b", "REAL_QID": "1"},
+    }[stranger]
+    with open_small(world, tmp_path / "s", enable_lmq=True) as store:
+        half(world, store, 0).rollback()
+        store.engine.log.appender.append(world.commitlog.Message(HALF, b"-1", properties=pairs), 0)
+        half(world, store, 1)
+        assert undecided(store) == [-1, 1]
+        assert store.check_transactions(lambda _half: True, older_than_ms=0) == 2
+        assert bodies(read_all(store, "T", 1)) == [1]
+        assert undecided(store) == []
+        assert bodies(read_all(store, "TRANS_CHECK_MAX_TIME_TOPIC")) == [-1]
+
+
 def test_an_earlier_copys_decision_counts_for_the_later(world: Any, tmp_path: Path) -> None:
     """A check put a half message again, then the producer's late answer named the first copy: no second message comes."""
     clock = Clock()
