@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from commitlog.offset_files import common_file_size, list_offset_files
-from storageio import Disk, Kind
+from storageio import Disk, Kind, StoreCorrupt
 
 from .batch import BatchQueue
 from .consume_queues import check_queue_id, check_topic
@@ -18,8 +19,15 @@ from .queue_listing import queue_folders, sync_names
 class BatchQueues:
     """One thread appends; any number read."""
 
-    def __init__(self, disk: Disk, folder: str, *, writable: bool, file_size_bytes: int | None = None) -> None:
-        """Finds the queues; a size that is not given is that of the files that are there, else RocketMQ's."""
+    def __init__(
+        self, disk: Disk, folder: str, *, writable: bool, file_size_bytes: int | None = None,
+        beyond_use: dict[tuple[str, int], StoreCorrupt] | None = None,
+    ) -> None:  # fmt: skip
+        """Finds the queues; a size that is not given is that of the files that are there, else RocketMQ's.
+
+        What is wrong with a queue that cannot be read goes to `beyond_use` where that is given; else it is raised.
+        """
+        self._beyond_use = beyond_use
         self.disk = disk
         self.folder = folder
         self._is_size_known = bool(file_size_bytes)
@@ -39,10 +47,22 @@ class BatchQueues:
 
     def _found_size(self) -> int | None:
         for topic, queue_id in queue_folders(self.disk, self.folder):
-            found = common_file_size(list_offset_files(self.disk, os.path.join(self.folder, topic, str(queue_id))))
-            if found is not None:
-                return found
+            with self._past_damage(topic, queue_id):
+                found = common_file_size(list_offset_files(self.disk, os.path.join(self.folder, topic, str(queue_id))))
+                if found is not None:
+                    return found
         return None
+
+    @contextmanager
+    def _past_damage(self, topic: str, queue_id: int) -> Iterator[None]:
+        """Around a look at one queue."""
+        try:
+            yield
+        except StoreCorrupt as error:
+            if self._beyond_use is None:
+                raise
+            self._beyond_use[topic, queue_id] = error
+            self._queues.pop((topic, queue_id), None)
 
     def __iter__(self) -> Iterator[BatchQueue]:
         """Every queue, as they are at the call."""
@@ -59,7 +79,10 @@ class BatchQueues:
         if not self._is_size_known and not self.files.writable:
             return
         for topic, queue_id in queue_folders(self.disk, self.folder):
-            self.get_or_add(topic, queue_id)
+            with self._past_damage(topic, queue_id):
+                found = self.get_or_add(topic, queue_id)
+                if self._beyond_use is not None:
+                    found.refresh()  # looks at its files now, not when it is first asked
 
     def topics(self) -> list[str]:
         """Sorted."""

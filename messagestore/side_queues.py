@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, MappedFile, StoredMessage
+from commitlog.java_numbers import is_java_number
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from consumequeue import BatchQueues, BatchUnit, ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles
 from consumequeue.ext import ext_folder, is_ext_address
@@ -23,6 +24,7 @@ from .light_queues import light_places
 _LIGHT = re.compile(rb"INNER_MULTI_QUEUE_OFFSET\x01")
 BATCH_AT_ONCE = 256
 BASE, COUNT = "INNER_BASE", "INNER_NUM"
+NO_NUMBERS = -1, 0
 
 
 class SideQueues:
@@ -166,11 +168,12 @@ class SideQueues:
 
 
 def batch_unit(message: StoredMessage) -> BatchUnit:
-    """What a batch queue says of a record."""
+    """What a batch queue says of a record; no valid unit where the properties have no numbers."""
     pairs = message.all_properties
-    has_both = BASE in pairs and COUNT in pairs
-    base = int(pairs[BASE]) if has_both else message.queue_offset
-    count = int(pairs[COUNT]) if has_both else 1
+    base, count = message.queue_offset, 1
+    if BASE in pairs and COUNT in pairs:
+        are_numbers = is_java_number(pairs[BASE], 64) and is_java_number(pairs[COUNT], 16)
+        base, count = (int(pairs[BASE]), int(pairs[COUNT])) if are_numbers else NO_NUMBERS
     return BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
 
 

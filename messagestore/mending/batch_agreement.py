@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from commitlog import StoredMessage
@@ -10,39 +11,54 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_N
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, BatchUnit
 
+from ..broker_config.topics import Topics
 from ..side_queues import batch_unit
 
-PROBLEMS_MAX = 100
+PROBLEMS_MAX = 100  # of one queue
+NO_NUMBERS = "batch_numbers"  # the kind of a problem that no rebuild mends
 Lane = tuple[str, int]
 
 
 def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool]) -> Iterator[Finding]:
-    """Units that are missing, wrong, or of no record; at most so many."""
+    """Units that are missing, wrong, or of no record, and records that can have none; of a queue at most so many."""
     units: dict[Lane, Iterator[BatchUnit]] = {}
     low = files.files[0].start_offset if files.files else 0
-    found = 0
-    for message in files.messages():
-        if found == PROBLEMS_MAX or isinstance(message, Finding) or not _is_in_one(message, is_batch_topic):
+    found: Counter[Lane] = Counter()
+    for message in batch_messages(files, is_batch_topic):
+        lane, wanted = (message.topic, message.queue_id), batch_unit(message)
+        where = f"{batch.folder}/{message.topic}/{message.queue_id}"
+        if not wanted.is_valid:
+            yield Finding(where, message.physical_offset, NO_NUMBERS, "the numbers of its messages", "none that can be")
+            units[lane] = _units(batch, lane, message.physical_offset + 1)  # a unit from before it was damaged stays
             continue
-        lane = message.topic, message.queue_id
         if lane not in units:
             units[lane] = _units(batch, lane, low)
-        wanted, unit = batch_unit(message), next(units[lane], None)
+        unit = next(units[lane], None) if found[lane] < PROBLEMS_MAX else wanted
         if unit != wanted:
-            found += 1
-            where = f"{batch.folder}/{message.topic}/{message.queue_id}"
+            found[lane] += 1
             yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
             units[lane] = _units(batch, lane, message.physical_offset + 1)  # in step again
     for lane, rest in units.items():
-        if (ahead := next(rest, None)) is not None:
+        if found[lane] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
             yield Finding(
                 f"{batch.folder}/{lane[0]}/{lane[1]}", ahead.physical_offset, "dangling_batch_unit", "a record", str(ahead)
             )
 
 
-def _is_in_one(message: StoredMessage, is_batch_topic: Callable[[str], bool]) -> bool:
-    is_queued = message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
-    return is_queued and is_batch_topic(message.topic) and batch_unit(message).is_valid
+def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> Iterator[StoredMessage]:
+    """The records that belong into batch queues, in the log's order."""
+    for message in files.messages():
+        if isinstance(message, Finding) or not is_batch_topic(message.topic):
+            continue
+        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+            yield message
+
+
+def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool]:
+    """Whether a topic has batch queues: by its attribute, or by its folder."""
+    configs = [topics.get(name) for name in topics.names()]
+    named = {config.name for config in configs if config is not None and config.is_batch}
+    return lambda topic: topic in named or batch.knows(topic)
 
 
 def _units(batch: BatchQueues, lane: Lane, low: int) -> Iterator[BatchUnit]:

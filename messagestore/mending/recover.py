@@ -38,8 +38,10 @@ from .links import refuse_links
 from .mend_config import mend_config, plan_config
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
+from .rebuild_batch import batch_disagreements, rebuild_batch
 
 FOR_EVER_MS = (1 << 63) - 1
+BATCH = "batchconsumequeue"
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
 
 
@@ -142,7 +144,7 @@ class Recovery:
         if self._has_ring():
             plan.actions.append("bring the records that are only in the ring to the log")
         if not self.was_clean:
-            if has_sound_log and not wrong[QUEUES]:
+            if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
                 plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log)
@@ -231,8 +233,8 @@ class Recovery:
 
     def _disagreements(self) -> dict[str, list[dict[str, Any]]]:
         """Problems of queues and index; a folder that cannot be read at all is one."""
-        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: []}
         files = self._files()
+        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(files)}
         low = files.files[0].start_offset if files.files else 0
         queues, index = self._queues(), None
         try:
@@ -250,7 +252,7 @@ class Recovery:
                 "expected": "queues and index",
                 "found": str(error),
             }
-            return {QUEUES: [problem], INDEX: [problem]}
+            return wrong | {QUEUES: [problem], INDEX: [problem]}
         finally:
             queues.close()
             if index is not None:
@@ -261,6 +263,9 @@ class Recovery:
             of_index = finding.file.startswith(self.places.index)
             wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
         return wrong
+
+    def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:
+        return [finding.as_dict() for finding in batch_disagreements(files, self.disk, self.places)]
 
     def _index(self) -> IndexFiles | None:
         slots, items = self.config.max_hash_slot_num, self.config.max_index_num
@@ -342,7 +347,9 @@ class Recovery:
 
     def _rebuild_wrong(self, wrong: dict[str, list[dict[str, Any]]], end: int | None) -> None:
         """Queues or index that disagree with the log, which is whole now and ends at `end`, if that is known."""
-        what = {name for name, problems in wrong.items() if problems}
+        if wrong[BATCH]:
+            rebuild_batch(self._files(), self.disk, self.places)
+        what = {name for name, problems in wrong.items() if problems} - {BATCH}
         if not what:
             return
         log = self._log(writable=False)

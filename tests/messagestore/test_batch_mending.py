@@ -1,0 +1,159 @@
+"""Batch queues that disagree with the log: named, and made anew from it; numbers that are none cost their message alone."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import MessageStore
+from messagestore.mending import batch_agreement
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from storageio import StoreError
+from storageio.testing import FailingDisk
+
+UNIT = struct.Struct(">qiqqqhii")  # format page, section 2.6
+FILE_SIZE = 20 * UNIT.size
+TOPIC = "batchconsumequeue/BcqTopic"
+
+
+@pytest.fixture
+def fixture(fixture_store: Any) -> Any:
+    """A real store's batch queues, to be hurt."""
+    return fixture_store("batchcq", own=True)
+
+
+def units(store: Path, topic: str, queue_id: int) -> list[list[int]]:
+    """Every unit in a queue's files."""
+    files = sorted((store / "batchconsumequeue" / topic / str(queue_id)).iterdir())
+    rows = [row for file in files for row in UNIT.iter_unpack(file.read_bytes())]
+    return [list(row[:7]) for row in rows if row[1] > 0]
+
+
+def truth(fixture: Any) -> dict[tuple[str, int], list[list[int]]]:
+    """Those that the real store wrote."""
+    queues = fixture.truth()["queues"]
+    return {(queue["topic"], queue["queueId"]): queue["batchCq"] for queue in queues if queue.get("batchCq")}
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in sorted((store / "batchconsumequeue").rglob("0*"))
+            if path.is_file()}  # fmt: skip
+
+
+def file(store: Path, number: int) -> Path:
+    return store / TOPIC / "0" / f"{number * FILE_SIZE:020d}"
+
+
+def write(path: Path, at: int, data: bytes) -> None:
+    found = bytearray(path.read_bytes())
+    found[at : at + len(data)] = data
+    path.write_bytes(found)
+
+
+def a_wrong_size(store: Path) -> None:
+    write(file(store, 1), 3 * UNIT.size + 8, b"\0\0\x7f\0")
+
+
+def zeros_in_the_last_file(store: Path) -> None:
+    file(store, 2).write_bytes(bytes(FILE_SIZE))
+
+
+def a_unit_of_no_record(store: Path) -> None:
+    write(file(store, 2), 5 * UNIT.size, UNIT.pack(1 << 30, 200, 0, 1, 264, 3, -1, 0))
+
+
+def the_first_file_gone(store: Path) -> None:
+    file(store, 0).unlink()
+
+
+def the_queue_gone(store: Path) -> None:
+    shutil.rmtree(store / TOPIC / "0")
+
+
+def too_long(store: Path) -> None:
+    with file(store, 1).open("ab") as opened:
+        opened.write(bytes(UNIT.size))
+
+
+def too_short(store: Path) -> None:
+    file(store, 1).write_bytes(file(store, 1).read_bytes()[:500])
+
+
+def a_stray_file(store: Path) -> None:
+    (store / TOPIC / "0" / "notes").write_text("mine")
+
+
+DAMAGE = [a_wrong_size, zeros_in_the_last_file, a_unit_of_no_record, the_first_file_gone, the_queue_gone, too_long, too_short,
+          a_stray_file]  # fmt: skip
+
+
+@pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__)
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "crashed"])
+def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path], None], is_clean: bool) -> None:
+    """`verify` named it and `recover` had nothing to do: messages that the log has were in no queue, for ever."""
+    store, wanted = fixture.store, truth(fixture)
+    others = {name: data for name, data in files_of(store).items() if not name.startswith(f"{TOPIC}/0")}
+    hurt(store)
+    if not is_clean:
+        (store / "abort").write_bytes(b"4711")
+    assert verify_store(str(store)).problems
+    plan = Recovery(str(store), Choice.REFUSE).apply()
+    assert any(action.startswith("rebuild batchconsumequeue") for action in plan.actions)
+    assert {lane: units(store, *lane) for lane in wanted} == wanted
+    assert others.items() <= files_of(store).items(), "queues that agree stay as they are"
+    assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().actions == []
+    with MessageStore.open(store, "r+") as opened:
+        assert (opened.min_offset("BcqTopic", 0), opened.max_offset("BcqTopic", 0)) == (0, 264)
+
+
+def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: Any, tmp_path: Path) -> None:
+    """A queue has its old files, its new ones, or none: all of it is mended by the next run."""
+    wanted = truth(fixture)
+    a_wrong_size(fixture.store)
+    number, is_done = 0, False
+    while not is_done:
+        number += 7
+        copy = Path(shutil.copytree(fixture.store, tmp_path / f"killed-{number}"))
+        try:
+            Recovery(str(copy), disk=FailingDisk(number, for_ever=True)).apply()
+            is_done = True
+        except StoreError:
+            Recovery(str(copy)).apply()
+        assert {lane: units(copy, *lane) for lane in wanted} == wanted, number
+        assert verify_store(str(copy)).problems == []
+        shutil.rmtree(copy)
+    assert number > 100
+
+
+def test_many_wrong_units_of_one_queue_do_not_hide_another(fixture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each queue has its own bound."""
+    monkeypatch.setattr(batch_agreement, "PROBLEMS_MAX", 3)
+    for queue_id in (0, 1):
+        (fixture.store / TOPIC / str(queue_id) / f"{0:020d}").write_bytes(bytes(FILE_SIZE))
+    found = [problem.file.rpartition("/")[2] for problem in verify_store(str(fixture.store)).problems]
+    assert sorted(found) == ["0"] * 3 + ["1"] * 3
+    Recovery(str(fixture.store)).apply()
+    assert verify_store(str(fixture.store)).problems == []
+
+
+@pytest.mark.parametrize("text", [b"x0", b"\xb20", b"-1"])
+def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: Any, text: bytes) -> None:
+    """No checksum covers it where RocketMQ wrote the record: one flipped bit, and every opening ended in a ValueError."""
+    log = fixture.store / "commitlog" / f"{65536:020d}"
+    data = log.read_bytes()
+    at = data.index(b"INNER_NUM\x0110\x02") + len(b"INNER_NUM\x01")
+    log.write_bytes(data[:at] + text + data[at + 2 :])
+    (fixture.store / "abort").touch()
+    victim = max(row["physicalOffset"] for row in fixture.truth()["messages"] if row["physicalOffset"] < 65536 + at)
+    assert [problem.offset for problem in verify_store(str(fixture.store)).problems] == [victim]
+    Recovery(str(fixture.store)).apply()
+    assert Recovery(str(fixture.store)).plan().actions == []
+    assert {lane: units(fixture.store, *lane) for lane in truth(fixture)} == truth(fixture), (
+        "the queue knows what the record lost"
+    )
