@@ -1,10 +1,12 @@
 """How an append and a put can end (format page, section 7.1)."""
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 
 class PutStatus(IntEnum):
     """The outcome of a put.  Only PUT_OK and the three flush and slave outcomes leave the message in the log."""
+
+    __str__ = Enum.__str__  # a name says more than a number
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from storageio import MissingExtra
 
 from .schema import META_COLUMNS, PROBLEM_COLUMN, RABBIT_COLUMNS, STORE_COLUMN, message_schema, rabbit_schema
 
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "brokerstore"
+NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
 
 
 def read_messages(
@@ -20,6 +25,7 @@ def read_messages(
     """The messages of RocketMQ stores; only the named columns are built (`store` and `problem` may be among them).
 
     `options` are those of the source, by Spark's names: `read_messages(spark, path, ["topic"], checkCrc=True)`.
+    Raises `MissingExtra` where the Python that Spark starts has no brokerstore.
     """
     return _read(spark, path, None if columns is None else _schema(columns, message_schema), options)
 
@@ -50,4 +56,18 @@ def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | N
         reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
     if schema is not None:
         reader = reader.schema(schema)
-    return reader.load(path if isinstance(path, str) else list(path))
+    try:
+        return reader.load(path if isinstance(path, str) else list(path))
+    except Exception as error:  # py4j's own, or Spark Connect's
+        _name_absence(error)
+        raise
+
+
+def _name_absence(error: Exception) -> None:
+    """`MissingExtra` in the place of a hundred lines: Spark looks for sources with the Python that it starts for its workers."""
+    if NOT_FOUND in str(error):
+        python = os.environ.get("PYSPARK_PYTHON", "python3")
+        raise MissingExtra(
+            f"the Python of Spark's workers ({python}) has no brokerstore: before Spark is started set PYSPARK_PYTHON to one "
+            f"that has it, here {sys.executable}, or activate its environment"
+        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from commitlog import layout
+from commitlog import PutStatus, layout
 from tests.builds import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "commitlog.md").read_text()
@@ -72,3 +72,9 @@ def test_the_example_is_a_record(world: World) -> None:
     assert (message.born_host, message.store_host) == ("127.0.0.1:123", "127.0.0.1:124")
     assert (message.born_timestamp_ms, message.store_timestamp_ms) == (1700000000000, 1700000000123)
     assert f"`{message.message_id}`" in PAGE
+
+
+def test_a_status_is_shown_by_its_name() -> None:
+    """The five-minute start printed "0" for a put that went well."""
+    assert (str(PutStatus.PUT_OK), f"{PutStatus.MESSAGE_ILLEGAL}") == ("PutStatus.PUT_OK", "PutStatus.MESSAGE_ILLEGAL")
+    assert (PutStatus.PUT_OK, PutStatus.MESSAGE_ILLEGAL) == (0, 6), "RocketMQ's numbers"

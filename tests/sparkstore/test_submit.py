@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,31 @@ import pyspark
 from .conftest import JAVA_OPTIONS, ROOT, why_not
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> None:
+    """Whoever runs a script without activating its environment got a hundred lines of Java and no reason."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    python = {"PYSPARK_PYTHON": str(bare / "bin" / "python"), "PYTHONPATH": "", "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pyspark.sql import SparkSession\n"
+        "from sparkstore import read_messages\n"
+        'spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()\n'
+        "read_messages(spark, sys.argv[2])\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script, str(ROOT), str(made)], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=os.environ | python | {"SPARK_LOCAL_IP": "127.0.0.1"},
+    )  # fmt: skip
+    assert told.returncode != 0
+    last = told.stderr.strip().splitlines()[-1]
+    assert last.startswith("storageio.errors.MissingExtra: the Python of Spark's workers")
+    assert (str(bare) in last, sys.executable in last) == (True, True)
 
 
 def test_a_job_by_spark_submit(made: Path) -> None:
