@@ -64,7 +64,7 @@ def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | N
 
 
 def _name_absence(error: Exception) -> None:
-    """`MissingExtra` in the place of a hundred lines: Spark looks for sources with the Python that it starts for its workers."""
+    """`MissingExtra` in place of a hundred lines: Spark looks for sources with the Python that it starts for its workers."""
     if NOT_FOUND in str(error):
         python = os.environ.get("PYSPARK_PYTHON", "python3")
         raise MissingExtra(
