@@ -28,6 +28,7 @@ from .names import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     IS_TRANSACTION,
+    LIGHT_NAMES,
     OP_TAG,
     OP_TOPIC,
     PRODUCER_GROUP,
@@ -270,6 +271,7 @@ class Transactions:
         again.store_host = None
         if is_given_up:
             again.topic = GIVEN_UP_TOPIC
+            again.properties_raw = without_pairs(half.message.properties_raw, (LIGHT_NAMES,))  # nobody reads it there
         else:
             raw = without_pairs(half.message.properties_raw, (CHECK_TIMES,))
             again.properties_raw = with_pairs(raw, {CHECK_TIMES: str(half.check_times + 1)})

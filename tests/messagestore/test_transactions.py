@@ -246,7 +246,7 @@ def test_a_half_message_that_can_never_be_committed_keeps_no_other_from_being_as
         "no-topics": {"REAL_TOPIC": "a/b", "REAL_QID": "1"},
     }[stranger]
     with open_small(world, tmp_path / "s") as store:
-        half(world, store, 0).rollback()
+        store.create_topic("T", 2)
         store.engine.log.appender.append(world.commitlog.Message(HALF, b"-1", properties=pairs), 0)
     with open_small(world, tmp_path / "s", enable_lmq=True) as store:
         half(world, store, 1)
