@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
-from storageio import Disk, Mode, StoreCorrupt, replace_file
+from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 
 from .checkpoint import Checkpoint
 from .own_notes import read_own_note
@@ -250,15 +250,25 @@ def _last_used(file: MappedFile, start: int) -> int:
 
 def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
     """Cut bytes, named by the physical offset of the first; an earlier cut at the same place is never written over."""
+    keep_written(disk, root, offset, lambda file: file.write(0, data))
+
+
+def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], object]) -> None:
+    """As `keep`, with a file that `write` fills."""
     folder = os.path.join(root, OWN_FOLDER)
     disk.make_folder(folder)
-    number = 0
-    while disk.stat(path := os.path.join(folder, f"cut-{offset:020d}-{number}")) is not None:
-        number += 1
-    file = disk.open(path, Mode.CREATE)
+    file = disk.open(free_path(disk, os.path.join(folder, f"cut-{offset:020d}")), Mode.CREATE)
     try:
-        file.write(0, data)
+        write(file)
         file.sync()
     finally:
         file.close()
     disk.sync_folder(folder)
+
+
+def free_path(disk: Disk, stem: str) -> str:
+    """The first of `stem`-0, `stem`-1 and so on where nothing lies."""
+    number = 0
+    while disk.stat(path := f"{stem}-{number}") is not None:
+        number += 1
+    return path

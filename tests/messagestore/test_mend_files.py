@@ -1,0 +1,75 @@
+"""Files of a log that no store would load: what is taken away is all there afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from storageio import DiskError
+from storageio.testing import WrappedDisk
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+TERABYTE = 1 << 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of two log files, cleanly closed."""
+    with MessageStore.open(tmp_path / "store", config=SMALL) as store:
+        for number in range(200):
+            store.put(Message("topic", b"%d" % number + b"x" * 300, queue_id=0, keys=["key"]))
+    return tmp_path / "store"
+
+
+class TwoDisks(WrappedDisk):
+    """Nothing can be renamed out of a log."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Refused as between two file systems."""
+        if "commitlog" in source and "commitlog" not in target:
+            raise DiskError("rename", source, errno.EXDEV, os.strerror(errno.EXDEV))
+        super().rename(source, target)
+
+
+def test_a_second_stray_of_one_name_does_not_take_the_firsts_place(folder: Path) -> None:
+    """Both were moved to the same path, and the first was gone."""
+    for text in (b"first", b"second"):
+        (folder / "commitlog" / "notes").write_bytes(text)
+        Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert {path.read_bytes() for path in (folder / "brokerstore" / "strays").iterdir()} == {b"first", b"second"}
+    assert not verify_store(str(folder), SMALL).problems
+
+
+def test_a_stray_in_a_log_on_another_disk_is_put_aside(folder: Path) -> None:
+    """It cannot be renamed: recovery ended there, for ever."""
+    content = b"\0" * (3 << 20) + b"x" + b"\0" * (1 << 20)
+    (folder / "commitlog" / "notes").write_bytes(content)
+    Recovery(str(folder), Choice.SKIP, SMALL, TwoDisks()).apply()
+    assert (folder / "brokerstore" / "strays" / "notes").read_bytes() == content
+    assert not (folder / "commitlog" / "notes").exists()
+    assert not verify_store(str(folder), SMALL).problems
+
+
+def test_a_log_file_of_a_terabyte_is_cut_and_its_end_kept(folder: Path) -> None:
+    """There is no memory for what it says it holds."""
+    path = folder / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(TERABYTE - 4)
+        file.write(b"tail")
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert path.stat().st_size == 65536
+    (kept,) = (folder / "brokerstore").glob(f"cut-{65536:020d}-*")
+    with kept.open("rb") as file:
+        file.seek(-4, os.SEEK_END)
+        assert file.read() == b"tail"
+    assert kept.stat().st_size == TERABYTE - 65536
+    assert not verify_store(str(folder), SMALL).problems
