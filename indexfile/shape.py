@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from storageio import Disk, File, Mode, StoreCorrupt, StoreError
+from storageio import Disk, File, Mode, StoreCorrupt
 
 from .index_file import Header, IndexFile
 from .layout import (
@@ -140,7 +140,7 @@ def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
         if header.items_used >= shape.items:
             return False
         return file.buffer.check(CHECKED_ITEMS)[0] == 0 and header.end_physical_offset in _last_offset(file, header)
-    except StoreError:
+    except StoreCorrupt:
         return False
     finally:
         file.close()

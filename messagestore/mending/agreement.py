@@ -17,7 +17,7 @@ from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from storageio import StoreError
+from storageio import StoreCorrupt
 
 from .._dispatch_cy import Dispatcher
 from ..broker_config.topics import LIGHT_PREFIX
@@ -176,7 +176,7 @@ class Agreement:
             try:
                 parts.append(self._pairs_of(file.buffer.data, file.buffer))
                 file.check()
-            except StoreError as error:
+            except StoreCorrupt as error:
                 self.problems.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
         every = np.concatenate(parts)
         found = np.unique(every[every["offset"] >= self._log_min_offset])

@@ -1,0 +1,262 @@
+"""Mending that is seldom wanted: configuration from its backup, links, queues beyond use, light queues made anew."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_beside_log, verify_store
+from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError, StoreReadOnly
+from storageio.testing import FailingDisk
+
+CQ_UNIT = struct.Struct(">qiq")
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+COUNT = 300
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Three topics, cleanly closed."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as opened:
+        for number in range(COUNT):
+            opened.put(Message(f"T{number % 3}", b"%d" % number * 100, queue_id=number % 2, keys=[f"k{number}"]))
+    return folder
+
+
+def verify(folder: Path, disk: Disk) -> object:
+    return verify_store(str(folder), disk=disk)
+
+
+def plan(folder: Path, disk: Disk) -> object:
+    return Recovery(str(folder), disk=disk).plan()
+
+
+def kinds(folder: Path) -> set[str]:
+    return {problem.kind for problem in verify_store(str(folder)).problems}
+
+
+def count(folder: Path) -> int:
+    with MessageStore.open(folder, "r") as opened:
+        return sum(len(list(opened.read(topic, queue_id))) for topic in opened.topics() for queue_id in opened.queue_ids(topic))
+
+
+# Configuration
+
+
+def test_a_torn_config_file_is_written_again_from_its_backup(store: Path) -> None:
+    """Read from the backup it works; the next save that is torn too would leave nothing."""
+    good = b'{"offsetTable":{"T0@g":{0:3,1:2}}}'
+    path, backup = store / "config" / "consumerOffset.json", store / "config" / "consumerOffset.json.bak"
+    backup.write_bytes(good)
+    path.write_bytes(good[:20])
+    assert kinds(store) == {"damaged_config"}
+    plan = Recovery(str(store)).apply()
+    assert plan.actions == [f"write {path} again from its backup"]
+    assert kinds(store) == set() and Recovery(str(store)).plan().actions == []
+    with MessageStore.open(store, "r") as opened:
+        assert [opened.engine.consumer_offsets().get("T0", "g", queue_id) for queue_id in (0, 1)] == [3, 2]
+
+
+def test_a_config_file_without_a_backup_is_named_and_left(store: Path) -> None:
+    """Whatever were written in its place would be a guess."""
+    path = store / "config" / "subscriptionGroup.json"
+    path.write_bytes(b'{"subscriptionGroupTable":')
+    assert kinds(store) == {"damaged_config"}
+    assert Recovery(str(store)).apply().actions == []
+    assert path.read_bytes() == b'{"subscriptionGroupTable":'
+
+
+def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(store: Path) -> None:
+    """For whoever compares log, queues and index in another way."""
+    (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T0@g":{0:9999}}}')
+    found = verify_beside_log(str(store))
+    assert [problem.kind for problem in found] == ["offset_ahead"] and found[0].found == "9999"
+    shutil.rmtree(store / "consumequeue")
+    (store / "consumequeue").write_bytes(b"no folder")
+    assert "offset_ahead" not in {problem.kind for problem in verify_beside_log(str(store))}
+
+
+# Links
+
+
+@pytest.mark.parametrize("name", ["commitlog", "config"])
+def test_a_link_out_of_the_store_is_written_through_only_where_that_is_said(store: Path, name: str) -> None:
+    """Brokers have their log on another disk so; a folder from a stranger may point anywhere."""
+    outside = store.parent / "outside"
+    shutil.move(store / name, outside)
+    (store / name).symlink_to(outside)
+    shutil.rmtree(store / "consumequeue")
+    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    with pytest.raises(StoreReadOnly, match="is a link"):
+        Recovery(str(store)).apply()
+    assert {path: path.read_bytes() for path in before} == before and not (store / "consumequeue").exists()
+    Recovery(str(store), follow_links=True).apply()
+    assert kinds(store) == set() and count(store) == COUNT
+
+
+# Queues and index
+
+
+@pytest.mark.parametrize("damage", ["a stray file", "a long file"])
+def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: str) -> None:
+    """Neither what a hole swallowed nor what agrees can be asked of them: the log alone says it."""
+    queue = store / "consumequeue" / "T1" / "0"
+    if damage == "a stray file":
+        (queue / "notes").write_text("mine")
+    else:
+        with (queue / f"{0:020d}").open("ab") as file:
+            file.write(bytes(20))
+    assert kinds(store)
+    assert "rebuild consumequeue" in " ".join(Recovery(str(store)).apply().actions)
+    assert kinds(store) == set() and count(store) == COUNT
+
+
+@pytest.mark.parametrize("look", [verify, plan], ids=["verify", "recover"])
+def test_a_call_that_fails_once_is_no_damage(store: Path, look: Callable[[Path, Disk], object]) -> None:
+    """Out of descriptors for a moment: index files passed for damaged, or of RocketMQ's size, and were to be made anew."""
+    counting = FailingDisk(1 << 30)
+    look(store, counting)
+    assert len(counting.calls) > 100
+    for number in range(1, len(counting.calls) + 1):
+        with pytest.raises(DiskError):
+            look(store, FailingDisk(number))
+
+
+def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:
+    """`message_index_enable` off: none is missed, none is made."""
+    shutil.rmtree(store / "index")
+    shutil.rmtree(store / "consumequeue" / "T1")
+    config = SMALL.but(message_index_enable=False)
+    assert {problem.kind for problem in verify_store(str(store), config).problems} == {"missing_queue"}
+    plan = Recovery(str(store), config=config).apply()
+    assert [action.partition(":")[0] for action in plan.actions] == ["rebuild consumequeue"]
+    assert verify_store(str(store), config).problems == [] and not (store / "index").exists()
+
+
+def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
+    """Bytes where a checkpoint has zeros; its times are set to what the log has."""
+    (store / "checkpoint").write_bytes(b"\xff" * 4096)
+    assert "damaged_checkpoint" in kinds(store)
+    assert "write the checkpoint anew" in Recovery(str(store)).apply().actions
+    assert kinds(store) == set() and count(store) == COUNT
+
+
+def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) -> None:
+    """`keep_backup` off: a hole, a tail and a long file; no copies."""
+    first, last = sorted((store / "commitlog").iterdir())[:2]
+    for path, at in ((first, 3000), (last, 500)):
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"\x55" * 40)
+    with last.open("ab") as file:
+        file.write(b"over")
+    told: list[int] = []
+    Recovery(str(store), Choice.SKIP, keep_backup=False, progress=told.append).apply()
+    assert kinds(store) == set() and sum(told) > 65536
+    assert not list((store / "brokerstore").glob("cut-*"))
+
+
+def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Path) -> None:
+    """A queue folder brought from another store: its units point at other records."""
+    shutil.copytree(store / "consumequeue" / "T0", store / "consumequeue" / "Strange")
+    assert kinds(store) == {"dangling_queue"}
+    Recovery(str(store)).apply()
+    assert kinds(store) == set() and not (store / "consumequeue" / "Strange").exists()
+
+
+def test_queues_or_index_gone_are_made_anew_beside_a_strangers_file(store: Path) -> None:
+    """What lies where the rebuild works is taken away, a file too."""
+    (store / "brokerstore").mkdir(exist_ok=True)
+    (store / "brokerstore" / "rebuild").write_bytes(b"a file")
+    shutil.rmtree(store / "consumequeue")
+    rebuild_store(str(store))
+    assert kinds(store) == set() and count(store) == COUNT
+
+
+def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
+    """Nothing to dispatch: the folders are there all the same."""
+    folder = tmp_path / "empty"
+    MessageStore.open(folder, config=SMALL).close()
+    shutil.rmtree(folder / "consumequeue", ignore_errors=True)
+    rebuild_store(str(folder))
+    assert list((folder / "consumequeue").iterdir()) == list((folder / "index").iterdir()) == []
+    assert kinds(folder) == set()
+
+
+# Light queues
+
+
+def light_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
+    """Of every light queue, read by the format page."""
+    found = {}
+    for folder in sorted((store / "consumequeue").glob("%LMQ%*/0")):
+        data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+        found[folder.parent.name] = [unit for unit in CQ_UNIT.iter_unpack(data) if unit[1] > 0]
+    return found
+
+
+@pytest.mark.parametrize("how", ["rebuild", "recover"])
+def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str) -> None:
+    """They hold records of other topics: the units are those that the real store wrote."""
+    fixture = fixture_store("lmq", own=True)
+    wanted = light_units(fixture.store)
+    truth = {queue["topic"]: [row[0] for row in queue["cq"]] for queue in fixture.truth()["queues"]}
+    assert wanted and {name: [unit[0] for unit in units] for name, units in wanted.items()}.items() <= truth.items()
+    victim = next(iter(wanted))
+    shutil.rmtree(fixture.store / "consumequeue" / victim)
+    if how == "rebuild":
+        rebuild_store(str(fixture.store))
+    else:
+        assert "missing_queue" in kinds(fixture.store)
+        Recovery(str(fixture.store)).apply()
+    assert light_units(fixture.store) == wanted and kinds(fixture.store) == set()
+
+
+def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -> None:
+    """Compared record by record, since no queue of their topic holds them."""
+    fixture = fixture_store("lmq", own=True)
+    wanted = light_units(fixture.store)
+    victim = sorted(name for name, units in wanted.items() if len(units) > 1)[0]
+    path = min((fixture.store / "consumequeue" / victim / "0").iterdir())
+    data = bytearray(path.read_bytes())
+    data[27] ^= 1
+    path.write_bytes(data)
+    assert kinds(fixture.store) & {"wrong_unit"}
+    Recovery(str(fixture.store)).apply()
+    assert light_units(fixture.store) == wanted and kinds(fixture.store) == set()
+
+
+def test_damage_named_by_a_rebuild_has_its_place(store: Path) -> None:
+    """The first of it, with file and byte."""
+    path = min((store / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt) as caught:
+        rebuild_store(str(store))
+    assert os.path.basename(str(caught.value.file)) == path.name and caught.value.offset == 0
+
+
+def test_a_disk_that_is_full_under_a_rebuild_gets_its_room_back(store: Path) -> None:
+    """What was built beside goes; the old folders are as they were."""
+    before = {path: path.read_bytes() for path in (store / "consumequeue").rglob("0*") if path.is_file()}
+    disk = FailingDisk(1, only="allocate")
+    with pytest.raises(StoreError):
+        rebuild_store(str(store), disk=disk)
+    assert not (store / "brokerstore" / "rebuild").exists()
+    assert all(path.read_bytes() == data for path, data in before.items())
+    rebuild_store(str(store), disk=REAL_DISK)
+    assert kinds(store) == set()
