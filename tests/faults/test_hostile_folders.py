@@ -244,11 +244,12 @@ def test_many_queues(store: Path) -> None:
 @pytest.mark.skipif(not os.environ.get("BROKERSTORE_NIGHT"), reason="makes two million folders: BROKERSTORE_NIGHT=1")
 @pytest.mark.timeout(3000)
 def test_a_million_queues(store: Path) -> None:
-    """Looked at and listed with bounded memory, and no more descriptors than ever."""
+    """Looked at and listed with bounded memory, in bounded time each, and with no more descriptors than ever."""
     above = store / "consumequeue" / "T"
     for number in range(1, 1_000_000):
         (above / str(number)).mkdir()
-    looked_at(store, ["info", "ls", "verify"])
+    for command in ("info", "ls", "verify"):
+        looked_at(store, [command])
 
 
 def test_deep_and_absurd_json(store: Path) -> None:
