@@ -39,10 +39,14 @@ def leave_doubt(disk: Disk, own_folder: str, flushed_offset: int) -> None:
 
 
 def end_doubt(disk: Disk, own_folder: str, log_files: list[MappedFile], derived: list[str]) -> None:
-    """Write the log from the note's place on, and every file below the folders `derived`, as they are; on the disk then."""
-    note = read_own_note(disk, os.path.join(own_folder, NAME), SIZE_MAX, lambda fields: int(fields["flushed_offset"]))
-    if note is None:
+    """Write the log from the note's place on, and every file below the folders `derived`, as they are; on the disk then.
+
+    From its begin where the note does not say: a full disk takes a name, and nothing into the file.
+    """
+    path = os.path.join(own_folder, NAME)
+    if disk.stat(path) is None:
         return
+    note = read_own_note(disk, path, SIZE_MAX, lambda fields: int(fields["flushed_offset"])) or 0
     LOG.warning("a sync failed before this opening: what was not on the disk by then is written again")
     for log_file in log_files:
         if log_file.end_offset > note:
@@ -50,7 +54,7 @@ def end_doubt(disk: Disk, own_folder: str, log_files: list[MappedFile], derived:
     for folder in (folder for folder in derived if disk.stat(folder) is not None):
         _write_folder_again(disk, folder)
         disk.sync_folder(os.path.dirname(folder))
-    disk.delete(os.path.join(own_folder, NAME))
+    disk.delete(path)
 
 
 def _write_again(disk: Disk, path: str, start: int) -> None:

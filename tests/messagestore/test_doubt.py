@@ -1,0 +1,43 @@
+"""A failed sync whose note could not be written: the next opening must not promise what only the system's cache has."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import DiskError, PutRejected
+from storageio.testing import ForgettingDisk
+from tests.messagestore.kit import message, open_small, sync_mode
+
+FOLDER = Path("/s/store")
+
+
+def refuse(operation: str, path: str) -> None:
+    """No page of the log reaches the disk, and no byte of a note has room."""
+    if operation == "sync" and "/commitlog/" in path:
+        raise DiskError(operation, path, errno.EIO, os.strerror(errno.EIO))
+    if operation == "write" and path.endswith("doubt.json"):
+        raise DiskError(operation, path, errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_note_of_doubt_that_found_no_room_puts_the_whole_log_in_doubt(world: Any) -> None:
+    """It was there and empty, and counted as none: what the second opening flushed was gone when the power failed."""
+    disk = ForgettingDisk()
+    disk.make_folder("/s")
+    store = open_small(world, FOLDER, disk=disk, flush_disk_type=sync_mode(world))
+    store.put(message(world, 0))
+    disk.refuse = refuse
+    with pytest.raises(PutRejected):
+        store.put(message(world, 1))
+    store.close()
+    disk.refuse = None
+    with open_small(world, FOLDER, disk=disk) as store:
+        found = [one.body for one in store.read("T", 0)]
+        store.flush()
+    after = ForgettingDisk.of(disk.least())
+    with open_small(world, FOLDER, disk=after) as store:
+        assert [one.body for one in store.read("T", 0)] == found
