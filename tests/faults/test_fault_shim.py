@@ -89,10 +89,13 @@ COMMANDS = {
     "rebuild": (whole_store, "rebuild {}/store all", "store", 30),
     "copy": (whole_store, "copy {}/store --to {}/new --topic T", "new", 30),
     "import": (rabbit_folder, "import {}/vhost --to {}/new", "new", 30),
+    "rebuild of RabbitMQ's": (rabbit_folder, "rebuild {}/vhost", "vhost", 30),
 }
 
 
 def bodies(store: Path) -> Counter[bytes]:
+    if store.name == "vhost":
+        return Counter(message.body for message in RabbitStore.open(store, "r").messages())
     with MessageStore.open(store, "r") as opened:
         return Counter(
             bytes(message.body) for topic in opened.topics() for queue_id in opened.queue_ids(topic)
