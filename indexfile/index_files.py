@@ -358,7 +358,7 @@ class IndexFiles:
     def _is_sound(self, file: IndexFile) -> bool:
         try:
             file.check()
-        except StoreError:
+        except StoreCorrupt:
             return False
         return self._size(file) == file_size(self.slots, self.items)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consumequeue import BatchQueues, ConsumeQueues
-from storageio import Disk, StoreError
+from storageio import Disk, StoreCorrupt
 
 from .broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
 from .broker_config.delay_offsets import DelayOffsets
@@ -42,7 +42,7 @@ def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., 
         changed: list[SetBack] = table.set_back(end_of)
         if not only_look:
             table.persist()
-    except StoreError as error:
+    except StoreCorrupt as error:  # a disk that fails is no reason to let consumers pass over what comes
         LOG.warning("%s: not looked at: %s", kind.file_name, error)
         return []
     lines = [f"{kind.file_name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
