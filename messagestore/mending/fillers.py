@@ -13,6 +13,9 @@ from commitlog import Appender, Message, QueueOffsets
 from commitlog.hosts import encode_host
 from commitlog.layout import BLANK_SIZE, CRC_SIZE, MAGIC_BLANK, RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V1, TRANSACTION_ROLLBACK
 
+from ..broker_services.putting import encoded_pairs
+from ..light_queues import DISPATCH, OFFSETS
+
 FILLER_TOPIC = "BROKERSTORE_FILLER"
 SHORT_TOPIC = "F"
 MARK = b"BROKERSTORE\x01filler\x02"
@@ -26,6 +29,20 @@ class Lost(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
+    light: tuple[tuple[str, int], ...] = ()  # light queues that have a place for it too, with its number in each
+
+    @property
+    def least_bytes(self) -> int:
+        """Of its filler."""
+        return least_size(self.topic) + len(self.light_pairs)
+
+    @property
+    def light_pairs(self) -> bytes:
+        """The properties that bring a record into light queues, as the log keeps them."""
+        if not self.light:
+            return b""
+        names, numbers = (",".join(map(str, column)) for column in zip(*self.light, strict=True))
+        return encoded_pairs({DISPATCH: names, OFFSETS: numbers})
 
 
 def least_size(topic: str) -> int:
@@ -44,7 +61,7 @@ def fill(
     dress = _dress(size_bytes, lost, BLANK_SIZE if to_file_end else least_size(FILLER_TOPIC))
     behind = _least_behind(lost)
     for index, message in enumerate(lost):
-        least, room = least_size(message.topic) + dress, stop - at
+        least, room = message.least_bytes + dress, stop - at
         is_tight = not to_file_end and 0 < room - least < behind[index]
         if room < least or (is_tight and index + 1 < len(lost)):
             left_out.append(message)
@@ -62,7 +79,7 @@ def fill(
 
 def _dress(size_bytes: int, lost: list[Lost], rest: int) -> int:
     """Bytes for mark and checksum in each filler, or for the checksum, if there is room for all of them."""
-    least = sum(least_size(message.topic) for message in lost) + rest
+    least = sum(message.least_bytes for message in lost) + rest
     for dress in (len(MARK) + CRC_SIZE, CRC_SIZE):
         if least + dress * len(lost) <= size_bytes:
             return dress
@@ -75,7 +92,7 @@ def _least_behind(lost: list[Lost]) -> list[int]:
     behind = []
     for message in reversed(lost):
         behind.append(least)
-        least = min(least, least_size(message.topic))
+        least = min(least, message.least_bytes)
     return behind[::-1]
 
 
@@ -91,7 +108,7 @@ def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None
 
 def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
     """One record of exactly `size` bytes, with mark and checksum where they fit."""
-    room = size - least_size(lost.topic)
+    room = size - lost.least_bytes
     if room < 0:
         raise ValueError(f"{size} bytes are too few for a filler")
     with_crc = room >= CRC_SIZE
@@ -111,7 +128,8 @@ def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_t
         max(len(body), 1),
     )
     appender.attach(view, offset + at, 0)
-    result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=mark or None))
+    raw = mark + lost.light_pairs
+    result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=raw or None))
     if result.size_bytes != size:
         raise AssertionError(f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}")
     data[at : at + size] = view[:size]

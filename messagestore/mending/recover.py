@@ -338,7 +338,7 @@ class Recovery:
         at, stop = hole.start - file.start_offset, hole.stop - file.start_offset
         if self.keep_backup:
             keep(self.disk, self.root, hole.start, file.view[at:stop])
-        lost = sorted(found.lost.get(hole.start, ()), key=lambda message: message.queue_offset)
+        lost = found.lost.get(hole.start, [])
         data, _ = fill(hole.start, hole.stop - hole.start, lost, store_ms or 1, to_file_end=hole.stop == file.end_offset)
         file.write(at, data)
         file.set_positions(file.size_bytes)

@@ -88,6 +88,20 @@ def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_r
     assert not verify_store(str(folder), SMALL).problems
 
 
+def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_path: Path) -> None:
+    """One record stood in all of them: there is no room for a filler in each.  Another topic's lies before it in the log."""
+    folder, names = tmp_path / "store", [f"%LMQ%{name}" for name in "abc"]
+    with MessageStore.open(folder, config=SMALL.but(enable_lmq=True)) as store:
+        for topic in ("first", "first", "first", "second", "first", "second", "second"):
+            store.put(Message(topic, b"x", queue_id=0, properties={"INNER_MULTI_DISPATCH": ",".join(names)}))
+    for record in records(folder)[2:5]:  # numbers 2, 0 and 3 of their own queues
+        destroy(folder, record)
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert [sorted(numbers(folder, name)) for name in names] == [[0, 1, 5, 6]] * 3
+    assert (sorted(numbers(folder, "first")), sorted(numbers(folder, "second"))) == ([0, 1], [1, 2])
+    assert not verify_store(str(folder), SMALL).problems
+
+
 def test_a_file_named_far_behind_the_log_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     """The files missing before it would be half a billion."""
     folder = tmp_path / "store"
