@@ -1,0 +1,136 @@
+"""What an append refuses, with nothing written: shapes, lengths, separators, and an interrupt in the middle."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage
+from tests.builds import World
+from tests.commitlog.logs import MemoryLog
+
+
+def offsets(*numbers: int) -> memoryview:
+    return memoryview(array("q", numbers))
+
+
+def taken(log: MemoryLog) -> bytes:
+    """All that is written, and what the next record's number will be."""
+    return log.bytes + log.offsets.next_offset("t", 0).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"body_offsets": offsets(0, 3, 2), "bodies": b"abc"}, "fall, or leave"),
+        ({"body_offsets": offsets(-1, 3), "bodies": b"abc"}, "fall, or leave"),
+        ({"body_offsets": offsets(0, 4), "bodies": b"abc"}, "fall, or leave"),
+        ({"body_offsets": offsets(0, 3)[::-1], "bodies": b"abc"}, "contiguous"),
+        ({"body_offsets": offsets(0, 3), "bodies": memoryview(b"abcabc")[::2]}, "contiguous data"),
+        ({"body_offsets": offsets(0, 3), "bodies": b"abc", "keys": (offsets(0, 1, 2), b"ab")}, "2 rows, bodies have 1"),
+        ({"body_offsets": offsets(0, 3), "bodies": b"abc", "tags": (offsets(0, 2), b"a\x01")}, "holds"),
+        ({"body_offsets": offsets(0, 3), "bodies": b"abc", "keys": (offsets(0, 2), b"\x02a")}, "holds"),
+        ({"body_offsets": offsets(), "bodies": b""}, "one more than rows"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(world: World, columns: dict[str, Any], reason: str) -> None:
+    """Before a byte is written, with the column's name."""
+    log = MemoryLog(world)
+    log.appender.append_columns("t", 0, offsets(0, 5), b"first")
+    before = taken(log)
+    with pytest.raises(InvalidMessage, match=reason):
+        log.appender.append_columns("t", 0, **columns)
+    assert taken(log) == before
+
+
+def test_separators_outside_of_the_used_part_of_a_column_harm_nobody(world: World) -> None:
+    """A slice of a longer column: only its own text counts."""
+    log = MemoryLog(world)
+    tags = (offsets(1, 3, 3), b"\x01ab\x02")
+    assert log.appender.append_columns("t", 0, offsets(0, 3, 6), b"abcdef", tags=tags).message_count == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "properties", "status"),
+    [
+        (70_000, b"", "MESSAGE_ILLEGAL"),
+        (66_000, b"", "MESSAGE_ILLEGAL"),
+        (5, b"a\x01" + b"b" * 32_760, "PROPERTIES_SIZE_EXCEEDED"),
+    ],
+)
+def test_a_row_that_no_record_can_hold_refuses_all_of_its_columns(
+    world: World, size: int, properties: bytes, status: str
+) -> None:
+    """Longer than a body may be, than a file, or than 16 bits: none of the rows is written."""
+    log = MemoryLog(world, with_crc=True, body_size_max=68_000)
+    log.appender.append_columns("t", 0, offsets(0, 5), b"first")
+    before = taken(log)
+    result = log.appender.append_columns("t", 0, offsets(0, 3, 3 + size), bytes(3 + size), properties=properties)
+    assert (result.status.name, result.message_count) == (status, 0)
+    assert taken(log) == before
+
+
+def test_many_with_queue_ids_of_another_number_are_refused(world: World) -> None:
+    """One for each message, or none."""
+    log = MemoryLog(world)
+    messages = [world.commitlog.Message("t", b"x") for _ in range(3)]
+    with pytest.raises(InvalidMessage, match="2 queue ids for 3 messages"):
+        log.appender.append_many(messages, [0, 0])
+    with pytest.raises(InvalidMessage, match="no messages"):
+        log.appender.append_many([])
+
+
+def test_many_with_one_that_fits_no_file_are_refused_before_the_first(world: World) -> None:
+    """Its body is short enough, the whole record is not."""
+    log = MemoryLog(world, body_size_max=1 << 20)
+    messages = [world.commitlog.Message("t", b"x", queue_id=0), world.commitlog.Message("t", bytes(65_500), queue_id=0)]
+    with pytest.raises(InvalidMessage, match="message 1: a record of up to"):
+        log.appender.append_many(messages)
+    assert log.files == []
+
+
+@pytest.mark.parametrize("position", [-1, 101])
+def test_an_appender_goes_on_inside_of_its_file_alone(world: World, position: int) -> None:
+    """And in one that can be written."""
+    appender = MemoryLog(world, 100).appender
+    with pytest.raises(ValueError, match="a writable view"):
+        appender.attach(memoryview(bytearray(100)), 0, position)
+    with pytest.raises(ValueError, match="a writable view"):
+        appender.attach(memoryview(bytes(100)), 0, 0)
+
+
+def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: World) -> None:
+    """Encoded messages and columns have the store's own again, in records of the usual length."""
+    log, plain = MemoryLog(world), MemoryLog(world)
+    log.appender.append(world.commitlog.Message("t", b"x", queue_id=0, born_host="[::1]:7", store_host="[::2]:8"))
+    start = log.appender.position
+    for each in (log, plain):
+        each.appender.append_encoded("t", 0, b"body", b"")
+        each.appender.append_columns("t", 0, offsets(0, 4), b"rows")
+    size = plain.appender.position
+    found, wanted = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
+    for data in (found, wanted):
+        for at in (0, size // 2):
+            data[at + 20 : at + 36] = bytes(16)  # where it lies, and its number
+    assert found == wanted
+
+
+def test_an_interrupted_append_leaves_no_hole_in_a_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the plain build: the record is in with its number, or neither is."""
+    if world.build == "compiled":
+        pytest.skip("no interrupt comes into a compiled append")
+    kernel = world.module("commitlog._append_cy")
+    log = MemoryLog(world)
+    log.appender.append(world.commitlog.Message("t", b"first", queue_id=0))
+    before = taken(log)
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(kernel, "write_record", interrupted)
+        log.appender.append(world.commitlog.Message("t", b"second", queue_id=0))
+    assert taken(log) == before
+    assert log.appender.append(world.commitlog.Message("t", b"second", queue_id=0)).queue_offset == 1
