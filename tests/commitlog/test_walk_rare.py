@@ -1,0 +1,157 @@
+"""Folders of a log that a real store would not open: what each odd file is called, what is read all the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK
+from tests.builds import World
+
+SIZE = 65536
+COUNT = 120
+CRC_PROPERTY = 20  # bytes at a record's end
+
+
+@pytest.fixture(params=[True, False], ids=["whole-record-crc", "body-crc"])
+def log(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Path:
+    """Three files, a message a second."""
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000)).__next__
+    paths = world.commitlog.LogPaths(REAL_DISK, [str(tmp_path / "log")])
+    opened = world.commitlog.CommitLog(paths, writable=True, file_size_bytes=SIZE, with_crc=request.param, clock=clock)
+    for number in range(COUNT):
+        opened.appender.append(world.commitlog.Message("t", b"%d " % number * 400, queue_id=0, keys=[f"k{number}"]))
+    opened.flush()
+    opened.close()
+    return tmp_path / "log"
+
+
+def files(world: World, *folders: Path) -> Any:
+    return world.module("commitlog.walk").LogFiles(REAL_DISK, [str(folder) for folder in folders])
+
+
+def verify(world: World, *folders: Path, **more: Any) -> Any:
+    return world.module("commitlog.verify").verify_log([str(folder) for folder in folders], **more)
+
+
+def names(found: list[Any]) -> list[str]:
+    return [finding.kind for finding in found]
+
+
+def file(log: Path, number: int) -> Path:
+    return log / f"{number * SIZE:020d}"
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(data)
+
+
+def whole(world: World, *folders: Path) -> list[Any]:
+    messages = files(world, *folders).messages()
+    return [one for one in messages if isinstance(one, world.commitlog.StoredMessage)]
+
+
+def test_progress_adds_up_to_the_log(world: World, log: Path) -> None:
+    """Records and blanks, in bytes; nothing is wrong."""
+    told: list[int] = []
+    report = verify(world, log, progress=told.append)
+    assert report.is_ok and (report.records, report.blanks) == (COUNT, 2)
+    assert sum(told) == report.end_offset == report.counts()["end_offset"]
+
+
+def test_a_file_that_is_there_twice_is_named(world: World, log: Path) -> None:
+    """In two folders of one log, as after a copy to a new disk that was interrupted."""
+    other = log.parent / "other"
+    other.mkdir()
+    shutil.copy(file(log, 1), other)
+    found = verify(world, log, other)
+    assert names(found.problems) == ["double_file"]
+
+
+def test_a_file_with_a_short_name_is_read_and_noted(world: World, log: Path) -> None:
+    """The number counts, not its zeros."""
+    file(log, 1).rename(log / str(SIZE))
+    found = verify(world, log)
+    assert names(found.problems) == [] and "short_name" in names(found.notes) and found.records == COUNT
+
+
+def test_a_file_named_by_no_multiple_of_the_size_is_named(world: World, log: Path) -> None:
+    """Its records say other offsets: none of them is believed."""
+    before = whole(world, log)
+    file(log, 2).rename(log / f"{2 * SIZE + 8:020d}")
+    found = verify(world, log)
+    assert "misnamed_file" in names(found.problems)
+    assert len(whole(world, log)) == sum(message.physical_offset < 2 * SIZE for message in before)
+
+
+@pytest.mark.parametrize("name", ["folder", "notes.txt", "1" * 40])
+def test_what_is_no_file_of_the_log_is_passed_over_or_named(world: World, log: Path, name: str) -> None:
+    """A folder is nobody's business; a stray file keeps a real store from loading."""
+    (log / name).mkdir() if name == "folder" else (log / name).write_bytes(b"mine")
+    found = verify(world, log)
+    assert names(found.problems) == ([] if name == "folder" else ["stray_file"]) and found.records == COUNT
+
+
+def test_stale_bytes_behind_the_end_are_noted_and_behind_a_blank_too(world: World, log: Path) -> None:
+    """What a truncation leaves: no damage, and no message."""
+    last = whole(world, log)[-1]
+    overwrite(file(log, 2), (last.physical_offset + last.size) % SIZE + 5000, b"old bytes")
+    overwrite(file(log, 0), SIZE - 3, b"old")
+    found = verify(world, log)
+    assert names(found.problems) == [] and names(found.notes).count("stale_bytes") == 2
+    assert found.records == COUNT
+
+
+def test_an_older_record_behind_damage_stays_dead(world: World, log: Path) -> None:
+    """What a truncation left, at its own place: it is older than the last good one, or fails its checksum."""
+    messages = whole(world, log)
+    before, victim = [message for message in messages if message.physical_offset > SIZE][4:6]
+    overwrite(file(log, 1), before.physical_offset % SIZE + 4, b"\xff" * 4)
+    overwrite(file(log, 1), victim.physical_offset % SIZE + 56, (1_600_000_000_000).to_bytes(8, "big"))
+    found = {message.physical_offset for message in whole(world, log)}
+    assert found == {message.physical_offset for message in messages} - {before.physical_offset, victim.physical_offset}
+
+
+def test_a_place_in_the_log_says_what_lies_there(world: World, log: Path) -> None:
+    """A record, a blank, the inside of a record, nothing, and no file."""
+    found, messages = files(world, log), whole(world, log)
+    assert found.message_at(messages[7].physical_offset).body == messages[7].body
+    assert found.first().body == messages[0].body
+    blank = max(message.physical_offset + message.size for message in messages if message.physical_offset < SIZE)
+    assert found.message_at(blank).kind == "blank"
+    assert found.message_at(messages[7].physical_offset + 3).is_problem
+    assert found.message_at(SIZE - 3).kind
+    assert found.message_at(1 << 40) is None
+    assert files(world, log.parent).first() is None and files(world, log.parent).end().last is None
+
+
+def test_files_without_a_record_do_not_end_the_log(world: World, log: Path) -> None:
+    """Prepared ahead, of zeros or empty: the end is in the file before."""
+    last = whole(world, log)[-1]
+    file(log, 3).write_bytes(bytes(SIZE))
+    file(log, 4).write_bytes(b"")
+    end = files(world, log).end()
+    assert (end.offset, end.last.physical_offset) == (last.physical_offset + last.size, last.physical_offset)
+    for number in range(3):
+        file(log, number).write_bytes(bytes(SIZE))
+    end = files(world, log).end()
+    assert (end.offset, end.last, end.problem) == (0, None, None)
+
+
+def test_a_checksum_that_one_record_alone_lost_is_named(world: World, log: Path) -> None:
+    """A damaged one, by its form; one that is gone, by its neighbours."""
+    messages = whole(world, log)
+    if "__CRC32#" not in messages[0].all_properties:
+        pytest.skip("no record here has the property")
+    victim = messages[5]
+    at = victim.physical_offset + victim.size - CRC_PROPERTY
+    overwrite(file(log, 0), at + 3, b"x")
+    assert [(one.kind, one.offset) for one in verify(world, log).problems] == [("suspect_record", victim.physical_offset)]
+    overwrite(file(log, 0), at, b"Y" * CRC_PROPERTY)
+    found = verify(world, log).problems
+    assert found and {one.offset for one in found} == {victim.physical_offset}
