@@ -9,7 +9,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus, decode_properties, encode_properties
-from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.layout import QUEUES_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from storageio import InvalidMessage
 
 from ..light_queues import is_eligible
 from .batch_puts import BatchPuts, batch_refusal
@@ -76,13 +77,14 @@ class Routing:
         for message in messages:
             pairs = decode_properties(encode_properties(message))
             level = delay_level(pairs.get(DELAY, "0"))
-            refusal = self._delay_refusal() if self._waits(message, level) else self._refusal(message, pairs)
+            refusal = self._delay_refusal() if self._waits(message, level) else None
+            refusal = refusal or self._refusal(message, pairs)
             if refusal is not None:
                 return refusal
         return None
 
     def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
-        """Why a message that does not wait can never be put."""
+        """Why a message can never be put to its topic, now or when its delay is over."""
         count, names = pairs.get(INNER_COUNT), pairs.get(LIGHT_NAMES, "")
         if message.topic in self._engine.admission.batch_queues_of:
             return batch_refusal(message, count)
@@ -111,8 +113,10 @@ class Routing:
             return self._engine.log.appender.append_batch(messages, queue_id)
 
     def append_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
-        """Have it wait."""
-        refusal = self._delay_refusal()
+        """Have it wait; what could not be delivered is refused now, since nobody is there then who could be told."""
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
+        refusal = self._delay_refusal() or self._refusal(message, decode_properties(raw))
         if refusal is not None:
             return refusal
         self._engine.admission.admit(SCHEDULE_TOPIC)

@@ -16,12 +16,21 @@ LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
 NO_LIGHT = {"INNER_MULTI_DISPATCH": "no such name"}
 BATCH = {"INNER_NUM": "3"}
 PLAIN: dict[str, str] = {}
+LEVELS = 18
 
 
 def put_waiting(world: Any, store: Any, body: bytes, properties: dict[str, str], **fields: Any) -> None:
+    """As a broker puts it, which does not ask whether it can be delivered."""
     sys_flag = 0x80 if properties is BATCH else 0
-    pairs = {"DELAY": "1", **properties}
-    store.put(world.commitlog.Message("T", body, queue_id=0, sys_flag=sys_flag, properties=pairs, **fields))
+    message = world.commitlog.Message(
+        "T", body, queue_id=0, sys_flag=sys_flag, properties={"DELAY": "1", **properties}, **fields
+    )
+    scheduled = world.module("messagestore.broker_services.delays").scheduled
+    waiting = scheduled(message, world.commitlog.encode_properties(message), 0, 1, LEVELS)
+    for topic in ("T", waiting.topic):
+        store.engine.admission.admit(topic)
+    store.engine.log.appender.append(waiting, waiting.queue_id)
+    store.engine.settle()
 
 
 def bodies(store: Any) -> list[bytes]:

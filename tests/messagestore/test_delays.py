@@ -222,6 +222,30 @@ def test_what_is_no_level_is_refused(world: Any, tmp_path: Path) -> None:
         assert error.value.status == world.commitlog.PutStatus.MESSAGE_ILLEGAL
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sys_flag": 0x80},
+        {"properties": {"INNER_NUM": "3"}},
+        {"sys_flag": 0x80, "properties": {"INNER_NUM": "3"}},
+        {"queue_id": 65536},
+        {"properties": {"INNER_MULTI_DISPATCH": "no light queue"}},
+    ],
+)
+def test_a_delayed_message_that_nobody_could_deliver_is_refused_at_once(
+    world: Any, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    """It was acknowledged, and passed over when it was due."""
+    fields = {"queue_id": 0, **fields, "properties": {"DELAY": "1", **fields.get("properties", {})}}
+    with open_idle(world, tmp_path / "s", enable_lmq=True) as store:
+        with pytest.raises((PutRejected, InvalidMessage)):
+            store.put(world.commitlog.Message("T", b"x", **fields))
+        with pytest.raises((PutRejected, InvalidMessage)):
+            store.put_many([world.commitlog.Message("T", b"y", queue_id=0), world.commitlog.Message("T", b"x", **fields)])
+        assert SCHEDULE not in store.topics()
+        assert store.log_end == 0
+
+
 def test_many_at_once_delayed_and_not(world: Any, tmp_path: Path) -> None:
     """`put_many` and `put_async` send each where it belongs."""
     clock = Clock()
