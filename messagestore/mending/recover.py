@@ -296,11 +296,11 @@ class Recovery:
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
             AbortFile(self.disk, self.root).create(process_id())
+            if not seen.has_sound_files:  # first of all: the ring goes to a log that can be opened
+                mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if self._restore_ring():
                 seen = self._look()  # the log has more now than it was looked at with
             mend_config(self.disk, self.places.config)
-            if not seen.has_sound_files:
-                mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if seen.has_sound_log:  # nothing that was looked at is changed, so nothing needs a second look
                 self._rebuild_wrong(seen.wrong, seen.found.end)
             else:

@@ -259,14 +259,17 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
 
 
-def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path) -> None:
-    """It looked at the files alone, and would have taken what the ring still holds for lost."""
+@pytest.mark.parametrize("has_stray", [False, True])
+def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path, has_stray: bool) -> None:
+    """It looked at the files alone, and would have taken what the ring still holds for lost; beside a stray it ended there."""
     with pooled(tmp_path / "store") as store:
         put_all(store, 0, 700)
         commit(store)
         put_all(store, 700, 720)
         shutil.copytree(tmp_path / "store", tmp_path / "left")
         config = store.config
+    if has_stray:
+        (tmp_path / "left" / "commitlog" / "notes").write_bytes(b"no log file")
     assert any("ring" in action for action in Recovery(str(tmp_path / "left"), config=config).plan().actions)
     Recovery(str(tmp_path / "left"), config=config).apply()
     assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
