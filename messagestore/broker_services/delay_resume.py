@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from commitlog import StoredMessage
+from commitlog.java_numbers import is_java_number
 from storageio import Disk, replace_file
 
 from ..own_notes import read_own_note
@@ -109,7 +110,7 @@ class _Search:
         """Into the waiting one's own queue."""
         pairs = waiting.all_properties
         topic, queue_id = pairs.get(REAL_TOPIC, ""), pairs.get(REAL_QUEUE, "")
-        key = (topic, int(queue_id) if queue_id.isdecimal() else -1)
+        key = (topic, int(queue_id) if is_java_number(queue_id, 32) else -1)
         if key not in self._found:
             self._found[key] = _Deliveries(self._behind(*key))
         return self._found[key]

@@ -1,0 +1,44 @@
+"""Waiting messages whose queue is no number, or one that Java reads and Python does not, and the other way round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.messagestore.kit import Clock, crash_copy
+from tests.messagestore.test_delays import SCHEDULE, deliver, open_idle
+
+
+def put_waiting(world: Any, store: Any, body: bytes, queue: str) -> None:
+    """As it lies in a log: what a stranger wrote is asked by nobody."""
+    properties = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": queue}
+    for topic in ("T", SCHEDULE):
+        store.engine.admission.admit(topic)
+    store.engine.log.appender.append(world.commitlog.Message(SCHEDULE, body, queue_id=0, properties=properties))
+    store.engine.settle()
+
+
+@pytest.mark.parametrize(("queue", "comes"), [("9" * 5000, 0), ("\u0663", 0), ("+0", 1), ("-1", 0), ("00", 1), ("", 0)])
+def test_a_waiting_message_of_any_queue_keeps_nobody_out_and_comes_once(
+    world: Any, tmp_path: Path, queue: str, comes: int
+) -> None:
+    """5,000 digits ended every opening after a crash in a ValueError."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_waiting(world, store, b"1", queue) if queue else None
+        put_waiting(world, store, b"2", "0")
+        clock.now_ms += 2000
+        deliver(store)
+        store.flush()
+        folder = crash_copy(tmp_path / "s", tmp_path / "killed")
+        (folder / "config" / "delayOffset.json").unlink(missing_ok=True)
+    for _ in range(2):
+        clock.now_ms += 2000
+        with open_idle(world, folder, clock) as store:
+            deliver(store)
+            store.engine.settle()
+            assert sorted(message.body for message in store.read("T", 0)) == [b"1"] * comes + [b"2"]
+            again = crash_copy(folder, tmp_path / f"killed-{clock.now_ms}")
+        folder = again
