@@ -2,7 +2,8 @@
 
 A row needs `topic` and `body_base64` (JSON Lines) or `body` (Parquet; text in JSON Lines); `queue_id` is 0 when absent.
 `tags`, `keys`, `properties`, `flag`, `born_timestamp_ms`, `born_host` and `reconsume_times` are taken over; where a row lay
-in the old store is not.  Rows keep their order within a queue.
+in the old store is not.  Rows keep their order within a queue.  A property DELAY has a row wait, unless it has waited: a
+delivered message, whose REAL_TOPIC is its topic, is put to its place at once.
 
 A second run goes on behind the first: a queue that holds the file's first rows already gets the rest, one that holds other
 messages is refused before anything of it is put.
@@ -23,6 +24,8 @@ from brokerstore.migrate import Moved
 from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from messagestore.broker_services.names import DELAY, REAL_TOPIC
+from messagestore.broker_services.putting import put_as_is
 from messagestore.broker_services.routing import SPECIAL
 from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
 
@@ -121,7 +124,10 @@ class _Import:
 
     def _put_one(self, number: int, message: Message) -> None:
         try:
-            self._store.put(message)
+            if _has_waited(message):
+                self._put_to_its_place(message)
+            else:
+                self._store.put(message)
         except (PutRejected, InvalidMessage) as error:
             there = self._moved.messages + self._moved.skipped
             where = f"row {number} of {self._path}, topic {message.topic[:200]!r}; the {there} rows before it are in"
@@ -131,6 +137,17 @@ class _Import:
             refused.add_note(GO_ON)
             raise refused from error
         self._moved.messages += 1
+
+    def _put_to_its_place(self, message: Message) -> None:
+        engine = self._store.engine
+        engine.admission.admit(message.topic)
+        put_as_is(engine, message, message.queue_id)
+
+
+def _has_waited(message: Message) -> bool:
+    """Whether its delay is over: with a second one it would come behind later rows of its queue."""
+    properties = message.properties or {}
+    return DELAY in properties and properties.get(REAL_TOPIC) == message.topic
 
 
 class _Lane:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from messagestore import MessageStore
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
 from tests.brokerstore.tool import run
+from tests.messagestore.kit import Clock
+from tests.messagestore.test_delays import deliver
 
 FIELDS = (
     "topic",
@@ -51,6 +54,26 @@ def test_a_second_run_puts_only_what_is_missing(tmp_path: Path) -> None:
     assert (again["messages"], again["skipped"]) == (200, 300)
     with MessageStore.open(tmp_path / "store", "r") as store:
         assert [message.body for message in store.read("T", 0)] == [b"%d" % number for number in range(500)]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_what_was_delayed_and_came_is_not_delayed_again(tmp_path: Path, form: str) -> None:
+    """It came behind the rows that followed it, and a second run met another message at its number."""
+    config = StoreConfig.small(deliver_delayed=False)
+    with MessageStore.open(tmp_path / "old", config=config, clock=(clock := Clock())) as store:
+        store.put(Message("T", b"late", queue_id=0, properties={"DELAY": "1"}))
+        clock.now_ms += 1000
+        deliver(store)
+        store.put(Message("T", b"next", queue_id=0))
+        store.put(Message("T", b"waits", queue_id=0, properties={"DELAY": "18"}))
+    out = tmp_path / f"rows.{form}"
+    assert run("export", "--to", form, "-o", out, "--topic", "T", tmp_path / "old").code == 0
+    for put, skipped in ((2, 0), (0, 2)):
+        ran = run("import", "--json", out, "--to", tmp_path / "store", "--small").json
+        assert (ran["messages"], ran["skipped"]) == (put, skipped)
+    with MessageStore.open(tmp_path / "store", "r") as store:
+        assert [message.body for message in store.read("T", 0)] == [b"late", b"next"]
+        assert store.topics() == ["T"]
 
 
 def test_a_queue_with_other_messages_is_refused(tmp_path: Path) -> None:
