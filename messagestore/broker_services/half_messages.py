@@ -194,8 +194,17 @@ def _by_key(engine: Engine, topic: str, key: str) -> Iterator[StoredMessage]:
 
 def _behind(engine: Engine, half: HalfMessage) -> Iterator[StoredMessage]:
     """Without an index or a key: everything that came into the half message's own queue after it."""
-    queue = engine.queues.get(half.topic, half.queue_id)
-    for _, unit in queue.units(queue.find_physical(half.message.physical_offset)) if queue is not None else ():
-        message = engine.log.message_at(unit.physical_offset)
+    for physical_offset in _places_behind(engine, half):
+        message = engine.log.message_at(physical_offset)
         if message is not None:
             yield message
+
+
+def _places_behind(engine: Engine, half: HalfMessage) -> Iterator[int]:
+    """In its own queue, which may be one of batches."""
+    start = half.message.physical_offset
+    queue, batch = engine.queues.get(half.topic, half.queue_id), engine.side.batch.get(half.topic, half.queue_id)
+    if queue is not None:
+        yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(start)))
+    if batch is not None:
+        yield from (unit.physical_offset for unit in batch.units() if unit.physical_offset >= start)

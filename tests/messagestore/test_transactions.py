@@ -150,10 +150,12 @@ def test_undecided_ones_are_known_after_a_restart_and_can_be_decided(world: Any,
 
 
 @pytest.mark.parametrize("has_index", [True, False])
-def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, has_index: bool) -> None:
-    """The committed record itself says so: it is not committed a second time."""
+@pytest.mark.parametrize("has_batch_queues", [True, False])
+def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, has_index: bool, has_batch_queues: bool) -> None:
+    """The committed record itself says so, in a batch queue too: it is not committed a second time."""
     put = world.module("messagestore.broker_services.transactions").Transactions._decide
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
+        store.create_topic("T", 2, attributes={"queue.type": "BatchCQ"} if has_batch_queues else None)
         half(world, store, 1)
         begun = half(world, store, 2)
         copies = []
