@@ -54,11 +54,11 @@ def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> It
             yield message
 
 
-def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool]:
-    """Whether a topic has batch queues: by its attribute, or by its folder."""
+def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool] | None:
+    """Whether a topic has batch queues, by its attribute or by its folder; None where none has: nobody need walk the log."""
     configs = [topics.get(name) for name in topics.names()]
     named = {config.name for config in configs if config is not None and config.is_batch}
-    return lambda topic: topic in named or batch.knows(topic)
+    return (lambda topic: topic in named or batch.knows(topic)) if named or batch.is_used else None
 
 
 def _units(batch: BatchQueues, lane: Lane, low: int) -> Iterator[BatchUnit]:

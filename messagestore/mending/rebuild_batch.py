@@ -7,7 +7,7 @@ queue has its old files, its new ones, or none, and is then found missing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from commitlog.findings import Finding
@@ -25,9 +25,10 @@ from .rebuild import delete_tree, take_place
 def batch_disagreements(files: LogFiles, disk: Disk, places: Places) -> list[Finding]:
     """What a rebuild would mend, queue by queue."""
     beyond_use: dict[Lane, StoreCorrupt] = {}
-    with _opened(disk, places, beyond_use) as (batch, is_batch_topic):
-        problems = [problem for problem in batch_problems(files, batch, is_batch_topic) if problem.kind != NO_NUMBERS]
-    return problems + [
+    with _opened(disk, places, beyond_use) as batch:
+        is_batch_topic = batch_topics(Topics(disk, places.config), batch)
+        problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
+    return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
         Finding(_folder(places, lane), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
         for lane, error in beyond_use.items()
     ]
@@ -38,8 +39,8 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: Places) -> None:
     lanes = {_lane(problem.file) for problem in batch_disagreements(files, disk, places)}
     work = os.path.join(places.own, "rebuild-batch")
     delete_tree(disk, work)
-    with _opened(disk, places, {}) as (batch, is_batch_topic):
-        _build(files, lanes, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes), is_batch_topic)
+    with _opened(disk, places, {}) as batch:
+        _build(files, lanes, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes))
     for topic, queue_id in sorted(lanes):
         target = _folder(places, (topic, queue_id))
         disk.make_folder(os.path.dirname(target))
@@ -48,10 +49,11 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: Places) -> None:
     delete_tree(disk, work)
 
 
-def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues, is_batch_topic: Callable[[str], bool]) -> None:
+def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues) -> None:
     """The units of these queues, on the disk."""
+    topics = {topic for topic, _ in lanes}
     try:
-        for message in batch_messages(files, is_batch_topic):
+        for message in batch_messages(files, lambda topic: topic in topics):
             unit = batch_unit(message)
             if unit.is_valid and (message.topic, message.queue_id) in lanes:
                 fresh.get_or_add(message.topic, message.queue_id).append(unit)
@@ -61,13 +63,11 @@ def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues, is_batch_topic
 
 
 @contextmanager
-def _opened(
-    disk: Disk, places: Places, beyond_use: dict[Lane, StoreCorrupt]
-) -> Iterator[tuple[BatchQueues, Callable[[str], bool]]]:
-    """The queues that can be read, and which topics have batch queues."""
+def _opened(disk: Disk, places: Places, beyond_use: dict[Lane, StoreCorrupt]) -> Iterator[BatchQueues]:
+    """The queues that can be read."""
     batch = BatchQueues(disk, places.batch, writable=False, beyond_use=beyond_use)
     try:
-        yield batch, batch_topics(Topics(disk, places.config), batch)
+        yield batch
     finally:
         batch.close()
 

@@ -28,7 +28,7 @@ from ..checkpoint import TIMES, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Places, found_sizes
 from .agreement import Agreement
-from .batch_agreement import batch_problems
+from .batch_agreement import batch_problems, batch_topics
 from .left_alone import left_alone
 
 Progress = Callable[[int], None]
@@ -168,19 +168,14 @@ class _Check:
         """Where there are any."""
         batch = BatchQueues(self.disk, self.places.batch, writable=False)
         try:
-            topics = Topics(self.disk, self.places.config)
-            by_name = [topics.get(name) for name in topics.names()]
-            named = {one.name for one in by_name if one is not None and one.is_batch}
-            if batch.is_used or named:
+            is_batch_topic = batch_topics(Topics(self.disk, self.places.config), batch)
+            if is_batch_topic is not None:
                 files = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
-                found = batch_problems(files, batch, lambda topic: topic in named or batch.knows(topic))
-                self.report.more_problems += found
+                self.report.more_problems += batch_problems(files, batch, is_batch_topic)
         except DiskError:
             raise
         except StoreCorrupt as error:
             self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
-        except ValueError as error:  # numbers in properties that no broker wrote
-            self.problem(self.places.batch, 0, "unreadable", "numbers in the records' properties", str(error))
         finally:
             batch.close()
 
