@@ -22,6 +22,7 @@ from storageio import Disk, Kind, Mode, StoreError
 
 from .broker_config.topics import LIGHT_PREFIX
 from .config import delay_times_ms
+from .foreign import has_rocksdb_queues
 
 LOOKED_AT = 1 << 20  # bytes of a log file: its first record
 ROCKSDB = "defaultRocksDB"
@@ -126,7 +127,7 @@ def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
 
 def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Queues in RocksDB, and a Raft log."""
-    has_rocks = any(folder.has(os.path.join(name, "CURRENT")) for name in ("consumequeue_rocksdb", "consumequeue"))
+    has_rocks = has_rocksdb_queues(folder.disk, folder.root)
     is_other = "store_type" in given and (given["store_type"] == ROCKSDB) != has_rocks
     if is_other and (has_rocks or folder.has("consumequeue")):
         found = "queues in RocksDB" if has_rocks else "queues in files"

@@ -18,8 +18,9 @@ _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 
 
 def has_rocksdb_queues(disk: Disk, root: str) -> bool:
-    """By the file that every RocksDB folder has."""
-    return any(disk.stat(os.path.join(root, name, "CURRENT")) is not None for name in _ROCKSDB_FOLDERS)
+    """By the file that every RocksDB folder has; a folder of that name is a topic's."""
+    found = [disk.stat(os.path.join(root, name, "CURRENT")) for name in _ROCKSDB_FOLDERS]
+    return any(entry is not None and entry.kind is not Kind.FOLDER for entry in found)
 
 
 def has_dledger_log(disk: Disk, root: str) -> bool:

@@ -10,11 +10,12 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from messagestore.differences import config_differences
 from messagestore.engine import Engine
 from messagestore.mending import recover
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
-from storageio import StoreCorrupt, UnknownStore
+from storageio import REAL_DISK, StoreCorrupt, UnknownStore
 
 SLOTS, ITEMS = 500, 2000
 SMALL = StoreConfig(
@@ -138,3 +139,13 @@ def test_an_index_that_says_little_is_not_judged(tmp_path: Path, count: int) -> 
             store.put(Message("T", b"x", queue_id=0, keys=[f"key-{number}"]))
     with MessageStore.open(tmp_path / "store", "r", config) as store:
         assert [len(store.query("T", f"key-{number}")) for number in range(count)] == [1] * count
+
+
+def test_a_topic_named_like_rocksdbs_file_keeps_nobody_out(tmp_path: Path) -> None:
+    """After one message to it no opening, reading or recovery was possible any more."""
+    with MessageStore.open(tmp_path / "s", config=SMALL) as store:
+        store.put(Message("CURRENT", b"x", queue_id=0))
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert [message.body for message in store.read("CURRENT", 0)] == [b"x"]
+    assert not Recovery(str(tmp_path / "s"), Choice.SKIP).plan().actions
+    assert not config_differences(str(tmp_path / "s"), {"store_type": "default"}, REAL_DISK)
