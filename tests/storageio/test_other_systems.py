@@ -1,0 +1,175 @@
+"""What the disk does where a system lacks a call, does half of one, or fails one: the same bytes, or a named error."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, DiskError, Mode, processes, real_disk
+from storageio.errors import UnsupportedPlatform
+
+DATA = bytes(range(256)) * 40
+PIECES = [DATA[:100], DATA[100:101], DATA[101:4000], DATA[4000:]]
+
+
+def failing(number: int) -> Any:
+    def call(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def written(path: Path, write: Any) -> bytes:
+    file = REAL_DISK.open(str(path), Mode.CREATE)
+    try:
+        write(file)
+    finally:
+        file.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("most", [1, 99, 100, 101, 150, 5000])
+def test_pieces_that_the_system_takes_in_parts_are_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """A write may stop anywhere: in a piece, at its end, behind several."""
+    whole = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: whole(fd, [b"".join(pieces)[:most]], at))
+    assert written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(piece) for piece in PIECES])) == DATA
+
+
+def test_pieces_are_written_one_by_one_where_there_is_no_call_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older systems have `pwrite` alone."""
+    monkeypatch.delattr(os, "pwritev")
+    assert written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(piece) for piece in PIECES])) == DATA
+
+
+def test_a_write_of_pieces_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its file, and the system's number."""
+    monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
+    with pytest.raises(DiskError) as caught:
+        written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(DATA)]))
+    assert (caught.value.errno, caught.value.operation, str(tmp_path / "f") in str(caught.value)) == (
+        errno.ENOSPC,
+        "write",
+        True,
+    )
+
+
+def test_a_sync_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may take the bytes for safe."""
+    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
+    with pytest.raises(DiskError) as caught:
+        written(tmp_path / "f", lambda file: file.sync())
+    assert (caught.value.errno, caught.value.operation) == (errno.EIO, "sync")
+
+
+def test_a_sync_is_a_whole_one_where_there_is_no_call_for_data_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fsync`, whose failure is one too."""
+    synced: list[int] = []
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(os, "fsync", synced.append)
+    written(tmp_path / "f", lambda file: file.sync())
+    assert len(synced) == 1
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(DiskError):
+        written(tmp_path / "f", lambda file: file.sync())
+
+
+def test_a_sync_on_macos_goes_past_the_drives_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`F_FULLFSYNC`: `fsync` stops before it there."""
+    import fcntl
+
+    asked: list[int] = []
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(real_disk.sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "fcntl", lambda _fd, command: asked.append(command))
+    written(tmp_path / "f", lambda file: file.sync())
+    assert asked == [51]
+
+
+def test_reading_goes_on_without_the_calls_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `pread`, no way to leave the access time alone, no holes that can be asked for."""
+    (tmp_path / "f").write_bytes(DATA)
+    monkeypatch.setattr(real_disk, "_NO_ACCESS_TIME", 0)
+    monkeypatch.delattr(os, "pread")
+    file = REAL_DISK.open(str(tmp_path / "f"), Mode.READ)
+    assert file.read(7, 5000) == DATA[7:5007] and file.read(len(DATA) - 3, 9) == DATA[-3:]
+    monkeypatch.delattr(os, "SEEK_DATA")
+    assert (file.next_data(5), file.next_data(len(DATA) + 9)) == (5, len(DATA))
+    file.close()
+    assert [entry.name for entry in REAL_DISK.list(str(tmp_path))] == ["f"]
+
+
+@pytest.mark.parametrize(("number", "found"), [(errno.EINVAL, 5), (errno.ENXIO, len(DATA)), (errno.EIO, None)])
+def test_a_file_system_that_knows_no_holes_has_data_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, found: int | None
+) -> None:
+    """And one that fails is named: bytes taken for a hole would be passed over."""
+    (tmp_path / "f").write_bytes(DATA)
+    file = REAL_DISK.open(str(tmp_path / "f"), Mode.READ)
+    monkeypatch.setattr(os, "lseek", failing(number))
+    if found is None:
+        with pytest.raises(DiskError):
+            file.next_data(5)
+    else:
+        assert file.next_data(5) == found
+    file.close()
+
+
+def test_a_folder_is_not_made_where_a_file_is(tmp_path: Path) -> None:
+    """Named, and the file stays."""
+    (tmp_path / "f").write_bytes(DATA)
+    with pytest.raises(DiskError):
+        REAL_DISK.make_folder(str(tmp_path / "f"))
+    with pytest.raises(DiskError):
+        real_disk_make(tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA
+
+
+def real_disk_make(path: Path) -> None:
+    """As by somebody who was faster than another."""
+    try:
+        real_disk._make_folder(str(path))
+    except OSError as error:
+        raise real_disk.disk_error("make folder", str(path), error) from error
+
+
+def test_nothing_is_written_where_a_store_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows stores are read; what would write says so."""
+    (tmp_path / "f").write_bytes(DATA)
+    monkeypatch.setattr(real_disk, "_IS_WINDOWS", True)
+    for mode in (Mode.WRITE, Mode.CREATE):
+        with pytest.raises(UnsupportedPlatform):
+            REAL_DISK.open(str(tmp_path / "f"), mode)
+    with pytest.raises(UnsupportedPlatform):
+        REAL_DISK.lock(str(tmp_path / "lock"))
+    REAL_DISK.sync_folder(str(tmp_path / "nowhere"))
+    file = REAL_DISK.open(str(tmp_path / "f"), Mode.READ)
+    assert file.read(0, 3) == DATA[:3]
+    file.close()
+
+
+def test_a_way_past_the_page_cache_is_refused_by_number_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EINVAL, as by a file system that has none: the pool goes through the cache then."""
+    (tmp_path / "f").write_bytes(DATA)
+    monkeypatch.delattr(os, "O_DIRECT")
+    with pytest.raises(DiskError) as caught:
+        REAL_DISK.open(str(tmp_path / "f"), Mode.DIRECT)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_a_machine_that_says_nothing_of_itself_gets_cautious_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gibibyte of memory and a thousand descriptors."""
+    import resource
+
+    monkeypatch.setattr(os, "sysconf", failing(errno.EINVAL))
+    monkeypatch.setattr(resource, "getrlimit", failing(errno.EINVAL))
+    assert processes.memory_bytes() == 1 << 30
+    assert processes.maps_max(1 << 20) == 128
