@@ -58,7 +58,7 @@ def fill(
     data = bytearray(size_bytes)
     at, stop = 0, size_bytes - (BLANK_SIZE if to_file_end else 0)
     left_out: list[Lost] = []
-    dress = _dress(size_bytes, lost, BLANK_SIZE if to_file_end else least_size(FILLER_TOPIC))
+    dress = _dress(stop, lost)
     behind = _least_behind(lost)
     for index, message in enumerate(lost):
         least, room = message.least_bytes + dress, stop - at
@@ -77,9 +77,12 @@ def fill(
     return bytes(data), left_out
 
 
-def _dress(size_bytes: int, lost: list[Lost], rest: int) -> int:
-    """Bytes for mark and checksum in each filler, or for the checksum, if there is room for all of them."""
-    least = sum(message.least_bytes for message in lost) + rest
+def _dress(size_bytes: int, lost: list[Lost]) -> int:
+    """Bytes for mark and checksum in each filler, or for the checksum, if there is room for all of them.
+
+    Padding needs none: what is left is the last filler's, or more than any needs.
+    """
+    least = sum(message.least_bytes for message in lost)
     for dress in (len(MARK) + CRC_SIZE, CRC_SIZE):
         if least + dress * len(lost) <= size_bytes:
             return dress
