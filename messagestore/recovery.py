@@ -125,8 +125,8 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
     last_ms = _store_time(log, stop.last_offset)
     cut = 0
     if any(True for _ in _used_behind(log, stop.offset)):
-        safe_ms = max(clean_stop_ms(note, log.message_at), checkpoint.physic_msg_timestamp_ms - SLACK_MS)
-        _refuse_damage(log, stop, last_ms, safe_ms)
+        stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
+        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS), stopped_at)
         cut = cut_tail(log, stop.offset, disk, root)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
 
@@ -190,12 +190,17 @@ def _joined(first: Stop, second: Stop) -> Stop:
     )
 
 
-def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int) -> None:
-    """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail."""
+def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int, stopped_at: int) -> None:
+    """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail.
+
+    So was what is no younger than `safe_ms`, and what lies before `stopped_at`, where a clean stop ended the log: the next
+    record may have been stored in the same millisecond.
+    """
     at = stop.offset
     while (at := log.find_record(at)) >= 0:
         message = log.message_at(at)
-        if message is not None and last_ms <= message.store_timestamp_ms <= safe_ms:
+        is_safe = message is not None and (message.store_timestamp_ms <= safe_ms or at < stopped_at)
+        if message is not None and is_safe and last_ms <= message.store_timestamp_ms:
             file = log.queue.find(stop.offset) or log.queue.files[0]
             raise StoreCorrupt(
                 f"{stop.why}, with safely stored records behind it; see `brokerstore recover`",
