@@ -71,7 +71,9 @@ def import_file(
             moved = run.finish()
             error.args = (f"{error}; the {moved.messages + moved.skipped} rows before it are in",)
             raise
-        return run.finish()
+        moved = run.finish()
+        store.close_cleanly()
+    return moved
 
 
 class _Import:
@@ -208,7 +210,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BadRow(path, number, "a JSON object in one line", str(error)) from error
             if not isinstance(row, dict):
                 raise BadRow(path, number, "a JSON object", type(row).__name__)
@@ -225,7 +227,7 @@ def _parquet_rows(path: str) -> Iterator[tuple[int, Row]]:
         with pq.ParquetFile(path) as file:
             batches = file.iter_batches(PARQUET_ROWS)
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow has a kind for each part of a file
         raise StoreCorrupt("not a Parquet file", file=path, offset=0, expected="Parquet", found=str(error)) from error
 
 

@@ -11,6 +11,7 @@ from commitlog._scan_cy import Reader, count, find_record
 from commitlog.checks import CHECK_ALL
 from commitlog.hosts import decode_host
 from consumequeue._units_cy import count_below, count_new, count_repeated, count_valid
+from fuzz import stores
 from indexfile._index_cy import IndexBuffer, hash_of
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from messagestore._dispatch_cy import Dispatcher
@@ -176,7 +177,13 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     for target in (
         log_records, dispatch, log_properties, queue_units, index_file, config_json, checkpoint, compressed_body, erlang_term,
         rabbit_content, rabbit_properties, rabbit_records, rabbit_segment, rabbit_journal, rabbit_tables, rabbit_version_2,
+        stores.extended_units, stores.batch_units, stores.wire_batch, stores.pool_ring, stores.broker_properties,
+        stores.config_tables, stores.json_lines, stores.parquet_rows,
     )
+}  # fmt: skip
+SLOW = {  # so many times fewer runs: each opens files, or a store
+    "rabbit_tables": 8, "extended_units": 4, "batch_units": 4, "config_tables": 16, "json_lines": 4, "parquet_rows": 16,
+    "pool_ring": 100,
 }  # fmt: skip
 
 

@@ -1,0 +1,152 @@
+"""Targets that want more than bytes: files of a store on a disk in memory, and files of rows to import."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from pathlib import Path
+
+from brokerstore.file_import import _numbered
+from brokerstore.testing import rocketmq_lab
+from consumequeue.batch_queues import BatchQueues
+from consumequeue.batch_time import batch_offset_by_time
+from consumequeue.boundary import Boundary
+from consumequeue.ext import ConsumeQueueExt
+from messagestore.broker_config.broker_properties import parse_broker_properties
+from messagestore.broker_config.consumer_filters import ConsumerFilters
+from messagestore.broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from messagestore.broker_config.delay_offsets import DelayOffsets
+from messagestore.broker_config.subscription_groups import SubscriptionGroups
+from messagestore.broker_config.topics import Topics
+from messagestore.broker_services.wire_batch import decode_wire_batch, encode_wire_batch
+from storageio import StoreError
+from storageio.testing import ForgettingDisk, Image
+
+BATCH_UNIT_SIZE = 46
+FIRST = f"{0:020d}"
+POOL = {"transient_store_pool_enable": True, "transient_store_ring_size": 1}
+PUT = ("put", "T", 0, 40, 1)
+PATCHED = 160  # bytes of a ring's head that a run changes; what follows goes behind the note's place
+RING_HEAD = 4096
+
+
+def _disk_with(path: str, data: bytes) -> ForgettingDisk:
+    folders = [str(above) for above in Path(path).parents if str(above) != "/"]
+    return ForgettingDisk.of(Image({path: data}, tuple(sorted(folders)), {path: 0}))
+
+
+def extended_units(data: bytes) -> None:
+    """Each unit is found again by its address; a size that does not fit is named."""
+    files = ConsumeQueueExt(_disk_with(f"/ext/{FIRST}", data), "/ext", max(len(data), 1))
+    for address, unit in files.units():
+        assert files.unit(address) == unit and files.tags_code(address) == unit.tags_code
+
+
+def batch_units(data: bytes) -> None:
+    """Units of any numbers are counted, read and searched by offset and by time."""
+    size = max(len(data) // BATCH_UNIT_SIZE, 1) * BATCH_UNIT_SIZE
+    queues = BatchQueues(
+        _disk_with(f"/bcq/T/0/{FIRST}", data[:size].ljust(size, b"\0")), "/bcq", writable=False, file_size_bytes=size
+    )
+    queue = queues.get("T", 0)
+    if queue is not None:
+        assert len(list(queue.units())) == queue.stop_index - queue.first_index
+        for wanted in (-1, 0, queue.min_offset, queue.max_offset, 1 << 62):
+            assert queue.first_index <= queue.index_of(wanted) <= queue.stop_index
+        for boundary in Boundary:
+            batch_offset_by_time(queue, 1 << 40, boundary)
+
+
+def wire_batch(data: bytes) -> None:
+    """What a batch says can be encoded and decoded again."""
+    messages = decode_wire_batch("T", 0, data, b"")
+    again = decode_wire_batch("T", 0, encode_wire_batch(messages), b"")
+    assert [(message.body, message.flag) for message in again] == [(message.body, message.flag) for message in messages]
+
+
+def broker_properties(data: bytes) -> None:
+    """A broker.conf."""
+    parse_broker_properties(data, file="fuzz")
+
+
+def config_tables(data: bytes) -> None:
+    """Every table of a broker's configuration, made from the same JSON, and written again."""
+    for table in (Topics, SubscriptionGroups, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, ConsumerFilters):
+        disk = _disk_with(f"/config/{table.file_name}", data)
+        try:
+            made = table(disk, "/config")
+        except StoreError:
+            continue
+        made.write_again()
+        assert table(disk, "/config").damage is None
+
+
+def json_lines(data: bytes) -> None:
+    """A file of JSON Lines to import."""
+    _import_rows(data, "jsonl")
+
+
+def parquet_rows(data: bytes) -> None:
+    """A file of Parquet to import."""
+    _import_rows(data, "parquet")
+
+
+def _import_rows(data: bytes, ending: str) -> None:
+    path = f"{_scratch()}/rows.{ending}"
+    Path(path).write_bytes(data)
+    for number, message in _numbered(path):
+        assert number > 0 and isinstance(message.body, bytes)
+
+
+@functools.cache
+def _scratch() -> str:
+    memory = "/dev/shm"
+    folder = tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None)
+    _kept.append(folder)
+    return folder.name
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def pool_ring(data: bytes) -> None:
+    """A killed process's ring with another head, and other bytes behind the place that it notes."""
+    image, time_ms, path, tail_at = _killed_with_a_ring()
+    ring = bytearray(image.files[path])
+    head, tail = data[:PATCHED], data[PATCHED:]
+    ring[: len(head)] = head
+    ring[tail_at : tail_at + len(tail)] = tail[: len(ring) - tail_at]
+    disk = ForgettingDisk.of(image._replace(files={**image.files, path: bytes(ring)}), time_ms)
+    config = rocketmq_lab.lab_config(**POOL)
+    for _ in range(2):
+        store = rocketmq_lab.open_still(disk, config)
+        found = [message.body for message in store.read("T", 0)]
+        rocketmq_lab.abandon(store)
+    assert found[:2] == [body_of(1), body_of(2)], "what the log had is there whatever the ring says"
+
+
+@functools.cache
+def _killed_with_a_ring() -> tuple[Image, int, str, int]:
+    """What a killed process left: the image, its time, the ring's path, and where in it the records behind its note begin."""
+    run = rocketmq_lab.Run(1, config=rocketmq_lab.lab_config(**POOL), tries=False)
+    for operation in (PUT, PUT, ("bring",), ("flush",), PUT, PUT):
+        run.do(operation)
+        if operation == ("flush",):
+            noted = run.ledger.end_offset
+    image = run.disk.after_kill()
+    rocketmq_lab.abandon(run.store)
+    path = next(name for name in image.files if name.endswith("/brokerstore/ring"))
+    return image, run.disk.time_ms, path, RING_HEAD + noted % int.from_bytes(image.files[path][8:16], "little")
+
+
+def seeds_of_ring() -> bytes:
+    """The ring as it was left: a seed of the corpus."""
+    image, _time_ms, path, tail_at = _killed_with_a_ring()
+    ring = image.files[path]
+    return ring[:PATCHED] + ring[tail_at : tail_at + 700]
+
+
+def body_of(number: int) -> bytes:
+    """Of the lab's messages: 1 and 2 are in the log, 3 and 4 in the ring alone."""
+    return b"%08d" % number + b"." * 32
