@@ -2,18 +2,22 @@
 
 The server trusts the tables only if the mark is there and names the same clients as the terms; so until the mark is
 on the disk under its name the folder counts as not cleanly stopped, and whoever opens it deletes the mark first.
-We trust them if besides every file that they describe is there with its size, and nothing else is.
+We trust them if besides every file that they describe is there with its size, and nothing else is.  They have no checksums,
+and an offset that lost a bit would lose a message: after a stop of ours the note `brokerstore/clean_stop.json` has checksums.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from typing import NamedTuple
 
 from storageio import Disk, replace_file
 
 from . import layout, tables
 from .folder import VhostFolder
-from .paths import numbers_in
+from .own_files import read_json
+from .paths import numbers_in, read_if_there
 from .problems import Problem
 from .shared_store_cy import SharedStore
 from .store_state_cy import Location, resume_rows
@@ -22,6 +26,7 @@ from .tables import LocationRow, RecoveryRow, SummaryRow
 
 _STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
 MARKS = tuple(f"{store}/{layout.CLEAN_NAME}" for store in _STORES)
+_NOTE = f"{layout.OWN_FOLDER}/clean_stop.json"
 CLEAN_FILES = (
     *MARKS,
     layout.RECOVERY_NAME,
@@ -44,6 +49,7 @@ def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop |
     if read.mark is None:
         return None
     problems += _missing_beside_the_mark(folder, read, problems)
+    problems += _changed_since(folder.disk, folder.path)
     problems += (Problem(f"{store.name}/{number}.rdt", 0, "unfinished_compaction", "no such file", "a salvaged tail")
                  for number in numbers_in(folder.disk, store.path, "rdt"))  # fmt: skip
     if read.summary is None or read.locations is None or folder.recovery is None:
@@ -71,13 +77,38 @@ def _missing_beside_the_mark(folder: VhostFolder, read: Tables, problems: list[P
     return [Problem(file, 0, kind, "a file beside the mark", "none") for file, kind in gone]
 
 
+def _changed_since(disk: Disk, path: str) -> list[Problem]:
+    """The files that are not what our stop wrote; none after a stop of the server's, whose mark is another."""
+    noted = read_json(disk, f"{path}/{_NOTE}")
+    found = {name: _checksum(disk, f"{path}/{name}") for name in noted if name in CLEAN_FILES}
+    mark = f"{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}"
+    if noted.get(mark) is None or noted[mark] != found.get(mark):
+        return []
+    wrong = [name for name, checksum in found.items() if checksum is not None and checksum != noted[name]]
+    kinds = {layout.RECOVERY_NAME: "bad_recovery_terms"}
+    return [Problem(name, 0, kinds.get(name, "bad_table"), "the file that the last stop wrote", "another") for name in wrong]
+
+
+def _checksum(disk: Disk, path: str) -> int | None:
+    data = read_if_there(disk, path)
+    return None if data is None else zlib.crc32(data)
+
+
 def write_clean_stop(disk: Disk, path: str, store: SharedStore, rows: list[RecoveryRow]) -> None:
     """The last writes of a clean stop; everything the files tell of is on the disk already."""
     refs = [row.persistent_ref for row in rows if row.persistent_ref is not None]
-    replace_file(disk, f"{store.folder}/{layout.SUMMARY_NAME}", tables.write_summary(_summary_rows(store)))
-    replace_file(disk, f"{store.folder}/{layout.LOCATIONS_NAME}", tables.write_locations(_location_rows(store)))
-    replace_file(disk, f"{path}/{layout.RECOVERY_NAME}", tables.write_recovery(rows))
-    replace_file(disk, f"{store.folder}/{layout.CLEAN_NAME}", tables.write_clean_mark(refs))
+    above, mark = layout.PERSISTENT_FOLDER, tables.write_clean_mark(refs)
+    texts = {
+        f"{above}/{layout.SUMMARY_NAME}": tables.write_summary(_summary_rows(store)),
+        f"{above}/{layout.LOCATIONS_NAME}": tables.write_locations(_location_rows(store)),
+        layout.RECOVERY_NAME: tables.write_recovery(rows),
+    }
+    for name, text in texts.items():
+        replace_file(disk, f"{path}/{name}", text)
+    last = {f"{above}/{layout.CLEAN_NAME}": mark}
+    note = {name: zlib.crc32(text) for name, text in (texts | last).items()}
+    replace_file(disk, f"{path}/{_NOTE}", json.dumps(note, indent=1).encode())
+    replace_file(disk, f"{path}/{above}/{layout.CLEAN_NAME}", mark)
 
 
 def _summary_rows(store: SharedStore) -> list[SummaryRow]:

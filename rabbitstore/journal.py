@@ -69,12 +69,15 @@ def read_journal(
 
 
 def _read_publish(data: bytes, at: int, seq_id: int, persistent: bool, entry: JournalEntry, file: str) -> int:
-    """The size of the whole entry, 0 when it does not fit.  A second publish of a number counts for nothing."""
+    """The size of the whole entry, 0 when it does not fit.
+
+    A second publish of a number counts for nothing; it is none when it is another message's.
+    """
     if len(data) - at < JOURNAL_PUBLISH_SIZE:
         return 0
     msg_id, expiry_us, size, embedded = PUBLISH_BODY.unpack_from(data, at + JOURNAL_HEAD.size)
     stop = at + JOURNAL_PUBLISH_SIZE + embedded
-    if stop > len(data):
+    if stop > len(data) or (entry.publish is not None and entry.publish.msg_id != msg_id):
         return 0
     if entry.publish is None:
         term = data[at + JOURNAL_PUBLISH_SIZE : stop] if embedded else None

@@ -1,6 +1,7 @@
 """`<vhost>/brokerstore/`: what RabbitMQ does not know.  Losing it loses no message, and RabbitMQ ignores it.
 
 - `queues.json`: how queues were declared (RabbitMQ keeps that in its own database, outside this folder);
+- `clean_stop.json`: the checksums of the files of a clean stop (`clean_stop`);
 - `lock`: held by the process that writes.
 """
 
@@ -38,7 +39,7 @@ class QueueOptions:
 
 def read_options(disk: Disk, path: str) -> dict[str, QueueOptions]:
     """By queue name; nothing where the file is missing or unusable, so that what the folder shows counts."""
-    found = _read_json(disk, f"{path}/{layout.OWN_FOLDER}/{_QUEUES}")
+    found = read_json(disk, f"{path}/{layout.OWN_FOLDER}/{_QUEUES}")
     try:
         made = {name: QueueOptions(**options) for name, options in found.items()}
         return {name: options for name, options in made.items() if options.is_sound}
@@ -52,7 +53,8 @@ def write_options(disk: Disk, path: str, options: dict[str, QueueOptions]) -> No
     replace_file(disk, f"{path}/{layout.OWN_FOLDER}/{_QUEUES}", text.encode())
 
 
-def _read_json(disk: Disk, path: str) -> dict[str, Any]:
+def read_json(disk: Disk, path: str) -> dict[str, Any]:
+    """An object; an empty one where the file is missing or unusable."""
     data = read_head(disk, path, OWN_SIZE_MAX)
     try:
         found = json.loads(data) if data is not None else {}

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from storageio import Disk, StoreCorrupt
 
 from . import layout
+from .behind import read_journal_past, read_segment_past
 from .entry_cy import IndexEntry
-from .journal import JournalEntry, join_journal, read_journal
+from .journal import JournalEntry, join_journal
 from .names import queue_folder_name, read_queue_name, split_part_name
 from .paths import numbers_in, read_all, read_head, read_if_there
 from .problems import Problem, of_corrupt
-from .segment_cy import read_segment
 from .version2 import V2Entry, read_chunk, read_index
 
 
@@ -62,7 +62,7 @@ class QueueFolder:
         """The journal's entries by segment, then by sequence number."""
         where = f"{self.relative}/{layout.JOURNAL_NAME}"
         data = read_if_there(self.disk, f"{self.path}/{layout.JOURNAL_NAME}") or b""
-        found, _end = read_journal(data, where, problems)
+        found, _end = read_journal_past(data, where, problems)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, entry in found.items():
             by_segment.setdefault(seq_id // self.segment_entries, {})[seq_id] = entry
@@ -72,7 +72,7 @@ class QueueFolder:
         """One version-1 segment by relative number, without the journal."""
         where = f"{self.relative}/{number}.idx"
         data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
-        return read_segment(data, number * self.segment_entries, self.segment_entries, where, problems)[0]
+        return read_segment_past(data, number * self.segment_entries, self.segment_entries, where, problems)[0]
 
     def _entries_v1(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         journal = self.journal(problems)

@@ -19,8 +19,9 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreError, StoreReadOnly, replace_file
 
+from .behind import read_journal_past, refuse_lost_entries
 from .entry_cy import IndexEntry
-from .journal import JournalEntry, join_journal, read_journal
+from .journal import JournalEntry, join_journal
 from .layout import (
     JOURNAL_ACKNOWLEDGED,
     JOURNAL_DELIVERED,
@@ -421,7 +422,7 @@ class QueueIndex:
     def _read_journal(self, is_whole: Callable[[IndexEntry], bool]) -> dict[int, dict[int, JournalEntry]]:
         """The journal's entries by segment, then by sequence number."""
         path = f"{self.folder}/{JOURNAL_NAME}"
-        journal, _end = read_journal(read_if_there(self.disk, path) or b"", path, [], is_whole)
+        journal, _end = read_journal_past(read_if_there(self.disk, path) or b"", path, [], is_whole)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, late in journal.items():
             by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
@@ -473,6 +474,8 @@ class QueueIndex:
         data = read_if_there(self.disk, path)
         problems: list[Problem] = []
         in_file, end = read_segment(data or b"", first, entries, path, problems)
+        if problems:
+            refuse_lost_entries(data or b"", first, entries, path, journal)
         segment = self._segments[number] = _Segment()
         segment.has_file = data is not None
         segment.size_bytes = len(data or b"")

@@ -30,11 +30,15 @@ class Record(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a file holds; `valid_end` is where the last framed record ends, `stopped_at` where no record could be framed."""
+    """What a file holds; `valid_end` is where the last framed record ends, `stopped_at` where no record could be framed.
+
+    `doubtful_from` is where the first bytes begin that no whole record has: a wrong size hides the records that it goes over.
+    """
 
     records: list[Record]
     valid_end: int
     stopped_at: int
+    doubtful_from: int = 0
 
 
 def encode_record(msg_id: bytes, term: bytes) -> bytes:
@@ -55,7 +59,14 @@ def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | 
         problems += (Problem(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
         if at < len(view):
             problems.append(Problem(file, at, "torn_record", "a record", f"{len(view) - at} bytes that are none"))
-    return Scan(list(map(Record._make, rows)), valid_end, at)
+    return Scan(list(map(Record._make, rows)), valid_end, at, first_doubt(rows, unmarked, at))
+
+
+def first_doubt(rows: list[tuple[bytes, int, int]], unmarked: list[int], stopped_at: int) -> int:
+    """Where the first bytes begin that no whole record has: those without an end mark, or where framing stopped."""
+    if not unmarked:
+        return stopped_at
+    return max((offset + total for _, offset, total in rows if offset < unmarked[0]), default=0)
 
 
 def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:

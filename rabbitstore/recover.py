@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 from storageio import REAL_DISK, Disk, Mode, replace_file
 
 from . import layout
+from .behind import journal_pieces, read_segment_past
 from .check import Checked, Progress, verify
 from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
 from .folder import VhostFolder
 from .folder_lock import lock_folder
-from .journal import read_journal
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .paths import read_all
 from .problems import Problem
 from .queue_folder import QueueFolder
 from .records import scan_records
-from .segment_cy import read_segment, write_segment
+from .segment_cy import write_segment
 from .store_recovery import salvage
 
 _ENTRY_DAMAGE = ("bad_index_entry", "message_lost")
@@ -185,14 +185,13 @@ def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None
 
 def _rewrite_segment(disk: Disk, path: str, file: str, checked: Checked) -> None:
     """Every good entry with its marks, in order; the same entries that `verify` took as good."""
-    found, _end = read_segment(read_all(disk, f"{path}/{file}"), 0, checked.segment_entries, file, [])
+    found, _end = read_segment_past(read_all(disk, f"{path}/{file}"), 0, checked.segment_entries, file, [])
     replace_file(disk, f"{path}/{file}", write_segment(found))
 
 
 def _cut_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
     data = read_all(disk, f"{path}/{file}")
-    _found, end = read_journal(data, file, [])
-    replace_file(disk, f"{path}/{file}", data[:end])
+    replace_file(disk, f"{path}/{file}", journal_pieces(data).data)
 
 
 def _drop_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:
@@ -214,8 +213,7 @@ def _acknowledge(disk: Disk, lost: list[tuple[QueueFolder, IndexEntry]]) -> None
     if lost:
         journal = f"{lost[0][0].path}/{layout.JOURNAL_NAME}"
         data = read_all(disk, journal) if disk.stat(journal) is not None else b""
-        _found, end = read_journal(data, journal, [])
-        replace_file(disk, journal, data[:end] + marks)
+        replace_file(disk, journal, journal_pieces(data).data + marks)
 
 
 def _v2_offset(entry: IndexEntry) -> int:

@@ -32,7 +32,7 @@ class StoreFolder:
         self.problems: list[Problem] = []
         self._places: dict[bytes, tuple[int, Record]] | None = None
         self.found_behind: dict[int, list[Record]] = {}  # by file: records behind damage, found by their ids
-        self._torn: dict[int, int] = {}  # file: where its scan stopped before the end
+        self._torn: dict[int, int] = {}  # file: from where on bytes are in no whole record
         self._following: dict[int, dict[bytes, Record]] = {}  # by file: records behind one that was found behind damage
         self._searched = 0
         self._tail = -1, b""  # the one that was searched last
@@ -83,8 +83,8 @@ class StoreFolder:
                 scan = self.scan(number, self.problems)
                 for record in scan.records:
                     self._places[record.msg_id] = number, record
-                if scan.stopped_at < self.size_of(number):
-                    self._torn[number] = scan.stopped_at
+                if scan.doubtful_from < self.size_of(number):
+                    self._torn[number] = scan.doubtful_from
         return self._places
 
     def place(self, msg_id: bytes) -> tuple[int, Record] | None:

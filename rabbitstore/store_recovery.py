@@ -14,7 +14,7 @@ from storageio import Disk, Mode, StoreCorrupt
 from .clean_stop import CleanStop
 from .content import is_message
 from .paths import numbers_in, read_all
-from .records import TERM_AT, Record, find_any_record, scan_records
+from .records import TERM_AT, Record, find_any_record, first_doubt, scan_records
 from .scan_cy import frame
 from .settings import StoreSettings
 from .shared_store_cy import SharedStore
@@ -62,11 +62,11 @@ def resume_store(disk: Disk, folder: str, settings: StoreSettings, clean: CleanS
 
 
 class Framed(NamedTuple):
-    """A file's size, its whole records as (id, offset, total size), and where nothing could be framed any more."""
+    """A file's size, its whole records as (id, offset, total size), and where the first bytes begin that none of them has."""
 
     size_bytes: int
     rows: list[tuple[bytes, int, int]]
-    stopped_at: int
+    doubtful_from: int
 
 
 def _scan(store: SharedStore, number: int) -> Framed:
@@ -78,7 +78,9 @@ def _scan(store: SharedStore, number: int) -> Framed:
             return Framed(0, rows, 0)
         held = file.map(size, writable=False)
         try:
-            return Framed(size, rows, frame(held.view, rows, [])[1])
+            unmarked: list[int] = []
+            stopped_at = frame(held.view, rows, unmarked)[1]
+            return Framed(size, rows, first_doubt(rows, unmarked, stopped_at))
         finally:
             held.close()
     finally:
@@ -90,7 +92,7 @@ def _refuse_damage(store: SharedStore, scans: dict[int, Framed], counts: dict[by
 
     A torn tail has nothing whole behind it and is no damage.
     """
-    torn = [(number, scan.stopped_at) for number, scan in scans.items() if scan.stopped_at < scan.size_bytes]
+    torn = [(number, scan.doubtful_from) for number, scan in scans.items() if scan.doubtful_from < scan.size_bytes]
     if not torn:
         return
     missing = counts.keys() - {row[0] for scan in scans.values() for row in scan.rows}

@@ -16,16 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzz.decoders import TARGETS
+from fuzz.decoders import SLOW, TARGETS
 from fuzz.run import decoder_runs, small_folder_runs
 from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
 from tests.faults.log_flips import golden_log, sweep
+from tests.faults.rabbit_entries import sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
+RABBIT_STEP, RABBIT_RECOVERED = 2000, 10  # every so many-th is recovered too
 KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP = 10, 20_000, 320_000, 4000
-SLOW = {"rabbit_tables": 8}
 
 
 class Night:
@@ -84,6 +85,23 @@ def bits_in(name: str) -> int:
         return sum(8 * len(file.data) for file in golden_log(name, folder))
 
 
+def rabbit_entries(number: int) -> Callable[[int], int]:
+    """Steps over every place of one of the ways to damage a virtual host at its entries."""
+
+    def step(done: int) -> int:
+        with fast_folder() as folder:
+            sweep = sweeps(folder)[number]
+            return sweep.run(done, done + RABBIT_STEP, 1, folder / "copy", RABBIT_RECOVERED).total()
+
+    return step
+
+
+def rabbit_places() -> list[tuple[str, int]]:
+    """The ways by name, and how many places each has."""
+    with fast_folder() as folder:
+        return [(sweep.name, len(sweep.places)) for sweep in sweeps(folder)]
+
+
 def decoders(done: int) -> int:
     """A new seed each time; of slow decoders fewer runs."""
     share = DECODER_STEP // len(TARGETS)
@@ -102,7 +120,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20_000)
     parser.add_argument("--decoders", type=int, default=100_000_000)
     parser.add_argument("--folders", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=("kills", "bits", "decoders", "folders", "planted"))
+    parser.add_argument("--only", choices=("kills", "bits", "rabbit", "decoders", "folders", "planted"))
     asked = parser.parse_args()
     asked.state.parent.mkdir(exist_ok=True)
     night = Night(asked.state)
@@ -110,6 +128,8 @@ def main() -> None:
         night.until("SIGKILL cycles", asked.kills, kills)
     for name in GOLDEN_LOGS if asked.only in (None, "bits") else ():
         night.until(f"bits of the log of {name}", bits_in(name), bits(name))
+    for number, (name, places) in enumerate(rabbit_places()) if asked.only in (None, "rabbit") else ():
+        night.until(f"RabbitMQ folder, {name}", places, rabbit_entries(number))
     if asked.only in (None, "planted") and not night.done.get("planted bugs, all caught"):
         subprocess.run([sys.executable, str(ROOT / "scripts" / "planted_bugs.py")], check=True)
         night.add("planted bugs, all caught", 1)

@@ -1,0 +1,114 @@
+"""A virtual host's folder damaged at its entries: a share of what the night runs in full (`tests/faults/night.py`)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore, apply_recovery, plan_recovery
+from storageio import StoreCorrupt
+from storebytes.builds import build_name
+from tests.faults.golden import fast_folder
+from tests.faults.rabbit_entries import GONE, Entry, Vhost, flip_clean, small_vhost, stopped_cleanly, sweeps
+
+logging.getLogger("brokerstore").setLevel(logging.CRITICAL)
+SCARCE = 1 if build_name() == "compiled" else 7  # the plain text takes part with fewer
+# (each so many-th place, each so many-th of them recovered): odd steps, so that every bit of every field has its turn
+SHARES = {
+    "bits of heads": (101, 5),
+    "cuts at borders": (61, 5),
+    "bytes behind the end": (7, 5),
+    "files gone": (1, 2),
+    "bits of clean-stop files": (301, 2),
+}
+
+
+@pytest.mark.parametrize("number", range(len(SHARES)), ids=list(SHARES))
+def test_damage_at_an_entry_is_named_or_changes_nothing(number: int) -> None:
+    """Never a traceback, never a message that nobody published; recovered once, with every message of untouched entries."""
+    with fast_folder() as above:
+        sweep = sweeps(above)[number]
+        step, recovers_every = SHARES[sweep.name]
+        found = sweep.run(0, len(sweep.places), step * SCARCE, above / "copy", recovers_every)
+    assert any("named" in answer for answer in found)
+    print(f"{sweep.name}: {found.total()} of {len(sweep.places)}: {dict(found)}")
+
+
+def test_the_entries_of_the_golden_files_are_all_of_their_bytes() -> None:
+    """A control: they follow each other from the first byte to the last, and each message is some entry's."""
+    with fast_folder() as above:
+        vhost = Vhost(small_vhost(above))
+        for file in {entry.file for entry in vhost.entries}:
+            borders = [(entry.start, entry.stop) for entry in vhost.entries if entry.file == file]
+            assert [stop for _start, stop in borders] == [*(start for start, _stop in borders[1:]), file.stat().st_size]
+        spoken = set().union(*(vhost.messages_of(entry) for entry in vhost.entries))
+        assert spoken == set(vhost.known) and len(vhost.entries) > 200
+
+
+@pytest.mark.parametrize("wrong", ["invented", "lost", "unsaid"])
+def test_the_judge_notices(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control: a message that nobody published, one of an untouched entry gone, one gone without a word."""
+    with fast_folder() as above:
+        vhost = Vhost(small_vhost(above))
+        rows = vhost.read()
+        first = rows[0]
+        if wrong == "invented":
+            monkeypatch.setattr(vhost, "read", lambda: [*rows, replace(first, content=first.content._replace(body=b"never"))])
+        else:
+            monkeypatch.setattr(vhost, "read", lambda: rows[1:])
+        touched = {(first.queue, first.content)} if wrong == "unsaid" else set()
+        if wrong == "unsaid":
+            assert vhost.judge(touched, "here") == GONE
+            return
+        with pytest.raises(AssertionError, match="never published" if wrong == "invented" else "untouched"):
+            vhost.judge(touched, "here")
+
+
+def waiting(folder: Path) -> int:
+    """Messages of all queues after an opening for writing."""
+    with RabbitStore.open(str(folder), "r+", settings=RabbitSettings(background=False)) as store:
+        return sum(len(store.queue(name)) for name in store.queue_names())
+
+
+def with_a_wrong_length(vhost: Vhost, kind: str) -> Entry:
+    """The first of several entries of a kind in a file says that its message is a byte longer."""
+    entry = next(entry for entry in vhost.entries if entry.kind == kind and entry.stop - entry.start > 100)
+    data = bytearray(entry.file.read_bytes())
+    data[entry.start + (33 if kind.startswith("segment") else 39)] ^= 1
+    entry.file.write_bytes(data)
+    return entry
+
+
+def test_an_opening_refuses_a_segment_with_good_entries_behind_damage() -> None:
+    """One bit in an entry's length: every message behind it in the segment was dropped by the opening, and nobody was told."""
+    with fast_folder() as above:
+        vhost = Vhost(small_vhost(above))
+        entry = with_a_wrong_length(vhost, "segment publish")
+        before = {path: path.read_bytes() for path in vhost.files}
+        with pytest.raises(StoreCorrupt, match="damage before good entries"):
+            waiting(vhost.folder)
+        assert before == {path: path.read_bytes() for path in vhost.files}
+        apply_recovery(plan_recovery(str(vhost.folder)))
+        assert waiting(vhost.folder) == len(vhost.rows) - len(vhost.messages_of(entry)) >= len(vhost.rows) - 1
+
+
+def test_an_opening_keeps_what_is_whole_behind_damage_in_a_journal() -> None:
+    """One bit in an entry's length: all that the journal had behind it was cut off as torn."""
+    with fast_folder() as above:
+        vhost = Vhost(small_vhost(above))
+        entry = with_a_wrong_length(vhost, "journal publish")
+        assert waiting(vhost.folder) == len(vhost.rows) - len(vhost.messages_of(entry)) >= len(vhost.rows) - 1
+
+
+def test_a_bit_lost_in_a_table_of_our_clean_stop_loses_no_message() -> None:
+    """An id in `msg_store_index.ets` was another: the opening believed it, and the fetch dropped a message that was whole."""
+    with fast_folder() as above:
+        own = stopped_cleanly(above / "own")
+        stored = [row for row in own.rows if not row.embedded]
+        table = own.folder / "msg_store_persistent" / "msg_store_index.ets"
+        bit = 8 * table.read_bytes().index(stored[0].msg_id) + 3
+        assert len(stored) == 4
+        assert flip_clean(own, table, bit, opens=above / "copy") == "msg_store_index.ets: named"
