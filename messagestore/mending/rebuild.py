@@ -88,11 +88,24 @@ def _build(
         units = sum(queue.max_offset - queue.min_offset for queue in queues)
         made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
         if QUEUES in what:
-            _keep_ends(_old_queues(disk, places, queues.file_size_bytes), queues, low)
+            keep_ends(disk, places, queues, low)
         queues.flush(0)
         if index is not None:
             index.sync()
         return made
+
+
+def keep_ends(disk: Disk, places: Places, made: ConsumeQueues, log_min_offset: int) -> None:
+    """Of queues whose records all left the log, the last unit: nothing else says the number of the next message.
+
+    Begun again at 0, such a queue would lie before its consumers, who would pass over what comes.
+    """
+    with contextlib.closing(_old_queues(disk, places, made.file_size_bytes)) as old:
+        for queue in old:
+            with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
+                last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
+                if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
+                    made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
 
 
 def _old_queues(disk: Disk, places: Places, file_size_bytes: int) -> ConsumeQueues:
@@ -100,19 +113,6 @@ def _old_queues(disk: Disk, places: Places, file_size_bytes: int) -> ConsumeQueu
     is_there = disk.stat(places.queues) is not None
     folder = places.queues if is_there else replaced_folder(places.root, QUEUES)
     return ConsumeQueues(disk, folder, writable=False, file_size_bytes=file_size_bytes)
-
-
-def _keep_ends(old: ConsumeQueues, made: ConsumeQueues, log_min_offset: int) -> None:
-    """Of queues whose records all left the log, the last unit: nothing else says the number of the next message.
-
-    Begun again at 0, such a queue would lie before its consumers, who would pass over what comes.
-    """
-    with contextlib.closing(old):
-        for queue in old:
-            with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
-                last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
-                if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
-                    made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
 
 
 def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:

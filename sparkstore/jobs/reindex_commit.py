@@ -6,16 +6,19 @@ queues and of index each, and the engine makes a missing one anew when it opens 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from commitlog import LogPaths
+from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.queue_listing import queue_folders
 from messagestore.engine import Places
 from messagestore.index_note import NAME as NOTE_NAME
-from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, take_place
+from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, keep_ends, take_place
 from storageio import Disk, Kind, StoreCorrupt
 
 WORK = "rebuild-spark-"
@@ -58,9 +61,22 @@ def put_in_place(disk: Disk, places: Places, work: str, parts: Collection[Part],
     note = os.path.join(places.own, NOTE_NAME)
     if INDEX in whats and disk.stat(note) is not None:
         disk.delete(note)  # it tells of the files that go
+    if QUEUES in whats:
+        _keep_ends(disk, places, os.path.join(fresh, QUEUES))
     for what, target in ((QUEUES, places.queues), (INDEX, places.index)):
         if what in whats:
             take_place(disk, os.path.join(fresh, what), target, places.root)
+
+
+def _keep_ends(disk: Disk, places: Places, folder: str) -> None:
+    """Of queues whose records all left the log, which no task heard of."""
+    size = find_file_size(disk, folder) or find_file_size(disk, places.queues)
+    files = LogPaths.parse(disk, places.commit_log).all_files()
+    if size is None or not files:
+        return
+    with contextlib.closing(ConsumeQueues(disk, folder, writable=True, file_size_bytes=size)) as made:
+        keep_ends(disk, places, made, min(file.start_offset for file in files))
+        made.flush()
 
 
 def _move_all(disk: Disk, source: str, target: str) -> None:

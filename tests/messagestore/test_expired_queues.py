@@ -9,9 +9,11 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from messagestore.engine import Places
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
+from storageio import REAL_DISK
 
 LOG_SIZE = 65536
 SMALL = StoreConfig(
@@ -69,6 +71,15 @@ def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: P
         file.write(b"\xee" * 20)
     assert any(action.startswith("rebuild") for action in Recovery(str(folder), Choice.SKIP, SMALL).apply().actions)
     assert put_and_read(folder) == (COUNT, [b"next"])
+
+
+def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folder: Path) -> None:
+    """No task of Spark's hears of a queue without records."""
+    commit = pytest.importorskip("sparkstore.jobs.reindex_commit")
+    work = folder / "brokerstore" / "rebuild-spark-1"
+    commit.put_in_place(REAL_DISK, Places(str(folder)), str(work), [], ["consumequeue"])
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
 
 
 def test_a_group_is_set_back_where_all_queues_are_gone(folder: Path) -> None:
