@@ -96,7 +96,7 @@ def import_rabbit(
             moved.failed += [f"{one.file} at byte {one.offset}: {one.kind}" for one in dict.fromkeys(folder.problems)]
         finally:
             folder.close()
-        store.flush()
+        store.close_cleanly()
     return moved
 
 

@@ -123,7 +123,8 @@ class Engine:
         self._consumer_offsets: ConsumerOffsets | None = None
         self._offsets_guard = threading.Lock()
         self.numbers_set_back: list[str] = []  # of consumers and delay levels, when the opening came after a crash
-        self.is_closed = False
+        self.is_closed = self.is_clean_stop = False
+        self._unclean: StoreError | None = None
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
         if writable:
@@ -478,6 +479,7 @@ class Engine:
             self.log.queue.drop_prepared()
         except StoreError as error:
             LOG.error("not a clean stop: %s", error)
+            self._unclean = error
             if isinstance(error, DiskError) and error.operation.startswith("sync"):
                 self._leave_doubt()
             self.flags.set(Flag.NOT_WRITEABLE, str(error))
@@ -485,6 +487,12 @@ class Engine:
             self._write_note()
             self._close_ring(is_clean=True)
             self.abort_file.remove()
+            self.is_clean_stop = True
+
+    def check_clean_stop(self) -> None:
+        """Of a closed store: raise what kept it from a clean stop."""
+        if self.writable and not self.is_clean_stop:
+            raise self._unclean or self.dispatcher.failure or StoreError(f"{self.places.root}: {self.flags.reason}")
 
     def _close_ring(self, *, is_clean: bool) -> None:
         """Of a pool, once; a ring that is not empty stays for the next opening."""

@@ -127,6 +127,11 @@ class MessageStore(ReadPath):
         """Flush, dispatch, write the checkpoint, take the abort file away.  Twice is harmless."""
         self._finalizer()
 
+    def close_cleanly(self) -> None:
+        """`close`, and raise what kept it from a clean stop: what was put may not be on the disk then, or in no queue yet."""
+        self.close()
+        self._engine.check_clean_stop()
+
     def __enter__(self) -> Self:
         """The store itself."""
         return self
@@ -301,7 +306,7 @@ class MessageStore(ReadPath):
         offsets of the groups that read them.
 
         `config` may ask for other file sizes.  Raises `InvalidMessage` for a topic that is not here, `UnknownStore` where a
-        store is already.
+        store is already, `DiskError` where the copy could not be brought to the disk.
         """
         self._engine.settle()
         check_topics(self._engine, topics)
@@ -313,7 +318,9 @@ class MessageStore(ReadPath):
             mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
         )  # fmt: skip
         with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:
-            return copy_topics(self._engine, target.engine, clock, topics, progress)
+            copied = copy_topics(self._engine, target.engine, clock, topics, progress)
+            target.close_cleanly()
+        return copied
 
     def flush(self) -> int:
         """Bring everything that is written to the disk; the flushed offset."""

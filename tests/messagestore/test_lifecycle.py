@@ -478,6 +478,38 @@ def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, s
         assert [stored.store_timestamp_ms - START_MS for stored in read_all(store, "T")] == [0, 0, 0, 5]
 
 
+@pytest.mark.parametrize("word", ["commitlog", "consumequeue", "checkpoint"])
+def test_a_copy_that_did_not_reach_the_disk_is_no_copy(world: Any, tmp_path: Path, word: str) -> None:
+    """A full disk below the copy: `brokerstore copy` ended with code 0 and left a store without messages."""
+    disk = SwitchDisk()
+    with open_small(world, tmp_path / "old", disk=disk) as store:
+        put_numbers(world, store, range(3))
+        disk.refuse = lambda operation, path: (
+            DiskFull(operation, path, errno.ENOSPC, "full")
+            if operation in ("sync", "write") and word in path and "new" in path
+            else None
+        )
+        with pytest.raises(StoreError, match=word):
+            store.copy_topics(tmp_path / "new", ["T"])
+
+
+def test_a_clean_close_says_what_kept_it_from_that(world: Any, tmp_path: Path) -> None:
+    """`close` lets go and tells the log alone; who must know asks."""
+    disk = SwitchDisk()
+    store = open_small(world, tmp_path, disk=disk)
+    put_numbers(world, store, range(3))
+    disk.refuse = lambda operation, path: DiskFull(operation, path, errno.ENOSPC, "full") if operation == "sync" else None
+    with pytest.raises(DiskFull):
+        store.close_cleanly()
+    with pytest.raises(DiskFull):
+        store.close_cleanly()
+    disk.refuse = lambda _operation, _path: None
+    with open_small(world, tmp_path, disk=disk) as store:
+        assert len(read_all(store, "T")) == 3
+        store.close_cleanly()
+    open_small(world, tmp_path, "r").close_cleanly()
+
+
 def test_a_store_left_open_many_times_over(world: Any, tmp_path: Path) -> None:
     """Killed again and again, each time with new messages and some of them just rolled over: all are there."""
     folder, total = tmp_path / "0", 0
