@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 from collections import Counter
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("kills", "bits", "rabbit", "decoders", "folders", "planted"))
     asked = parser.parse_args()
     asked.state.parent.mkdir(exist_ok=True)
+    logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # what openings say of the damage
     night = Night(asked.state)
     if asked.only in (None, "kills"):
         night.until("SIGKILL cycles", asked.kills, kills)
