@@ -137,6 +137,7 @@ def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path):
         assert file.stat().st_size == 0
         file.unlink()
     (path / STORE / "file_summary.ets").write_bytes(tables.write_summary([]))
+    (path / "brokerstore" / "clean_stop.json").unlink()  # of our stop, and this shall be a server's
     with RabbitStore.open(str(path), settings=QUIET) as store:
         assert store.parts.is_resumed and store.problems == []
         store.publish("q", b"x" * 9000)
