@@ -139,8 +139,12 @@ def _has_key(message: StoredMessage, key: str, told: list[Problem]) -> bool:
     """Whether it is a routing key of the message, its id in the store, or what its publisher called it."""
     if key in message.routing_keys or key.lower() == message.msg_id.hex():
         return True
-    made = shown_json(message, told)
-    return made is not None and key in [made["properties"].get(name) for name in ("message_id", "correlation_id")]
+    try:
+        named = message.properties
+    except StoreCorrupt as error:
+        told.append(_bad_properties(message, error))
+        return False
+    return key in [named.get(name) for name in ("message_id", "correlation_id")]
 
 
 def _show_row(message: StoredMessage, as_json: bool, told: list[Problem]) -> None:
@@ -161,10 +165,12 @@ def shown_json(message: StoredMessage, told: list[Problem]) -> dict[str, Any] | 
     try:
         return message.to_json()
     except StoreCorrupt as error:
-        told.append(
-            Problem(message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found))
-        )
+        told.append(_bad_properties(message, error))
         return None
+
+
+def _bad_properties(message: StoredMessage, error: StoreCorrupt) -> Problem:
+    return Problem(message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found))
 
 
 def get_messages(

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from rabbitstore import RabbitStore
+from rabbitstore import QueueInfo, RabbitStore
 from rabbitstore.clean_stop import CLEAN_FILES
 from rabbitstore.properties import FIELDS, encode
 from storageio import REAL_DISK, StoreError
@@ -45,8 +45,7 @@ def put_message(target: Target, as_json: bool, outgoing: Outgoing, *, drop_trans
     properties = _properties(outgoing)
     encode(properties)
     body, path = body_of(outgoing), vhost_path(target)
-    _need_queue(path, outgoing.topic)
-    with _open_for_writing(path, drop_transient) as (store, _gone):
+    with _open_for_writing(path, drop_transient, outgoing.topic) as (store, _gone):
         msg_id = store.publish(outgoing.topic, body, routing_keys=outgoing.keys or None, properties=properties)
     facts = {"queue": outgoing.topic, "msg_id": msg_id.hex(), "size": len(body), "properties": properties}
     if as_json:
@@ -56,9 +55,9 @@ def put_message(target: Target, as_json: bool, outgoing: Outgoing, *, drop_trans
     return CLEAN
 
 
-def _need_queue(path: str, name: str) -> None:
+def _need_queue(path: str, rows: list[QueueInfo], name: str) -> None:
     """Before anything is opened for writing."""
-    if all(row.queue != name for row in RabbitStore.open(path, "r").queues()):
+    if all(row.queue != name for row in rows):
         step = f"run: brokerstore ls {quote(path)}  (its queues; a new one is the server's to declare)"
         raise NoSuchMessage(f"{path}: no queue is called {name!r}", step)
 
@@ -99,9 +98,11 @@ def rebuild_tables(target: Target, as_json: bool, *, drop_transient: bool) -> in
 
 
 @contextlib.contextmanager
-def _open_for_writing(path: str, drop_transient: bool) -> Iterator[tuple[RabbitStore, int]]:
-    """The store, and how many messages its opening took away, which is said; a clean stop in the end."""
+def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None) -> Iterator[tuple[RabbitStore, int]]:
+    """The store, and how many messages its opening took away, which is said; a clean stop in the end.  `queue` must be there."""
     rows = RabbitStore.open(path, "r").queues()
+    if queue is not None:
+        _need_queue(path, rows, queue)
     before = sum(row.messages for row in rows)
     transient = before - sum(row.persistent for row in rows)
     if transient and not drop_transient:
