@@ -99,7 +99,7 @@ def rebuild_tables(target: Target, as_json: bool, *, drop_transient: bool) -> in
 
 @contextlib.contextmanager
 def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None) -> Iterator[tuple[RabbitStore, int]]:
-    """The store, and how many messages its opening took away, which is said; a clean stop in the end.  `queue` must be there."""
+    """The store, and how many messages its opening took away, which is said; a clean stop at the end.  It has the `queue`."""
     rows = RabbitStore.open(path, "r").queues()
     if queue is not None:
         _need_queue(path, rows, queue)
