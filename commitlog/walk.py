@@ -19,7 +19,7 @@ from ._message_cy import StoredMessage
 from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from .findings import Finding, Place, describe, note
-from .layout import BLANK_SIZE, FILE_NAME_SIZE
+from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .resync import find_in_file
@@ -234,9 +234,12 @@ class _Walk:
         return ahead if ahead >= 0 else file.size_bytes
 
     def _next_record(self, file: MappedFile, place: Place) -> int:
-        """The next record that lies where it says and is no older than the last good one, -1 without one."""
+        """The next record that lies where it says and is no older than the last good one, -1 without one.
+
+        The least record has a topic of one letter: what is nearer lies inside of the damaged one, a record in its body.
+        """
         reader = Reader(place.view, place.base)
-        at = find_in_file(file, place.at + 1)
+        at = find_in_file(file, place.at + RECORD_SIZE_MIN + 1)
         while at >= 0:
             message = reader.decode(at, 0)
             assert message is not None, "a record that was checked"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,45 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
     rebuild_store(str(folder))
     assert list((folder / "consumequeue").iterdir()) == list((folder / "index").iterdir()) == []
     assert kinds(folder) == set()
+
+
+# Holes
+
+RECORD_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")  # format page, section 1.1
+BODY_AT = 88
+
+
+def record(physical_offset: int, body: bytes) -> bytes:
+    """A record of topic T with nothing rare in it, stored long after all others, by the format page."""
+    size, host, late_ms = RECORD_HEAD.size + len(body) + 4, bytes(8), 4_000_000_000_000
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    head = RECORD_HEAD.pack(
+        size, 0xDAA320A7, crc, 0, 0, 9999, physical_offset, 0, late_ms, host, late_ms, host, 0, 0, len(body)
+    )
+    return head + body + b"\x01T\0\0"
+
+
+def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_path: Path) -> None:
+    """A producer who sent a piece of the log itself kept `recover` out for ever: the hole in front of the inner record was too
+    short for any filler; and all behind, older than what it said, would have been cut.
+    """
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as opened:
+        place = opened.put(Message("T0", b"first", queue_id=0)).size_bytes
+        result = opened.put(Message("T0", record(place + BODY_AT, bytes(100)) + bytes(50), queue_id=0))
+        assert result.physical_offset == place
+        opened.put(Message("T0", b"behind", queue_id=0))
+    path = min((folder / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    assert data[place + BODY_AT :].startswith(record(place + BODY_AT, bytes(100)))
+    data[place] ^= 0x40  # its size
+    path.write_bytes(data)
+    plan = Recovery(str(folder), Choice.SKIP).apply()
+    assert (plan.records_kept, plan.records_dropped, plan.bytes_cut) == (2, 1, 0)
+    assert kinds(folder) == set()
+    with MessageStore.open(folder, "r") as opened:
+        first, filler, behind = list(opened.read("T0", 0))
+        assert (first.body, behind.body) == (b"first", b"behind") and filler.physical_offset == place
 
 
 # Light queues
