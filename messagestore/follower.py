@@ -218,18 +218,34 @@ class LogFollower(Follower):
         file = self._file
         if file is not None and file.start_offset <= self._at < file.end_offset:
             return True
+        while (found := self._found_file()) is not None:
+            if self._take_in_hand(found):
+                return True
+        self._file = None
+        return False
+
+    def _found_file(self) -> MappedFile | None:
+        """The file that holds `_at`, which moves to where the log begins now; None where nothing was written yet."""
         found = self._log.queue.find(self._at)
-        if found is None or found is file:
+        if found is None:
             self._engine.refresh()
             low = self._log.min_offset
             if low > self._at:
                 self._move_to(low, is_gap=True)
             found = self._log.queue.find(self._at)
-        self._file = found
-        if found is not None:
-            self._view = self._log.queue.view(found)
-            self._reader = Reader(self._view, found.start_offset)
-        return found is not None
+        return found
+
+    def _take_in_hand(self, file: MappedFile) -> bool:
+        """False when the file went between two calls: the next look finds what the log begins with since."""
+        try:
+            view = self._log.queue.view(file)
+        except DiskError:
+            if self._is_there(file):
+                raise
+            self._engine.refresh(again=True)
+            return False
+        self._file, self._view, self._reader = file, view, Reader(view, file.start_offset)
+        return True
 
     def _check_stand(self) -> None:
         """Raise when the record last taken is no longer what it was: the writer was recovered to less."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from commitlog import CHECK_ALL
 from indexfile.layout import END_OFFSET_AT
 from messagestore import MessageStore, StoreConfig, follower
 from messagestore.follower import LogFollower
-from storageio import StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
+from storageio import DiskError, StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
 from storageio.testing import CountingDisk, WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
 
@@ -329,6 +331,57 @@ def test_a_file_that_is_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Pa
         assert writer.delete_before(LOG_SIZE) == 1
         assert [number_of(stored) for stored in follower] == list(range(1, 700))
         assert follower.skipped_bytes == 0
+
+
+class Acting(WrappedDisk):
+    """Before the next call of an operation on a path that ends so, something happens, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at = ("", "")
+        self._act: Callable[[], object] = lambda: None
+
+    def once(self, operation: str, end: str, act: Callable[[], object]) -> None:
+        self._at, self._act = (operation, end), act
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == self._at[0] and path.endswith(self._at[1]):
+            self._at = ("", "")
+            self._act()
+
+
+@pytest.mark.parametrize("has_read", [0, 1])
+def test_a_file_that_goes_between_finding_and_opening_it_is_passed_over(tmp_path: Path, has_read: int) -> None:
+    """The follower failed at this look and at every later one, or went on in the map of the file before it."""
+    disk = Acting()
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r", disk=disk) as reader:
+        put_all(writer, 0, 1500)
+        writer.flush()
+        writer.get("t", 0, 0)
+        with reader.follow() as follower:
+            for _ in range(2 * has_read):  # all of the first file, in two pieces
+                assert follower.poll()
+            disk.once("open", f"commitlog/{has_read * LOG_SIZE:020d}", lambda: writer.delete_before(3 * LOG_SIZE))
+            found = [number_of(stored) for _ in range(9) for stored in follower.poll()]
+            assert found == [number_of(stored) for stored in writer.engine.log.messages(3 * LOG_SIZE)]
+            assert follower.skipped_bytes == (3 - has_read) * LOG_SIZE
+
+
+def test_a_log_file_that_cannot_be_opened_now_is_opened_at_a_later_look(tmp_path: Path) -> None:
+    """A reader without the right is told so; nothing is missed once it has that."""
+    disk = Acting()
+
+    def refuse() -> None:
+        raise DiskError("open", "a log file", errno.EACCES, "Permission denied")
+
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r", disk=disk) as reader, reader.follow() as follower:
+        put_all(writer, 0, 20)
+        writer.get("t", 0, 0)
+        for _ in range(2):
+            disk.once("open", f"{0:020d}", refuse)
+            with pytest.raises(DiskError, match="denied"):
+                follower.poll()
+        assert [number_of(stored) for stored in follower.poll()] == list(range(20))
 
 
 def test_it_follows_a_writer_process_that_rolls_and_deletes(tmp_path: Path) -> None:
