@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from commitlog import StoredMessage
@@ -75,6 +76,7 @@ def survey(
 
 def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None) -> Survey:
     """One pass.  `in_detail` looks at every record: which messages the holes have swallowed, and which are older than safe."""
+    _refuse_wide_gaps(files)
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
     walk = _Walk(files, safe_ms, found, in_detail)
     for step in files.walk():
@@ -88,6 +90,14 @@ def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[
             walk.problem(step)
     walk.finish()
     return found
+
+
+def _refuse_wide_gaps(files: LogFiles) -> None:
+    """Before anything is made of them: a file without a record, which no step of the walk tells of, may have any number."""
+    for before, after in pairwise(files.files):
+        if (size := files.file_size_bytes) and after.start_offset - before.start_offset > size * MISSING_MAX:
+            told, found = f"at most {MISSING_MAX} files missing before it", f"a gap from {before.start_offset} on"
+            raise StoreCorrupt("too far behind", file=after.path, offset=0, expected=told, found=found)
 
 
 class _Walk:
@@ -150,9 +160,6 @@ class _Walk:
     def _enter(self, path: str) -> None:
         """Files that are missing before this one are holes as long as a file."""
         start = self._starts[path]
-        if self._size and start - self._reached > self._size * MISSING_MAX:
-            told = f"at most {MISSING_MAX} files missing before it"
-            raise StoreCorrupt("too far behind", file=path, offset=0, expected=told, found=f"a gap from {self._reached} on")
         while self._size and self._reached + self._size < start:
             self._reached += self._size
             finding = Finding(path, 0, "missing_file", file_name(self._reached), file_name(start))

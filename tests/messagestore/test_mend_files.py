@@ -12,7 +12,7 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
-from storageio import DiskError
+from storageio import DiskError, StoreCorrupt
 from storageio.testing import WrappedDisk
 
 SMALL = StoreConfig(
@@ -73,3 +73,23 @@ def test_a_log_file_of_a_terabyte_is_cut_and_its_end_kept(folder: Path) -> None:
         assert file.read() == b"tail"
     assert kept.stat().st_size == TERABYTE - 65536
     assert not verify_store(str(folder), SMALL).problems
+
+
+@pytest.mark.parametrize("size_bytes", [0, 65536], ids=["empty", "zeros"])
+def test_a_file_without_a_record_and_with_a_far_number_is_refused(folder: Path, size_bytes: int) -> None:
+    """Each file missing before it was to be made, as many as its name says: no memory holds the plan of that."""
+    path = folder / "commitlog" / f"{65536 * 20_001:020d}"
+    path.write_bytes(bytes(size_bytes))
+    before = sorted((folder / "commitlog").iterdir())
+    with pytest.raises(StoreCorrupt, match="at most 10000 files missing") as caught:
+        Recovery(str(folder), Choice.SKIP, SMALL).plan()
+    assert caught.value.file == str(path) and sorted((folder / "commitlog").iterdir()) == before
+
+
+def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
+    """Nothing says how long a file is: no gap between them is measured by it."""
+    first, second = sorted((folder / "commitlog").iterdir())
+    first.write_bytes(b"")
+    second.write_bytes(b"")
+    plan = Recovery(str(folder), Choice.SKIP).plan()
+    assert {problem["kind"] for problem in plan.problems} >= {"empty_file"}
