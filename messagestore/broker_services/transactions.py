@@ -302,15 +302,18 @@ class Transactions:
         return self._open
 
     def save_progress(self) -> None:
-        """Move the group's offsets past what is decided for good.  Nothing is read for it."""
+        """Move the group's offsets past what is decided for good, or lost.  Nothing is read for it."""
         with self._guard:
             if self._open is None:
                 return
             flushed = self._engine.flusher.flushed_offset
-            for offset, (_, end) in list(self._open.items()):
-                if end == UNDECIDED or end > flushed:
+            low = self._engine.log.min_offset
+            for offset, (physical, end) in list(self._open.items()):
+                is_lost = end == UNDECIDED and physical < low  # retention was there first
+                if not is_lost and (end == UNDECIDED or end > flushed):
                     break
                 del self._open[offset]
+                self._forget_earlier(offset)
             half_end = next(iter(self._open), self._engine.offsets.next_offset(HALF_TOPIC, 0))
             while self._ops and self._ops[0][1] < half_end:
                 self._ops.popleft()

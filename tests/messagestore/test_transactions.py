@@ -498,3 +498,21 @@ def test_prepared_and_rolled_back_records_of_old_logs(world: Any, tmp_path: Path
         assert [message.keys for message in store.read("T", 0)] == [["committed"], ["plain"]]
         found = {key: len(store.query("T", key)) for key in ("prepared", "rolled", "committed", "plain")}
         assert found == {"prepared": 1, "rolled": 0, "committed": 1, "plain": 1}
+
+
+def test_a_half_message_that_retention_took_keeps_the_groups_offset_from_nothing(world: Any, tmp_path: Path) -> None:
+    """Nobody asked and nobody decided for days: a broker goes on behind it, and so must we, without a restart."""
+    with open_small(world, tmp_path / "s") as store:
+        lost, decided = half(world, store, 0), half(world, store, 1)
+        decided.rollback()
+        for _ in range(3):
+            store.put_many([world.commitlog.Message("fill", bytes(900), queue_id=0)] * 64)
+        late = half(world, store, 2)
+        store.flush()
+        assert store.delete_before(store.engine.log.written_offset) > 0
+        assert undecided(store) == [2]
+        with pytest.raises(InvalidMessage, match="is decided, or never was"):
+            lost.commit()
+        assert progress(store) == (2, 1)
+        late.commit()
+        assert progress(store) == (3, 2)
