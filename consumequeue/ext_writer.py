@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
-from storageio import Disk, InvalidMessage
+from storageio import SECTOR_SIZE, Disk, InvalidMessage
 
 from .ext import ExtUnit, ext_folder
 from .layout import EXT_ADDRESS_BASE, EXT_END, EXT_END_SIZE, EXT_UNIT, EXT_UNIT_SIZE_MAX, EXT_UNIT_SIZE_MIN
 from .queue_files import QueueFiles
+from .unit_folder import EVERYTHING
 
 END = EXT_END.to_bytes(2, "big", signed=True)
+EMPTY_BITMAP_SIZE = 2  # zeros at the end of a unit without a bitmap
 
 
 class ExtWriter:
@@ -39,24 +41,25 @@ class ExtWriter:
         if self._starts is None:
             found = load_offset_files(self._disk, self.folder, self.file_size_bytes)
             self._starts = [file.start_offset for file in found]
-            self._end = self._starts[-1] + len(self._whole_units(self._starts[-1])) if self._starts else 0
+            self._end = self._walk(self._starts[-1])[0] if self._starts else 0
             self._flushed = self._starts[0] if self._starts else 0
         return self._starts
 
     def _path(self, start: int) -> str:
         return f"{self.folder}/{file_name(start)}"
 
-    def _whole_units(self, start: int) -> bytes:
-        """The bytes of a file up to the first size that is none."""
+    def _walk(self, start: int, last: int = EVERYTHING) -> tuple[int, bytes]:
+        """(where the whole units of a file end that stand together and begin at `last` or before, the bytes of the last)."""
         with self._files.borrow(self._path(start)) as file:
             data = file.read(0, self.file_size_bytes)
-        at = 0
-        while at + EXT_UNIT_SIZE_MIN <= len(data):
-            size, _, _, bitmap_size = EXT_UNIT.unpack_from(data, at)
-            if bitmap_size < 0 or size != EXT_UNIT_SIZE_MIN + bitmap_size or at + size > len(data):
+        at = size = 0
+        while start + at <= last and at + EXT_UNIT_SIZE_MIN <= len(data):
+            found, _, _, bitmap_size = EXT_UNIT.unpack_from(data, at)
+            if bitmap_size < 0 or found != EXT_UNIT_SIZE_MIN + bitmap_size or at + found > len(data):
                 break
+            size = found
             at += size
-        return data[:at]
+        return start + at, data[at - size : at]
 
     def append(self, unit: ExtUnit) -> int:
         """The unit's address: what goes into the queue's own unit in place of the tags code."""
@@ -79,11 +82,18 @@ class ExtWriter:
             self._disk.make_folder(self.folder)
         else:
             self._write(self._end, END)
+            self._settle(starts[-1])
         start = starts[-1] + self.file_size_bytes if starts else 0
         with self._files.structure:
             self._files.create(self._path(start), self.file_size_bytes)
         self._starts = [*starts, start]
         self._end = start
+
+    def _settle(self, start: int) -> None:
+        """Bring a full file to the disk before the next one is made: a crash may then lose units of the last file alone."""
+        with self._files.borrow(self._path(start)) as file:
+            file.sync()
+        self._disk.sync_folder(self.folder)
 
     def _write(self, place: int, data: bytes) -> None:
         start = next(start for start in reversed(self._load()) if start <= place)
@@ -91,28 +101,23 @@ class ExtWriter:
             file.write(place - start, data)
 
     def truncate(self, address: int | None) -> bool:
-        """Cut what is behind the unit at an address, or everything; false, and nothing cut, when no whole unit lies there."""
-        starts = self._load()
-        if address is None:
-            end = 0
-        else:
-            place = address - EXT_ADDRESS_BASE
-            start = next((start for start in reversed(starts) if start <= place < start + self.file_size_bytes), None)
-            size = self._size_at(start, place) if start is not None else 0
-            if not size:
-                return False
-            end = place + size
+        """Cut what is behind the unit at an address, or everything; false, and nothing cut, when no whole unit lies there.
+
+        Nor where one before it in its file is lost: a crash takes pages in any order.
+        """
+        end = 0 if address is None else self._end_behind(address - EXT_ADDRESS_BASE)
+        if end < 0:
+            return False
         self._cut(end)
         return True
 
-    def _size_at(self, start: int, place: int) -> int:
-        """Of the unit at a place, 0 when there is none."""
-        with self._files.borrow(self._path(start)) as file:
-            head = file.read(place - start, EXT_UNIT_SIZE_MIN)
-        if len(head) < EXT_UNIT_SIZE_MIN:
-            return 0
-        size, _, _, bitmap_size = EXT_UNIT.unpack(head)
-        return size if bitmap_size >= 0 and size == EXT_UNIT_SIZE_MIN + bitmap_size else 0
+    def _end_behind(self, place: int) -> int:
+        """Of the unit that begins at a place, -1 where there is none."""
+        start = next((start for start in reversed(self._load()) if start <= place < start + self.file_size_bytes), None)
+        if start is None:
+            return -1
+        end, unit = self._walk(start, place)
+        return end if unit and end - len(unit) == place and not _is_torn(unit, place - start) else -1
 
     def _cut(self, end: int) -> None:
         """Delete files that begin behind the end, and zero the last one's rest."""
@@ -152,3 +157,13 @@ class ExtWriter:
                     file.sync()
         self._flushed = end
         return True
+
+
+def _is_torn(unit: bytes, at: int) -> bool:
+    """Whether a unit goes over the border of a sector and is zeros behind it: what stood there may be lost.
+
+    Its sizes agree all the same where it has no bitmap.
+    """
+    kept = SECTOR_SIZE - at % SECTOR_SIZE
+    lost = unit[kept:] if len(unit) > EXT_UNIT_SIZE_MIN else unit[kept:-EMPTY_BITMAP_SIZE]
+    return bool(lost) and not any(lost)

@@ -15,7 +15,7 @@ from commitlog.java_numbers import is_java_number
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from consumequeue import BatchQueues, BatchUnit, ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles
 from consumequeue.ext import ext_folder, is_ext_address
-from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, UNIT
+from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, UNIT, UNIT_SIZE
 from storebytes.java_hash import java_hash_code
 
 from .broker_config.topics import LIGHT_PREFIX, Topics
@@ -128,14 +128,12 @@ class SideQueues:
     def recover(self, physical_offset: int) -> None:
         """After an unclean stop, with the ordinary queues cut: cut batch queues and extended units too.
 
-        An ordinary queue whose last unit points at an extended one that is not there is taken away, to be made anew.
+        An ordinary queue whose last address leads to no extended unit is taken away, to be made anew.
         """
         self.batch.recover()
         self.batch.truncate(physical_offset)
         for queue in list(self._queues) if self.has_ext else ():
-            last = queue.unit(queue.max_offset - 1)
-            address = last.tags_code if last is not None and is_ext_address(last.tags_code) else None
-            if not self._writer(queue.topic, queue.queue_id).truncate(address):
+            if not self._writer(queue.topic, queue.queue_id).truncate(_last_address(queue)):
                 self._writer(queue.topic, queue.queue_id).truncate(None)
                 self._queues.remove(queue.topic, queue.queue_id)
 
@@ -165,6 +163,17 @@ class SideQueues:
         """Let go of every file."""
         self._ext_files.close()
         self.batch.close()
+
+
+def _last_address(queue: ConsumeQueue) -> int | None:
+    """Of the newest unit that has an extended one: behind it may be what came while the broker's switch was off."""
+    for start in reversed(queue.starts):
+        units = queue.rest(start) or b""
+        for at in range(len(units) - UNIT_SIZE, -1, -UNIT_SIZE):
+            code: int = UNIT.unpack_from(units, at)[2]
+            if is_ext_address(code):
+                return code
+    return None
 
 
 def batch_unit(message: StoredMessage) -> BatchUnit:

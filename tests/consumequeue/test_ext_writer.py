@@ -1,0 +1,170 @@
+"""The write end of extended units (format page, section 2.5): what a crash, damage and a broker's switch leave of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, InvalidMessage
+from storageio.testing import ForgettingDisk
+from tests.builds import World
+
+BASE = -(1 << 63)
+SIZE = 1200  # a file: two sectors and a part of a third
+FLUSHED = 30
+
+
+def opened(world: World, disk: Any, root: str, size: int = SIZE) -> Any:
+    """A writer as a process finds it that opens the folder."""
+    files = world.consumequeue.QueueFiles(disk, writable=True)
+    return world.consumequeue.ExtWriter(root, "T", 0, size, files)
+
+
+def unit(world: World, number: int) -> Any:
+    """One that says its number; every third has a bitmap."""
+    bitmap = bytes([255]) * (number % 3 * 7)
+    return world.consumequeue.ExtUnit(0x6B6B6B00 + number, 1_700_000_000_000 + number, bitmap, 20 + len(bitmap))
+
+
+def write(world: World, writer: Any, count: int) -> list[int]:
+    """Units 0 to `count`; their addresses."""
+    return [writer.append(unit(world, number)) for number in range(count)]
+
+
+def read(world: World, disk: Any, root: str, size: int = SIZE) -> Any:
+    return world.consumequeue.ConsumeQueueExt(disk, f"{root}/T/0", size)
+
+
+def named(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in (folder / "T/0").iterdir())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_crash_an_address_leads_to_what_was_written_or_to_nothing(world: World, seed: int) -> None:
+    """Whatever pages, sizes and names the machine lost: the queue's last address is refused where a unit before it is lost.
+
+    Otherwise a reader would be led to zeros, which pass for "no tags", and a consumer that filters would miss messages.
+    """
+    random = Random(seed)
+    disk = ForgettingDisk()
+    writer = opened(world, disk, "/ext")
+    addresses = write(world, writer, FLUSHED)
+    writer.flush()
+    addresses += [writer.append(unit(world, number)) for number in range(FLUSHED, FLUSHED + 20 + 30 * seed)]
+    for image in disk.images(random, 40, limit=60):
+        last = random.randrange(len(addresses))
+        after = ForgettingDisk.of(image)
+        again = opened(world, after, "/ext")
+        is_there = again.truncate(addresses[last])
+        assert is_there or last >= FLUSHED
+        if is_there:
+            found = read(world, after, "/ext")
+            assert [found.unit(address) for address in addresses[: last + 1]] == [unit(world, n) for n in range(last + 1)]
+            assert len(list(found.units())) == last + 1
+
+
+def test_units_go_on_behind_the_last_after_every_opening(world: World, tmp_path: Path) -> None:
+    """Across files, of which each but the last is closed by -1; the addresses count the files' rests too."""
+    addresses, wanted = [], []
+    place = 0
+    for number in range(100):
+        size = 20 + number % 3 * 7
+        if place % SIZE + size + 4 > SIZE:
+            place += SIZE - place % SIZE
+        wanted.append(BASE + place)
+        place += size
+    writer = opened(world, REAL_DISK, str(tmp_path))
+    for number in range(100):
+        if number % 20 == 0:
+            assert writer.flush() == (number > 0)
+            assert not writer.flush()
+            writer = opened(world, REAL_DISK, str(tmp_path))
+            assert writer.end == (wanted[number - 1] - BASE + 20 + (number - 1) % 3 * 7 if number else 0)
+        addresses.append(writer.append(unit(world, number)))
+    assert addresses == wanted and named(tmp_path) == [0, SIZE, 2 * SIZE]
+    assert list(read(world, REAL_DISK, str(tmp_path)).units()) == [(wanted[n], unit(world, n)) for n in range(100)]
+    closed = max(address for address in wanted if address < BASE + SIZE) - BASE
+    first = (tmp_path / "T/0" / f"{0:020d}").read_bytes()
+    size = int.from_bytes(first[closed : closed + 2], "big")
+    assert first[closed + size : closed + size + 2] == b"\xff\xff" and not any(first[closed + size + 2 :])
+
+
+@pytest.mark.parametrize("bitmap_size", [32748, SIZE - 23])
+def test_a_bitmap_that_no_unit_or_no_file_holds_is_refused(world: World, tmp_path: Path, bitmap_size: int) -> None:
+    """A size has 16 bits with a sign, and four bytes of a file stay free."""
+    writer = opened(world, REAL_DISK, str(tmp_path), 40_000 if bitmap_size > SIZE else SIZE)
+    with pytest.raises(InvalidMessage, match="too long"):
+        writer.append(world.consumequeue.ExtUnit(1, 2, bytes(bitmap_size), 0))
+    assert not (tmp_path / "T").exists()
+    writer.append(world.consumequeue.ExtUnit(1, 2, bytes(bitmap_size - 1), 0))
+
+
+HEAD = "6b6b6b" + "00" * 13  # tags code and time
+DAMAGE = [
+    ("a size of another version", "0019" + HEAD + "0000"),
+    ("a bitmap of less than nothing", "0013" + HEAD + "ffff"),
+    ("a bitmap that leaves the file", "4014" + HEAD + "4000"),
+    ("no head before the end", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), DAMAGE, ids=[row[0] for row in DAMAGE])
+@pytest.mark.parametrize("at", [0, 40])
+def test_an_address_of_something_else_cuts_nothing(world: World, tmp_path: Path, name: str, data: str, at: int) -> None:
+    """A flipped bit in a queue's last unit: what it leads to is refused, and the queue can be made again from the log."""
+    writer = opened(world, REAL_DISK, str(tmp_path))
+    addresses = write(world, writer, 60)
+    path = tmp_path / "T/0" / f"{SIZE:020d}"
+    bad = bytes.fromhex(data)
+    if not bad:
+        at = SIZE - 10
+    kept = bytearray(path.read_bytes())
+    kept[at : at + len(bad)] = bad
+    path.write_bytes(kept)
+    again = opened(world, REAL_DISK, str(tmp_path))
+    assert not again.truncate(BASE + SIZE + at)
+    assert path.read_bytes() == kept
+    assert again.truncate(addresses[3]) and named(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("address", [BASE + 1, BASE + 5 * SIZE, BASE + SIZE - 1])
+def test_an_address_between_units_or_outside_of_all_files_cuts_nothing(world: World, tmp_path: Path, address: int) -> None:
+    """In no file, in the rest of one, or inside of a unit."""
+    write(world, opened(world, REAL_DISK, str(tmp_path)), 60)
+    before = {path: path.read_bytes() for path in (tmp_path / "T/0").iterdir()}
+    again = opened(world, REAL_DISK, str(tmp_path))
+    assert not again.truncate(address)
+    assert {path: path.read_bytes() for path in (tmp_path / "T/0").iterdir()} == before
+    assert not opened(world, REAL_DISK, str(tmp_path / "none")).truncate(address)
+
+
+def test_units_of_records_that_were_cut_leave_zeros_and_no_file(world: World, tmp_path: Path) -> None:
+    """Behind the queue's last one; what comes then goes there.  Without any unit of the queue's all files go."""
+    addresses = write(world, opened(world, REAL_DISK, str(tmp_path)), 100)
+    again = opened(world, REAL_DISK, str(tmp_path))
+    assert again.truncate(addresses[10])
+    end = addresses[10] - BASE + 27
+    assert named(tmp_path) == [0] and not any((tmp_path / "T/0" / f"{0:020d}").read_bytes()[end:])
+    assert again.append(unit(world, 11)) == addresses[11] and again.flush()
+    assert again.truncate(None)
+    assert named(tmp_path) == [] and again.end == 0
+    assert again.append(unit(world, 0)) == BASE
+
+
+def test_files_of_records_that_left_the_log_go_but_never_the_last(world: World, tmp_path: Path) -> None:
+    """Also when every one did; addresses go on."""
+    writer = opened(world, REAL_DISK, str(tmp_path))
+    addresses = write(world, writer, 100)
+    assert writer.delete_before(addresses[0]) == 0 and writer.delete_before(BASE + SIZE - 1) == 0
+    assert writer.delete_before(BASE + SIZE) == 1 and named(tmp_path) == [SIZE, 2 * SIZE]
+    found = read(world, REAL_DISK, str(tmp_path))
+    assert found.unit(addresses[0]) is None and found.unit(addresses[-1]) == unit(world, 99)
+    assert not writer.truncate(addresses[0])
+    assert opened(world, REAL_DISK, str(tmp_path)).delete_before(0) == 1
+    assert named(tmp_path) == [2 * SIZE]
+    again = opened(world, REAL_DISK, str(tmp_path))
+    assert again.append(unit(world, 100)) == addresses[99] + 20
+    assert again.flush()

@@ -1,0 +1,55 @@
+"""Extended units of a store whose broker had them for a time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builds import World
+from tests.messagestore.kit import open_small, read_all
+
+EXT_SIZE = 2048
+
+
+def put_tagged(world: World, store: Any, count: int, tag: str) -> None:
+    for number in range(count):
+        store.put(world.commitlog.Message("T", b"%d" % number, queue_id=0, tags=tag))
+    store.engine.settle()
+
+
+@pytest.mark.parametrize("plain", [0, 10, 130])
+def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: World, tmp_path: Path, plain: int) -> None:
+    """Units behind the last address have none: the extended units of those before stay, and no later one takes their place.
+
+    Else what is put after the switch is on again would answer for the tags of old messages.
+    """
+    with open_small(world, tmp_path / "s", enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=EXT_SIZE) as store:
+        put_tagged(world, store, 150, "paid")
+        reader = store.engine.side.ext_reader("T", 0)
+        before = list(reader.units())
+    with open_small(world, tmp_path / "s", enable_consume_queue_ext=False) as store:
+        put_tagged(world, store, plain, "paid")
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    with open_small(world, tmp_path / "killed", enable_consume_queue_ext=True) as store:
+        put_tagged(world, store, 120, "other")
+        assert len(read_all(store, "T", tags={"paid"})) == 150 + plain
+        assert len(read_all(store, "T", tags={"other"})) == 120
+        assert list(store.engine.side.ext_reader("T", 0).units())[:150] == before
+
+
+def test_extended_units_of_a_queue_without_addresses_go_at_a_kill(world: World, tmp_path: Path) -> None:
+    """Nobody points at them any more: the queue was made again while the switch was off."""
+    with open_small(world, tmp_path / "s", enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=EXT_SIZE) as store:
+        put_tagged(world, store, 150, "paid")
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    with open_small(world, tmp_path / "s", enable_consume_queue_ext=False) as store:
+        put_tagged(world, store, 10, "paid")
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    with open_small(world, tmp_path / "killed", enable_consume_queue_ext=True) as store:
+        assert list(store.engine.side.ext_reader("T", 0).units()) == []
+        put_tagged(world, store, 5, "other")
+        assert len(read_all(store, "T", tags={"paid"})) == 160
+        assert len(list(store.engine.side.ext_reader("T", 0).units())) == 5
