@@ -1,0 +1,89 @@
+"""The quick way of one append, which writes properties with no object between: nothing differs but the time it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from storageio import InvalidMessage
+from tests.builds import World
+from tests.commitlog.logs import MemoryLog
+
+WORDS = ("a", "paid", "two words", "", "é", "\x01", "b\x02", "x" * 40, "__CRC32#", "a__CRC32#", "INNER_NUM", "\ud800", "0", "7")
+NAMES = (*WORDS, "DELAY", "INNER_BASE", "KEYS", "UNIQ_KEY", "INNER_MULTI_QUEUE_OFFSET")
+
+
+@pytest.fixture
+def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The plain build takes the quick way too: its lock is then not safe from interrupts, of which there are none here."""
+    if world.build == "plain":
+        kernel = world.module("commitlog._append_cy")
+        monkeypatch.setattr(kernel, "take_now", lambda lock: lock.acquire(False))
+        monkeypatch.setattr(kernel, "give", lambda lock: lock.release())
+    return world
+
+
+def any_message(world: World, random: Random) -> Any:
+    """Mostly one that can be written."""
+    words = WORDS[:4] if random.random() < 0.7 else WORDS
+    names = [name for name in random.sample(NAMES, random.randrange(4)) if random.random() < 0.5 or name not in WORDS]
+    properties = {name: random.choice(words) for name in names}
+    keys = random.choice((None, random.choice(words), random.choices(words, k=random.randrange(4))))
+    tags = random.choice((None, random.choice(words)))
+    return world.commitlog.Message("t", b"body", queue_id=0, tags=tags, keys=keys, properties=properties)
+
+
+def outcome(log: MemoryLog, *messages: Any) -> Iterator[object]:
+    """What each append answers, what lies in the log then, and whether the lock is free."""
+    for message in messages:
+        try:
+            result = log.appender.append(message)
+            yield result.status.name, result.physical_offset, result.queue_offset, result.size_bytes
+        except InvalidMessage as error:
+            yield str(error)
+        yield log.bytes
+        yield log.appender.lock.locked()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_message_is_written_or_refused_as_one_whose_properties_were_encoded_before(quick: World, seed: int) -> None:
+    """Byte for byte, with the same reason; a refused one leaves log, numbers and lock as they were."""
+    random = Random(seed)
+    encode = quick.module("commitlog._message_cy").encode_properties
+    short, long = MemoryLog(quick, 8192, with_crc=bool(seed)), MemoryLog(quick, 8192, with_crc=bool(seed))
+    refused = 0
+    for _ in range(150):
+        message = any_message(quick, random)
+        found = list(outcome(short, message))
+        try:
+            encoded = quick.commitlog.Message("t", b"body", queue_id=0, properties_raw=encode(message))
+        except InvalidMessage as error:
+            refused += 1
+            assert found == [str(error), long.bytes, False]
+            continue
+        assert found == list(outcome(long, encoded))
+    assert 10 < refused < 100
+
+
+@pytest.mark.parametrize("with_crc", [True, False])
+@pytest.mark.parametrize("size", [32_700, 32_739, 32_740, 32_760, 32_761, 32_768, 40_000])
+def test_properties_as_long_as_16_bits_are_written_whole_or_not_at_all(quick: World, size: int, with_crc: bool) -> None:
+    """With the checksum behind them they may have 20 bytes less; the row that they are made in is no longer than that."""
+    log = MemoryLog(quick, with_crc=with_crc)
+    message = quick.commitlog.Message("t", b"x", queue_id=0, tags="T" * (size - 6))
+    result = log.appender.append(message)
+    fits = size + (20 if with_crc else 0) <= 32_767
+    assert result.status.name == ("PUT_OK" if fits else "PROPERTIES_SIZE_EXCEEDED")
+    assert (b"TAGS\x01" + b"T" * (size - 6) + b"\x02" in log.bytes) == fits and not log.appender.lock.locked()
+
+
+def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
+    """And nothing in the log; the next message goes in."""
+    log = MemoryLog(quick)
+    with pytest.raises(InvalidMessage, match="queue id -1"):
+        log.appender.append(quick.commitlog.Message("t", b"x"))
+    assert not log.appender.lock.locked()
+    assert log.appender.append(quick.commitlog.Message("t", b"x"), 0).physical_offset == 0
