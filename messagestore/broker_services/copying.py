@@ -109,10 +109,16 @@ def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]
     for group in found:
         for topic in topics:
             for queue_id, offset in offsets.offsets_of(topic, group).items():
-                table.commit(topic, group, queue_id, min(offset, target.offsets.next_offset(topic, queue_id)))
+                table.commit(topic, group, queue_id, min(offset, _end(target, topic, queue_id)))
         known = groups.get(group)
         if known is not None:
             copied_groups.put(known)
     copied_groups.persist()
     target.persist_offsets()
     return found
+
+
+def _end(target: Engine, topic: str, queue_id: int) -> int:
+    """Of a queue of the copy.  A record of many counts as all of them, which the counter of its append does not know."""
+    batch = target.side.batch.get(topic, queue_id)
+    return batch.max_offset if batch is not None else target.offsets.next_offset(topic, queue_id)

@@ -243,3 +243,15 @@ def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_pat
             with pytest.raises(InvalidMessage):
                 store.put_wire_batch("T", 0, bytes(hurt))
         assert store.log_end == 0
+
+
+def test_a_copy_keeps_what_a_group_read_of_a_record_that_holds_many(world: Any, tmp_path: Path) -> None:
+    """The queue's end counts them all: set back into the last record, the group would get it again."""
+    with open_batch(world, tmp_path / "s") as store:
+        for count in (4, 10):
+            put_inner(world, store, count)
+        store.engine.consumer_offsets().commit("B", "g", 0, 14)
+        store.copy_topics(tmp_path / "copy", ["B"])
+    with open_batch(world, tmp_path / "copy") as copy:
+        assert copy.committed_offsets("B", "g") == {0: 14}
+        assert put_inner(world, copy, 3).queue_offset == 14
