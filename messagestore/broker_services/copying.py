@@ -99,13 +99,14 @@ def _records(source: Engine, wanted: set[str]) -> Iterable[StoredMessage]:
 def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]:
     """Offsets of the copied topics, and what is said of the groups that have them.
 
-    None lies behind its queue's end: one whose records all left the log begins at 0 in the copy.
+    None lies behind its queue's end: one whose records all left the log begins at 0 in the copy.  They stand in the file that
+    they stood in: a broker with light queues reads its own alone.
     """
     offsets = source.consumer_offsets()  # of a writer: with what is committed and not yet in the file
     groups = SubscriptionGroups(source.disk, source.places.config)
     copied_groups = SubscriptionGroups(target.disk, target.places.config)
     found = sorted({group for topic in topics for group in offsets.groups(topic)})
-    table = target.consumer_offsets()
+    table = type(offsets)(target.disk, target.places.config)
     for group in found:
         for topic in topics:
             for queue_id, offset in offsets.offsets_of(topic, group).items():
@@ -114,7 +115,7 @@ def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]
         if known is not None:
             copied_groups.put(known)
     copied_groups.persist()
-    target.persist_offsets()
+    table.persist()
     return found
 
 

@@ -194,3 +194,19 @@ def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> Non
             assert store.message_at(result.physical_offset).all_properties[NUMBERS] == str(length)
         store.engine.settle()
         assert {topic: store.max_offset(topic, 0) - 1 for topic in lengths} == lengths
+
+
+def test_a_copy_keeps_numbers_of_groups_in_the_file_that_a_broker_with_light_queues_reads(world: Any, tmp_path: Path) -> None:
+    """It never looks at consumerOffset.json: in the other file all of them had read nothing."""
+    with open_small(world, tmp_path / "s", enable_lmq=True) as store:
+        for _ in range(5):
+            store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}))
+    table = b'{"offsetTable":{"T@g":{0:3},"%LMQ%a@g":{0:2}},"lmqOffsetTable":{"%LMQ%a@%LMQ%a":4}}'
+    (tmp_path / "s" / "config" / "lmqConsumerOffset.json").write_bytes(table)
+    with open_small(world, tmp_path / "s", "r", enable_lmq=True) as store:
+        assert store.copy_topics(tmp_path / "copy", ["T", "%LMQ%a"]).groups == ["%LMQ%a", "g"]
+    config = tmp_path / "copy" / "config"
+    assert not (config / "consumerOffset.json").exists()
+    with open_small(world, tmp_path / "copy", "r", enable_lmq=True) as copy:
+        assert copy.committed_offsets("T", "g") == {0: 3}
+        assert copy.committed_offsets("%LMQ%a", "g") == {0: 2} and copy.committed_offsets("%LMQ%a", "%LMQ%a") == {0: 4}
