@@ -278,6 +278,8 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
         return BAD_PROPERTIES_SIZE
     if checks & CHECK_PLACE and get_i64(source, at + PHYSICAL_OFFSET_AT) != base + at:
         return MISPLACED
+    if checks & CHECK_PLACE and (get_i32(source, at + QUEUE_ID_AT) < 0 or get_i64(source, at + QUEUE_OFFSET_AT) < 0):
+        return MISPLACED  # a place in no queue
     if checks & CHECK_BODY and body_size > 0 and crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
         return BAD_BODY_CRC
     if checks & CHECK_RECORD:

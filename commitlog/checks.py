@@ -3,7 +3,7 @@
 # Checks beside the lengths; added up.
 CHECK_BODY = 1  # the CRC of the body
 CHECK_RECORD = 2  # the CRC over the whole record, where the record has one, and that its properties have an end
-CHECK_PLACE = 4  # that the record says the offset it lies at
+CHECK_PLACE = 4  # that the record says the offset it lies at, and a place that a queue can have
 CHECK_ALL = CHECK_BODY | CHECK_RECORD | CHECK_PLACE
 
 # The answer of a check that is no positive size.

@@ -136,6 +136,21 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
     assert is_clean(store)
 
 
+@pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
+def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alone(store: Path, field: str) -> None:
+    """No queue can have it: every opening after a crash and every recovery ended in that refusal, and changed nothing."""
+    before = records(store)
+    victim = second_record(before, 4)
+    overwrite(log_file(store, 4), victim.physical_offset % FILE_SIZE + FIELDS[field], b"\x80")
+    (store / "abort").write_bytes(b"1")
+    with pytest.raises(StoreCorrupt, match="brokerstore recover"):
+        MessageStore.open(store, config=SMALL)
+    plan = recover(store)
+    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
+    assert is_clean(store)
+
+
 def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
     """A filler stands where the lost message stood, so nobody's offset moves."""
     before = records(store)
