@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storageio import InvalidMessage
+from storageio import DiskError, InvalidMessage, PutRejected
 from tests.builds import World
 from tests.commitlog.logs import MemoryLog
 
@@ -72,6 +72,53 @@ def test_a_row_that_no_record_can_hold_refuses_all_of_its_columns(
     assert taken(log) == before
 
 
+@pytest.mark.parametrize("given", [("keys",), ("tags",), ("keys", "tags")])
+def test_columns_with_keys_or_tags_alone_are_the_messages_one_by_one(world: World, given: tuple[str, ...]) -> None:
+    """Byte for byte; a row of no text has no such property."""
+    log, plain = MemoryLog(world), MemoryLog(world)
+    log.appender.append_columns("t", 0, offsets(0, 3, 6), b"abcdef", **{name: (offsets(0, 4, 4), b"text") for name in given})
+    for body, text in ((b"abc", "text"), (b"def", None)):
+        message = world.commitlog.Message("t", body, queue_id=0, born_timestamp_ms=1700000000123, **dict.fromkeys(given, text))
+        plain.appender.append(message)
+    assert log.bytes == plain.bytes
+
+
+@pytest.mark.parametrize(
+    ("body", "properties", "status"),
+    [
+        (b"x", b"a\x01" + b"b" * 32_746, "PROPERTIES_SIZE_EXCEEDED"),
+        (bytes(2001), b"", "MESSAGE_ILLEGAL"),
+        (bytes(1900), b"a\x01" + b"b" * 2000, "MESSAGE_ILLEGAL"),
+    ],
+)
+def test_an_encoded_message_that_no_record_holds_is_refused(world: World, body: bytes, properties: bytes, status: str) -> None:
+    """Longer than 16 bits, than a body may be, or than a file: nothing is written, and the next one goes in."""
+    log = MemoryLog(world, 3000, with_crc=True, body_size_max=2000)
+    log.appender.append_encoded("t", 0, b"first", b"")
+    before = taken(log)
+    with pytest.raises(PutRejected) as refused:
+        log.appender.append_encoded("t", 0, body, properties)
+    assert refused.value.status.name == status and taken(log) == before
+    assert log.appender.append_encoded("t", 0, b"second", b"")[1] == 1
+
+
+def test_a_ring_without_room_refuses_a_message_and_takes_it_later(world: World) -> None:
+    """The disk below it is full: the answer says so, and neither log nor number moves."""
+    log, errors = MemoryLog(world), [DiskError("write", "ring", 28, "No space left on device")]
+
+    def more_room(position: int, size: int) -> None:
+        if errors:
+            raise errors.pop()
+        log.appender.set_room(0, position + size)
+
+    log.appender.write_through(more_room)
+    message = world.commitlog.Message("t", b"x", queue_id=0)
+    result = log.appender.append(message)
+    assert (result.status.name, "No space left" in result.reason) == ("CREATE_MAPPED_FILE_FAILED", True)
+    assert (log.appender.position, log.offsets.next_offset("t", 0)) == (0, 0)
+    assert log.appender.append(message).queue_offset == 0
+
+
 def test_many_with_queue_ids_of_another_number_are_refused(world: World) -> None:
     """One for each message, or none."""
     log = MemoryLog(world)
@@ -115,6 +162,29 @@ def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: Worl
         for at in (0, size // 2):
             data[at + 20 : at + 36] = bytes(16)  # where it lies, and its number
     assert found == wanted
+
+
+@pytest.mark.parametrize(("kernel_call", "is_in"), [("write_record", False), ("publish_i32", True)])
+@pytest.mark.parametrize("sys_flag", [0, 4], ids=["queued", "prepared"])
+def test_an_append_through_a_ring_interrupted_is_in_with_its_number_or_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, kernel_call: str, is_in: bool, sys_flag: int
+) -> None:
+    """Before the record, or behind it, where the next one's head is made; a prepared message takes no number."""
+    if world.build == "compiled":
+        pytest.skip("no interrupt comes into a compiled append")
+    log = MemoryLog(world)
+    log.appender.write_through(lambda position, size: log.appender.set_room(0, position + size))
+    log.appender.append(world.commitlog.Message("t", b"first", queue_id=0))
+    start = log.appender.position
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(world.module("commitlog._append_cy"), kernel_call, interrupted)
+        log.appender.append(world.commitlog.Message("t", b"second", queue_id=0, sys_flag=sys_flag))
+    assert (log.appender.position > start) == is_in == (b"second" in log.bytes)
+    assert log.offsets.next_offset("t", 0) == 1 + (is_in and sys_flag == 0)
 
 
 def test_an_interrupted_append_leaves_no_hole_in_a_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,9 +65,26 @@ def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: Wo
     broken = bytearray(data)
     broken[size - 5] = 48 + (broken[size - 5] - 47) % 10
     assert look(world, broken)[:2] == (0, "bad_record_crc")
-    broken[size - 12] = 0
-    assert look(world, broken)[2] == 2
-    assert not world.module("commitlog._record_cy").is_protected(broken, 0, size)
+    for at, value in ((size - 12, 0), (size - 5, ord("x")), (size - 5, ord(" "))):
+        bad = bytearray(data)
+        bad[at] = value
+        assert look(world, bad)[2] == 2
+        assert not world.module("commitlog._record_cy").is_protected(bad, 0, size)
+
+
+def test_any_lost_sector_of_a_protected_record_is_seen(world: World) -> None:
+    """A torn write leaves 512 bytes zero, wherever the borders fall: in body, properties, or a part of the checksum alone."""
+    for extra in range(26):
+        log = MemoryLog(world, 8192, with_crc=True)
+        message = world.commitlog.Message("T", b"body" * 150 + b"x" * extra, tags="t" * 900, queue_id=0)
+        size = log.appender.append(message).size_bytes
+        log.appender.append(message)
+        for sector in range(size // 512, (2 * size - 1) // 512 + 1):
+            broken = bytearray(log.files[0])
+            low, high = max(512 * sector, size), min(512 * sector + 512, 2 * size)
+            broken[low:high] = bytes(high - low)
+            where, why, records = look(world, broken)
+            assert (where, records) == (size, 1) and (why != "empty" or low == size), (extra, sector)
 
 
 def test_flipped_header_bytes_of_an_unprotected_record_never_crash(world: World) -> None:
@@ -141,6 +158,17 @@ def test_ranges_outside_the_buffer_are_refused(world: World) -> None:
             with pytest.raises(ValueError, match="not inside"):
                 call()
     assert (reader.decode(-1), reader.decode(201)) == (None, None)
+    assert [reader.store_time(at) for at in (-1, 0, 109, 110, 201)] == [-1] * 5
+    for at in (-1, 201):
+        with pytest.raises(ValueError, match="not inside"):
+            reader.check(at)
+    for at, size in ((-1, 100), (150, 91), (0, 90), (0, -1)):
+        with pytest.raises(ValueError, match="not inside"):
+            record.is_protected(data, at, size)
+    with pytest.raises(ValueError, match="no record of 100 bytes"):
+        record.is_protected(data, 0, 100)
+    with pytest.raises(ValueError, match="lies behind"):
+        scan.find_record(data, 0, 100, 0, 101)
     for columns in ((array("i", [0]), array("i", [0])), (array("q", [0]), array("d", [0])), (b"12345678", array("i", [0]))):
         with pytest.raises(ValueError, match="column"):
             scan.scan(data, 0, 200, 0, 7, *columns)
@@ -160,6 +188,23 @@ def test_the_next_whole_record_is_found_behind_damage(world: World) -> None:
         assert scan.find_record(data, gap + 1, len(data), 0) == -1
         assert scan.find_record(data, 0, gap + size - 1, 0) == -1
         assert scan.find_record(data, 0, len(data), 4) == -1
+
+
+def test_a_log_made_of_long_false_records_does_not_stop_a_search(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with a checksum to compute: once a search has read enough for them only short records are looked at."""
+    scan = world.module("commitlog._scan_cy")
+    log = MemoryLog(world, 1 << 18, with_crc=True)
+    for size in (20_000, 20_001, 20_002, 50):
+        log.appender.append(world.commitlog.Message("T", b"x" * size, queue_id=0))
+    data, step = log.files[0], 20_000 + 91 + 1 + 20
+    for number in range(2):
+        data[step * number + number + 100] ^= 1
+    true = 2 * step + 1
+    assert scan.find_record(data, 0, len(data), 0) == true
+    if world.build == "compiled":
+        return  # where the bound is 256 MiB
+    monkeypatch.setattr(scan, "CHECKED_MAX", 30_000)
+    assert scan.find_record(data, 0, len(data), 0) == 3 * step + 3
 
 
 ANY = st.binary(max_size=400)

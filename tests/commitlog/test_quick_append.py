@@ -87,3 +87,36 @@ def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
         log.appender.append(quick.commitlog.Message("t", b"x"))
     assert not log.appender.lock.locked()
     assert log.appender.append(quick.commitlog.Message("t", b"x"), 0).physical_offset == 0
+
+
+@pytest.mark.parametrize("wrong", [{"properties": {"a": None}}, {"keys": ["a", None]}, {"tags": "\x01"}])
+def test_what_is_no_text_is_refused_with_the_lock_free(quick: World, wrong: dict[str, Any]) -> None:
+    """Behind text that was written into the row already; neither log nor number moves."""
+    log = MemoryLog(quick)
+    with pytest.raises(InvalidMessage):
+        log.appender.append(quick.commitlog.Message("t", b"x", queue_id=0, **{"keys": ["k"], **wrong}))
+    assert (log.files, log.offsets.next_offset("t", 0), log.appender.lock.locked()) == ([], 0, False)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["keys", "keys-and-tags"])
+def test_many_whose_properties_just_fill_the_room_made_for_them_are_those_one_by_one(quick: World, many: bool) -> None:
+    """At every number of bytes that is left for the last one's keys and tags."""
+    for size in range(95, 130):
+        messages = [
+            quick.commitlog.Message("t", b"x", queue_id=0, keys="k" * size, born_timestamp_ms=1),
+            quick.commitlog.Message("t", b"y", queue_id=0, keys="l", tags="m" if many else None, born_timestamp_ms=1),
+        ]
+        together, apart = MemoryLog(quick), MemoryLog(quick)
+        assert together.appender.append_many(messages).message_count == 2
+        for message in messages:
+            apart.appender.append(message)
+        assert together.bytes == apart.bytes
+
+
+def test_a_result_and_a_message_show_where_they_are_and_no_body(quick: World) -> None:
+    """A log of a program that prints them stays short."""
+    log = MemoryLog(quick)
+    result = log.appender.append(quick.commitlog.Message("t", b"secret", queue_id=3))
+    stored = quick.module("commitlog._scan_cy").Reader(log.files[0]).decode(0)
+    assert repr(result) == "PutResult(PUT_OK, physical_offset=0, queue_id=3, queue_offset=0, messages=1)"
+    assert repr(stored) == "StoredMessage('t', queue_id=3, queue_offset=0, physical_offset=0, body=6 bytes)"
