@@ -31,6 +31,7 @@ cdef class Reader:
     cdef StoredMessage _decode(self, Size at)
     cdef tuple _last
     cdef Bool _begins(self, Size at, Size size)
+    cdef Bool _has_room(self, Size at, Size size)
     cdef Bool ask_for_record(self, Size at)
     cdef Bool _ask_for(self, Source units, Size at, Size most)
     cdef str _name(self, Source source, Size at, Size size)

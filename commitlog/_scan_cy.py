@@ -94,12 +94,16 @@ class Reader:
 
     def _begins(self, at: Size, size: Size) -> Bool:
         """Whether a record of that size begins at a place and says so; nothing behind its first bytes is looked at."""
-        if at < 0 or size < RECORD_SIZE_MIN or at > self.size or size > self.size - at:
+        if not self._has_room(at, size):
             return False
         magic: I32 = get_i32(self._source, at + MAGIC_AT)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or get_i32(self._source, at + SIZE_AT) != size:
             return False
         return get_i64(self._source, at + PHYSICAL_OFFSET_AT) == self.base + at
+
+    def _has_room(self, at: Size, size: Size) -> Bool:
+        """Whether a record of that size could lie at a place."""
+        return at >= 0 and size >= RECORD_SIZE_MIN and at <= self.size and size <= self.size - at
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
         """The size of the record at `at`, or a code of `checks.STOPS`."""
@@ -147,19 +151,22 @@ class Reader:
             left -= size
         return messages
 
-    def views(self, units: Any, stride: Size) -> list[memoryview]:
-        """As `decode_units`, but the records' bytes as they lie in the buffer; only where and how long they are is checked."""
+    def views(self, units: Any, stride: Size, is_checked: Bool = True) -> list[memoryview]:
+        """As `decode_units`, but the records' bytes as they lie in the buffer; only where and how long they are is checked.
+
+        Without `is_checked` the units are believed as far as the buffer goes: no record is touched.
+        """
         held: memoryview = memoryview(units).cast("B")
         source: Source = source_of(held)
         count: Size = len(held) // stride
         index: Size
         found: list[memoryview] = []
         for index in range(count):
-            if index + AHEAD_VIEWS < count:
+            if is_checked and index + AHEAD_VIEWS < count:
                 self._ask_for(source, stride * (index + AHEAD_VIEWS), PHYSICAL_OFFSET_AT + 8)
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
-            if not self._begins(place, size):
+            if not (self._begins(place, size) if is_checked else self._has_room(place, size)):
                 break
             found.append(take_view(self._view, place, size))
         return found

@@ -229,12 +229,15 @@ class QueueReader:
         reader, units = self._stretch(queue, at, min(stop - at, SOME_UNITS))
         return reader.decode_units(units, UNIT_SIZE, SOME_BYTES) if reader is not None else []
 
-    def views(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[list[memoryview]]:
-        """As `messages`, but the records' bytes as they lie in the log, many at a time: only place and size are checked."""
+    def views(self, queue: ConsumeQueue, start: int, stop: int, *, check: bool = True) -> Iterator[list[memoryview]]:
+        """As `messages`, but the records' bytes as they lie in the log, many at a time: only place and size are checked.
+
+        Without `check` a record's own head is not asked whether it is one.
+        """
         at = start
         while at < stop:
             reader, units = self._stretch(queue, at, min(stop - at, RAW_UNITS))
-            views = reader.views(units, UNIT_SIZE) if reader is not None else []
+            views = reader.views(units, UNIT_SIZE, check) if reader is not None else []
             if views:
                 at += len(views)
                 yield views

@@ -136,17 +136,20 @@ class OwnStore:
         return self._timed(1, work)
 
     def scan(self, topic: str, kind: str) -> dict[str, Any]:
-        """Every message of four queues: "raw" views, "decoded" objects with everything read, or their "pairs", or "columns"."""
+        """Every message of four queues: views, "raw" or "headed", "decoded" objects read whole, their "pairs", or "columns"."""
         began = time.perf_counter()
         count = sum(getattr(self, f"_scan_{kind}")(topic, queue) for queue in range(QUEUES))
         return {"seconds": time.perf_counter() - began, "count": count}
 
-    def _scan_raw(self, topic: str, queue: int) -> int:
+    def _scan_raw(self, topic: str, queue: int, *, check: bool = False) -> int:
         count = 0
-        for views in self.store.read_raw(topic, queue):
+        for views in self.store.read_raw(topic, queue, check=check):
             for _view in views:
                 count += 1
         return count
+
+    def _scan_headed(self, topic: str, queue: int) -> int:
+        return self._scan_raw(topic, queue, check=True)
 
     def _scan_decoded(self, topic: str, queue: int) -> int:
         return read_all(self.store.read(topic, queue))

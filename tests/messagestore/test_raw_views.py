@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,40 @@ def test_a_header_that_says_another_place_is_no_record(world: World, tmp_path: P
             file.write(bytes([found ^ 1]))
         with open_small(world, folder, "r") as store, pytest.raises(StoreCorrupt):
             views_of(store)
+
+
+def test_unchecked_views_are_the_same_records(world: World, tmp_path: Path) -> None:
+    """Over the edges of the log's files too."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store)
+        assert [bytes(view) for views in store.read_raw("T", 0, check=False) for view in views] == views_of(store)
+
+
+@pytest.mark.parametrize("unit", [(1 << 50, 120, 0), (-5, 120, 0), (0, 1 << 30, 0), (0, -1, 0), ((64 << 10) - 3, 120, 0)])
+def test_an_unchecked_view_never_leaves_the_log(world: World, tmp_path: Path, unit: tuple[int, int, int]) -> None:
+    """Only the damaged queue's number is believed less: outside the log there is nothing to view."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store, 160)
+    with open(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), "r+b") as file:
+        file.seek(20 * 40)
+        file.write(UNIT.pack(*unit))
+    with open_small(world, tmp_path, "r") as store:
+        given = 0
+        with contextlib.suppress(StoreCorrupt):  # a unit without a size ends the queue
+            for views in store.read_raw("T", 0, check=False):
+                given += len(views)
+        assert given == 40, given
+
+
+def test_an_unchecked_view_touches_no_record(world: World, tmp_path: Path) -> None:
+    """What its head says is left to whoever reads it: damage in it is given as it lies."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store, 40)
+        target = next(iter(store.read("T", 0, 7))).physical_offset
+    (path,) = (tmp_path / "commitlog").iterdir()
+    with open(path, "r+b") as file:
+        file.seek(target + 4)
+        file.write(b"\x00")
+    with open_small(world, tmp_path, "r") as store:
+        views = [view for some in store.read_raw("T", 0, check=False) for view in some]
+        assert len(views) == 20 and views[7][4] == 0
