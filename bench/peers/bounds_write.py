@@ -44,12 +44,6 @@ def build_many(count: int, body: int, tags: Tags = TAGS) -> None:
         put_many([Message("T", data, tags[k & 3], f"key-{i}-{k}", None, k & 3) for k in range(BATCH)])
 
 
-def built_many(count: int, body: int, tags: Tags = TAGS) -> Bound:
-    """For `put_many`."""
-    name = "builds the same messages, a thousand a call to a function that does nothing"
-    return Bound(name, lambda: count / _seconds(lambda: build_many(count, body, tags)))
-
-
 def built_and_copied(count: int, body: int, tags: Tags = TAGS) -> Bound:
     """For `put` through the pool: memory that was written to before, as a pool's is."""
 
@@ -62,11 +56,13 @@ def built_and_copied(count: int, body: int, tags: Tags = TAGS) -> Bound:
     return Bound("builds the same messages and copies as many bytes into 64 MiB of memory written before", rate)
 
 
-def built_and_stored(folder: Path, count: int, body: int) -> Bound:
+def built_and_stored(
+    folder: Path, count: int, body: int, tags: Tags = TAGS, build: Callable[[int, int, Tags], None] = build_one
+) -> Bound:
     """For `put` and `put_many` through the map: a mapped file that is as long as all records."""
 
     def rate() -> float:
-        return count / (_stored_s(folder, count, body) + _seconds(lambda: build_one(count, body)))
+        return count / (_stored_s(folder, count, body) + _seconds(lambda: build(count, body, tags)))
 
     return Bound("builds the same messages and copies as many bytes into a fresh mapped file", rate)
 

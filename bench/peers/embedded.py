@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .bounds import decoded_in_memory
-from .bounds_write import built_and_copied, built_many, direct_sync
+from .bounds_write import build_many, built_and_stored, direct_sync
 from .codecs import PAIR, Codec, opened, packed, whole_messages
 from .own_store import NO_TAGS, TAGS, OwnStore, body_of
 from .turns import Row, take_turns
@@ -268,19 +268,20 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
             except ImportError as error:
                 print(f"no rows against {name}: {error}")
                 break
-            own = OwnStore(folder / f"own-{body}", "pool")  # the ring is a mapped file: it survives the process too
+            own = OwnStore(folder / f"own-{body}")
             is_whole = name.endswith(WHOLE)
             tags, read, codec = (TAGS, "decoded", whole_messages) if is_whole else (NO_TAGS, "pairs", lambda: PAIR)
             own.put("T", 4000, body, tags=tags)
+            stored = functools.partial(built_and_stored, folder, count, body, tags)
             targets = TARGETS if name in COMPARED else (None, None, None)
             yield take_turns(Row(f"single put, {body} B", name, "msg/s", targets[0]),
                 lambda own=own, count=count, body=body, tags=tags: count / own.put("T", count, body, tags=tags)["put_seconds"],  # type: ignore[misc]
                 lambda peer=peer, count=count: peer.put(count), rounds,  # type: ignore[misc]
-                built_and_copied(count, body, tags))  # fmt: skip
+                stored())  # fmt: skip
             yield take_turns(Row(f"puts in batches of 1,000, {body} B", name, "msg/s", targets[1]),
                 lambda own=own, count=count, body=body, tags=tags: (  # type: ignore[misc]
                     count / own.put_many("T", count, body, BATCH, tags=tags)["put_seconds"]),
-                lambda peer=peer, count=count: peer.put_many(count), rounds, built_many(count, body, tags))  # type: ignore[misc]  # fmt: skip
+                lambda peer=peer, count=count: peer.put_many(count), rounds, stored(build_many))  # type: ignore[misc]  # fmt: skip
             yield take_turns(Row(f"sequential read, decoded, {body} B", name, "msg/s", targets[2]),
                 lambda own=own, read=read: _rate(own.scan("T", read)),  # type: ignore[misc]
                 lambda peer=peer: peer.scan(), 1 if name == "persist-queue" else rounds,  # type: ignore[misc]

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .pages import touch_free_memory
+
 if TYPE_CHECKING:
     from .bounds import Bound
 
@@ -48,15 +50,22 @@ class Row:
         }  # fmt: skip
 
 
+def _make_even() -> None:
+    """What one side left in the page cache is on the disk, and free memory at hand, before the next begins."""
+    gc.collect()
+    os.sync()
+    touch_free_memory()
+
+
 def take_turns(row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None) -> Row:
-    """Alternating, who begins too; what one left in the page cache is on the disk before the other begins."""
+    """Alternating, who begins too, each from the same state of the machine."""
     for number in range(rounds):
         sides = [(ours, row.ours), (theirs, row.theirs)]
         for side, found in sides if number % 2 else reversed(sides):
-            gc.collect()
-            os.sync()
+            _make_even()
             found.append(side())
         if bound is not None:
+            _make_even()
             row.bound = bound.name
             row.bound_rates.append(bound.rate())
     return row

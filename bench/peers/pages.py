@@ -1,0 +1,30 @@
+"""Memory that the host of this machine has given: what fresh pages cost without its part in it."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+TOUCHED = 3 << 30  # more than any timed stretch writes
+LEFT_ALONE = 2 << 30  # for what both sides hold
+
+
+def _free_bytes() -> int:
+    """What nobody uses, not even as page cache."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(fields["MemFree"].split()[0]) << 10
+
+
+def touch_free_memory() -> None:
+    """Touch free pages and give them back at once, so that the next ones taken are among them.
+
+    A virtual machine may hand freed pages to its host (free page reporting); whoever takes one next waits 5 to 15 us for it
+    where a page at hand takes 0.3 us.  A stretch that meets such pages measures the host, on both sides.
+    """
+    size = min(TOUCHED, _free_bytes() - LEFT_ALONE)
+    if size <= 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for start in range(0, size, mmap.PAGESIZE):
+            memory[start] = 1
