@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from commitlog import CHECK_PLACE, CommitLog, StoredMessage
 from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from consumequeue import ConsumeQueues
+from consumequeue import ConsumeQueues, check_topic
 from consumequeue.layout import UNIT
+from storageio import InvalidMessage
 from storebytes.java_hash import java_hash_code
 
 from .broker_config.topics import LIGHT_PREFIX, SYSTEM_PREFIX
@@ -34,10 +35,10 @@ def light_places(message: StoredMessage) -> list[tuple[str, int]]:
     names, offsets = properties.get(DISPATCH), properties.get(OFFSETS)
     if names is None or offsets is None or not is_eligible(message.topic, names):
         return []
-    pairs = list(zip(names.split(","), offsets.split(","), strict=False))
-    if len(names.split(",")) != len(offsets.split(",")):
+    listed, numbers = names.split(","), offsets.split(",")
+    if len(listed) != len(numbers):
         return []
-    return [(name, int(offset)) for name, offset in pairs if _is_light(name) and _is_number(offset)]
+    return [(name, int(offset)) for name, offset in zip(listed, numbers, strict=True) if _is_light(name) and _is_number(offset)]
 
 
 def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
@@ -68,7 +69,10 @@ def is_eligible(topic: str, names: str) -> bool:
 
 def _is_light(name: str) -> bool:
     """A name that cannot be a folder's is passed over, as in a real store."""
-    return name.startswith(LIGHT_PREFIX) and "/" not in name and "\0" not in name
+    try:
+        return name.startswith(LIGHT_PREFIX) and bool(check_topic(name))
+    except InvalidMessage:
+        return False
 
 
 def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:

@@ -131,6 +131,40 @@ def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
         assert not any("/" in topic for topic in store.topics())
 
 
+LONG = "%LMQ%" + "x" * 300
+ODD_LISTS = [
+    (LONG, "0"), ("%LMQ%a\\b", "0"), ("%LMQ%a\0b", "0"), ("%LMQ%a/b", "0"),  # no folder can be named so
+    ("%LMQ%a", "0,1"), ("%LMQ%a,%LMQ%b", "0"),  # lists of two lengths
+    ("%LMQ%a", "x"), ("%LMQ%a", "9" * 4000), ("plain", "0"), (" ", "0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "numbers"), ODD_LISTS)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_record_whose_list_names_no_queue_stops_no_other(
+    world: Any, tmp_path: Path, names: str, numbers: str, is_killed: bool
+) -> None:
+    """As another program may have written it: in its own queue, in no light one, and what follows is dispatched; a name too long
+    for a folder ended dispatch for ever, and no later opening came past it.
+    """
+    folder = tmp_path / "s"
+    odd = world.commitlog.Message("T", b"0", queue_id=0, properties={NAMES: names, NUMBERS: numbers})
+    with open_light(world, folder, enable_lmq=False, enable_multi_dispatch=True) as store:
+        store.put(odd)
+        put_light(world, store, 1)
+        assert [message.body for message in read_all(store, "T")] == [b"0", b"1"]
+        copied = crash_copy(folder, tmp_path / "copy")
+    if is_killed:
+        folder = copied
+        shutil.rmtree(folder / "consumequeue")
+    with open_light(world, folder) as store:
+        put_light(world, store, 2, "a")
+        assert [message.body for message in read_all(store, "T")] == [b"0", b"1", b"2"]
+        assert bodies(store, "a") == [2]
+        assert store.topics() == ["%LMQ%a", "T"]
+    assert world.module("messagestore.mending.recover").Recovery(str(folder)).plan().problems == []
+
+
 def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
     """Retry topics, and stores where light queues are off: an ordinary message."""
     message = world.commitlog.Message("%RETRY%g", b"1", queue_id=0, properties={NAMES: "%LMQ%a"})
