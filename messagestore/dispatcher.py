@@ -13,6 +13,7 @@ from indexfile import IndexFiles
 from storageio import DiskError, StoreCorrupt, StoreError
 
 from ._dispatch_cy import Dispatcher
+from .checkpoint import is_time
 from .progress import Progress, Wakeup
 from .running_flags import Flag, RunningFlags
 from .side_queues import SideQueues
@@ -227,7 +228,8 @@ class DispatchService:
             queue.append_run(first, units if self.side is None else self.side.extended(queue, units, file))
         if self.side is not None:
             self.side.dispatch(file, start, at)
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
+        if is_time(self._kernel.last_store_timestamp_ms):
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
         return at, why
 

@@ -16,7 +16,7 @@ from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import DiskError, DiskFull, StoreError
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, is_time
 from .config import StoreConfig
 from .dispatcher import DispatchService
 from .flusher import FlushService
@@ -195,7 +195,7 @@ class Housekeeper:
         checkpoint = self._checkpoint
         before = (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms, checkpoint.index_msg_timestamp_ms)
         wanted = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)
-        after = tuple(max(old, new) for old, new in zip(before, wanted, strict=True))
+        after = tuple(max(old, new) if is_time(new) else old for old, new in zip(before, wanted, strict=True))
         if after != before:
             physic_ms, logics_ms, index_ms = after
             checkpoint.physic_msg_timestamp_ms = physic_ms

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
 from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, is_time
 from .own_notes import read_own_note
 
 LOG = logging.getLogger(__name__)
@@ -98,9 +98,9 @@ def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
 
 
 def _store_time(log: CommitLog, offset: int) -> int:
-    """Of the record at an offset; 0 for none."""
+    """Of the record at an offset; 0 for none, and for what is no time: those of the records to come go on from it."""
     message = log.message_at(offset) if offset >= 0 else None
-    return message.store_timestamp_ms if message else 0
+    return message.store_timestamp_ms if message and is_time(message.store_timestamp_ms) else 0
 
 
 def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:

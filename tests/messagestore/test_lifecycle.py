@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import json
+import shutil
 import struct
 import threading
 from pathlib import Path
@@ -476,6 +477,36 @@ def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, s
     with open_small(world, tmp_path, clock=clock) as store:
         put_numbers(world, store, range(3, 4))
         assert [stored.store_timestamp_ms - START_MS for stored in read_all(store, "T")] == [0, 0, 0, 5]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("first_byte", [0x80, 0x40, 0x01])
+def test_a_last_record_whose_time_is_none_has_no_say_in_the_time(
+    world: Any, tmp_path: Path, first_byte: int, is_killed: bool
+) -> None:
+    """One flipped bit in it was every later record's store time; it ended the thread that syncs, and every later closing."""
+    clock = Clock()
+    changes = {"enabled_append_prop_crc": False, "max_index_num": 4}  # index files that end with the third message
+    with open_small(world, tmp_path, clock=clock, **changes) as store:
+        last = put_numbers(world, store, range(3), keys=["k"])[-1].physical_offset
+    with min((tmp_path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(last + 56)
+        file.write(bytes([first_byte]))
+    if is_killed:
+        (tmp_path / "abort").write_bytes(b"1")
+        for derived in ("consumequeue", "index"):
+            shutil.rmtree(tmp_path / derived)
+    clock.now_ms += 5
+    for count in (4, 5):
+        with open_small(world, tmp_path, clock=clock, **changes) as store:
+            put_numbers(world, store, range(count - 1, count))
+            assert [stored.store_timestamp_ms - START_MS for stored in read_all(store, "T")[3:]] == [5] * (count - 3)
+            store.flush()
+            with store.engine.housekeeper.guard:
+                store.engine.housekeeper.flush_derived(thorough=True)
+            assert store.engine.checkpoint.values[:2] == (clock.now_ms, clock.now_ms)
+            assert store.engine.checkpoint.index_msg_timestamp_ms <= clock.now_ms
+        assert store.engine.is_clean_stop
 
 
 @pytest.mark.parametrize("word", ["commitlog", "consumequeue", "checkpoint"])
