@@ -1,0 +1,58 @@
+"""Waking threads up: whoever is faster, nobody who waits is forgotten and nobody who wakes is hurt."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from messagestore.progress import Progress, Wakeup
+
+
+class _Overtaken:
+    """A lock that another thread lets go of between a look at it and the release."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def locked(self) -> bool:
+        was_locked: bool = self._inner.locked()
+        if was_locked:
+            self._inner.release()
+        return was_locked
+
+    def release(self) -> None:
+        self._inner.release()
+
+    def acquire(self, *, timeout: float) -> bool:
+        taken: bool = self._inner.acquire(timeout=timeout)
+        return taken
+
+
+def test_two_threads_that_wake_one_waiter_wake_it_once() -> None:
+    """The slower of the two, a put for example, got an error of Python's, and its caller thought the message lost."""
+    wakeup = Wakeup()
+    wakeup._lock = _Overtaken(wakeup._lock)  # type: ignore[assignment]
+    wakeup.set()
+    assert wakeup.wait(0)
+    assert not wakeup.wait(0)
+
+
+def test_a_step_between_the_look_and_the_wait_is_not_missed() -> None:
+    """What came true while the waiter went to sleep ends its wait at once, without another step."""
+    progress = Progress()
+    answers = iter([False, True])
+    assert progress.wait_until(lambda: next(answers), None)
+    assert progress._sleepers == []
+
+
+def test_nobody_waits_beyond_his_time() -> None:
+    """A number that does not move gives False, and nothing is left behind that a later step would wake."""
+    progress = Progress()
+    assert not progress.wait(0, 0)
+    assert not progress.wait(0, 0.001)
+    assert progress._sleepers == []
+    waiter = threading.Thread(target=progress.wait, args=(0, None))
+    waiter.start()
+    progress.notify()
+    waiter.join(60)
+    assert not waiter.is_alive()
