@@ -99,9 +99,7 @@ class ConsumerFilters(ConfigTable):
 
     def put(self, one: ConsumerFilter) -> None:
         """Set a group's filter; fields that are not known here stay."""
-        check_key(one.topic, one.group)
-        if not 0 <= one.bit_count <= BITS_MAX or not 0 <= one.born_time_ms <= INT64_MAX:
-            raise InvalidMessage(f"filter of {one.group}: {one.bit_count} bits, born at {one.born_time_ms}")
+        check_filter(one)
         known: Document = {
             "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.bits)}, "bornTime": one.born_time_ms,
             "clientVersion": one.client_version, "consumerGroup": one.group, "dead": one.is_dead,
@@ -124,3 +122,12 @@ class ConsumerFilters(ConfigTable):
             if gone:
                 self._change(counts=False)
             return bool(gone)
+
+
+def check_filter(one: ConsumerFilter) -> None:
+    """Refuse names and numbers that no reader of the file would take: with them all filters were lost."""
+    check_key(one.topic, one.group)
+    numbers = (one.born_time_ms, one.dead_time_ms, one.client_version)
+    has_bits = 0 <= one.bit_count <= BITS_MAX and all(0 <= bit < BITS_MAX for bit in one.bits)
+    if not has_bits or one.born_time_ms < 0 or max(map(abs, numbers)) > INT64_MAX:
+        raise InvalidMessage(f"filter of {one.group}: {one.bit_count} bits; times and version {numbers}")

@@ -142,6 +142,7 @@ def check_group(group: SubscriptionGroup) -> None:
     """Refuse a name or number that no store could hold."""
     if not group.name or JOINT in group.name or "/" in group.name or "\0" in group.name:
         raise InvalidMessage(f"a group named {group.name!r}: a name without {JOINT}, / and NUL wanted")
-    for here in ("retry_queues", "retry_max_times"):
-        if not -1 <= getattr(group, here) <= INT32_MAX:
+    for here in _NUMBERS:
+        least = -1 if here in ("retry_queues", "retry_max_times") else -INT32_MAX
+        if not least <= getattr(group, here) <= INT32_MAX:
             raise InvalidMessage(f"group {group.name}: {here} is {getattr(group, here)}")

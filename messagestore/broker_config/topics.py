@@ -203,6 +203,8 @@ def check_config(config: TopicConfig) -> None:
             raise InvalidMessage(f"topic {config.name}: {queues} queues, 0 to {QUEUES_MAX} wanted")
     if not 0 <= config.perm <= PERM_READ | PERM_WRITE | PERM_INHERIT:
         raise InvalidMessage(f"topic {config.name}: permission {config.perm}, a sum of 4, 2 and 1 wanted")
+    if abs(config.sys_flag) > INT32_MAX:
+        raise InvalidMessage(f"topic {config.name}: system flag {config.sys_flag}, 32 bits wanted")
     for key, value in config.attributes.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidMessage(f"topic {config.name}: attribute {key!r} and its value must be text")

@@ -108,3 +108,20 @@ def test_a_crash_at_any_call_of_writing_leaves_the_old_or_the_new(tmp_path: Path
     for _ in failures(change):
         found = ConsumerFilters(REAL_DISK, str(tmp_path / str(number))).all()
         assert [one.group for one in found] in ([], ["G"])
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"bit_count": -1}, {"bit_count": (1 << 20) + 1}, {"bits": (3, 1 << 20)}, {"bits": (-1,)}, {"born_time_ms": -1},
+        {"born_time_ms": 1 << 63}, {"dead_time_ms": 1 << 63}, {"client_version": -(1 << 64)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_filter_that_the_file_could_not_be_read_with_is_refused(tmp_path: Path, what: dict[str, Any]) -> None:
+    """Written down, it took every other group's filter along: the whole file was beyond use."""
+    folder = folder_with(tmp_path / "config")
+    filters = ConsumerFilters(REAL_DISK, folder)
+    with pytest.raises(InvalidMessage, match="filter of G"):
+        filters.put(ConsumerFilter(topic="T", group="G", expression="a", **what))
+    assert not filters.is_dirty

@@ -89,3 +89,19 @@ def test_a_field_of_the_wrong_kind_is_named(tmp_path: Path, raw: bytes) -> None:
     """Not guessed."""
     with pytest.raises(StoreCorrupt):
         SubscriptionGroups(REAL_DISK, folder_with(tmp_path, subscriptionGroup_json=b'{"subscriptionGroupTable":' + raw + b"}"))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"retry_queues": -2}, {"retry_max_times": 1 << 31}, {"broker_id": 1 << 31}, {"sys_flag": -(1 << 40)},
+        {"consume_timeout_minutes": 1 << 31}, {"broker_when_slow": 1 << 63},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_number_that_the_file_could_not_be_read_with_is_refused(tmp_path: Path, what: dict[str, int]) -> None:
+    """Written down, it took every other group along: the whole file was beyond use."""
+    groups = SubscriptionGroups(REAL_DISK, str(tmp_path))
+    with pytest.raises(InvalidMessage, match="group g"):
+        groups.create("g", **what)
+    assert not groups.is_dirty and groups.names() == []
