@@ -89,8 +89,7 @@ class _Search:
     def go_on(self, queue_id: int, start: int) -> int:
         """Behind the last message from `start` on that was delivered: one before it that was not was passed over."""
         queue = self._engine.queues.get(SCHEDULE_TOPIC, queue_id)
-        if queue is None:
-            return 0
+        assert queue is not None, "one that was listed"
         newest_ms = self._engine.log.appender.last_store_timestamp_ms
         at = max(start, queue.min_offset)
         for place, unit in queue.units(at):

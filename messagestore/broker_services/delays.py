@@ -144,10 +144,8 @@ class Delays:
             if message.topic in self._engine.topics:  # one that is not was deleted, and is not made anew
                 self._engine.admission.admit(message.topic)
             put_as_is(self._engine, message, message.queue_id, waits=False)
-        except InvalidMessage as error:
-            return str(error)
-        except PutRejected as error:
-            if error.status not in NEVER:
+        except (InvalidMessage, PutRejected) as error:
+            if isinstance(error, PutRejected) and error.status not in NEVER:
                 raise
             return str(error)
         return ""

@@ -85,8 +85,8 @@ class Retries:
     def _marked(self, message: StoredMessage) -> bytes:
         """Its properties, with where it came from first."""
         pairs = message.all_properties
-        if not message.body and not message.topic:
-            raise InvalidMessage("no message to send back")
+        if not message.topic:
+            raise InvalidMessage("a record without a topic cannot be sent back")
         marks = {WAIT: "false"}
         if FIRST_TOPIC not in pairs:
             marks[FIRST_TOPIC] = message.topic

@@ -77,8 +77,7 @@ class Agreement:
                     self._run(topic, queue_id, first, bytes(units))
             if buffer is not None:
                 gathered.append(self._pairs_of(self._items, buffer))
-            if why not in ("full", "index_full", "end"):
-                raise AssertionError(f"a checked piece stopped with {why}")
+            assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
         return gathered
 
     def light(self, piece: Piece) -> None:

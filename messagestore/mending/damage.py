@@ -144,8 +144,8 @@ class _Walk:
     def _take_last(self, step: Piece) -> None:
         """Only the last record of a piece is looked at."""
         last = Reader(step.view, step.base).decode(step.positions[-1], 0)
-        if last is not None:
-            self._found.last_store_timestamp_ms, self._found.last_offset = last.store_timestamp_ms, last.physical_offset
+        assert last is not None, "a record that was checked"
+        self._found.last_store_timestamp_ms, self._found.last_offset = last.store_timestamp_ms, last.physical_offset
 
     def _record(self, message: StoredMessage) -> None:
         """Count it, and see what is missing before it."""

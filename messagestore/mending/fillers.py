@@ -112,8 +112,7 @@ def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None
 def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
     """One record of exactly `size` bytes, with mark and checksum where they fit."""
     room = size - lost.least_bytes
-    if room < 0:
-        raise ValueError(f"{size} bytes are too few for a filler")
+    assert room >= 0, "the walk ends no hole before there is room for a filler"
     with_crc = room >= CRC_SIZE
     room -= CRC_SIZE if with_crc else 0
     mark = MARK if room >= len(MARK) else b""
@@ -133,6 +132,5 @@ def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_t
     appender.attach(view, offset + at, 0)
     raw = mark + lost.light_pairs
     result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=raw or None))
-    if result.size_bytes != size:
-        raise AssertionError(f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}")
+    assert result.size_bytes == size, f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}"
     data[at : at + size] = view[:size]

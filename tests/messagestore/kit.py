@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ LOG_SIZE = 64 << 10
 QUEUE_SIZE = 2000
 SLOTS, ITEMS = 500, 2000
 START_MS = 1_700_000_000_000
+RECORD_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")  # format page of the log, section 1.1
+RECORD_BODY_AT = RECORD_HEAD.size
 
 
 def small(world: Any, **changes: Any) -> Any:
@@ -47,6 +51,15 @@ def message(world: Any, number: int, topic: str = "T", queue_id: int = 0, size: 
 def number_of(stored: Any) -> int:
     """The number in the body of one of ours."""
     return int(stored.body[:8])
+
+
+def record_bytes(physical_offset: int, body: bytes, topic: bytes = b"T", at_ms: int = START_MS, queue_offset: int = 0) -> bytes:
+    """A record with nothing rare in it, by the format page."""
+    size, host, crc = RECORD_HEAD.size + len(body) + 1 + len(topic) + 2, bytes(8), zlib.crc32(body) & 0x7FFFFFFF
+    head = RECORD_HEAD.pack(
+        size, 0xDAA320A7, crc, 0, 0, queue_offset, physical_offset, 0, at_ms, host, at_ms, host, 0, 0, len(body)
+    )
+    return head + body + bytes([len(topic)]) + topic + bytes(2)
 
 
 def put_numbers(world: Any, store: Any, numbers: range, **fields: Any) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from storageio import InvalidMessage, PutRejected
-from tests.messagestore.kit import Clock, crash_copy, open_small, read_all, until
+from storageio import DiskFull, InvalidMessage, PutRejected
+from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, crash_copy, open_small, read_all, until
 from tests.messagestore.writers import Writer, log_files
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -353,3 +353,40 @@ def test_a_real_brokers_pending_messages_are_delivered_by_us(world: Any, fixture
     with open_idle(world, fixture.store, Clock(2_000_000_000_000)) as store:
         deliver(store)
         assert len(list(store.read("LiveDelay", 0))) == len(found)
+
+
+def test_a_delay_in_an_extended_unit_is_over_when_it_is(world: Any, tmp_path: Path) -> None:
+    """Such a unit holds an address where others hold the time: a broker counts from the store time, and so do we."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=True) as store:
+        put_delayed(world, store, 7, 2)
+        store.engine.settle()
+        unit = store.engine.queues.get(SCHEDULE, 1).unit(0)
+        assert world.consumequeue.is_ext_address(unit.tags_code)
+        clock.now_ms += 4999
+        deliver(store)
+        assert came(store) == []
+        clock.now_ms += 1
+        deliver(store)
+        assert came(store) == [7]
+
+
+def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any, tmp_path: Path) -> None:
+    """The disk became full while it was delivered: it comes when there is room, once."""
+    clock, disk = Clock(), SwitchDisk()
+    with open_idle(world, tmp_path / "s", clock, disk=disk) as store:
+        for number in range(3):
+            put_delayed(world, store, number, 1)
+        while store.log_end < LOG_SIZE - 1200:
+            store.put(world.commitlog.Message("fill", bytes(900), queue_id=0))
+        store.put(world.commitlog.Message("fill", bytes(LOG_SIZE - store.log_end - 300), queue_id=0))
+        clock.now_ms += 1000
+        disk.refuse = lambda operation, path: (
+            DiskFull(operation, path, 28, "No space left") if operation == "allocate" and "commitlog" in path else None
+        )
+        with pytest.raises(PutRejected):
+            deliver(store)
+        assert came(store) == [0]
+        disk.refuse = lambda _operation, _path: None
+        deliver(store)
+        assert came(store) == [0, 1, 2]

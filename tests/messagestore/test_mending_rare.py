@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_beside_log, verify_store
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError, StoreReadOnly
 from storageio.testing import FailingDisk
+from tests.messagestore.kit import RECORD_BODY_AT, record_bytes
 
 CQ_UNIT = struct.Struct(">qiq")
 SMALL = StoreConfig(
@@ -199,18 +199,7 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
 
 # Holes
 
-RECORD_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")  # format page, section 1.1
-BODY_AT = 88
-
-
-def record(physical_offset: int, body: bytes) -> bytes:
-    """A record of topic T with nothing rare in it, stored long after all others, by the format page."""
-    size, host, late_ms = RECORD_HEAD.size + len(body) + 4, bytes(8), 4_000_000_000_000
-    crc = zlib.crc32(body) & 0x7FFFFFFF
-    head = RECORD_HEAD.pack(
-        size, 0xDAA320A7, crc, 0, 0, 9999, physical_offset, 0, late_ms, host, late_ms, host, 0, 0, len(body)
-    )
-    return head + body + b"\x01T\0\0"
+LATE_MS = 4_000_000_000_000
 
 
 def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_path: Path) -> None:
@@ -220,12 +209,14 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
         place = opened.put(Message("T0", b"first", queue_id=0)).size_bytes
-        result = opened.put(Message("T0", record(place + BODY_AT, bytes(100)) + bytes(50), queue_id=0))
+        result = opened.put(
+            Message("T0", record_bytes(place + RECORD_BODY_AT, bytes(100), at_ms=LATE_MS) + bytes(50), queue_id=0)
+        )
         assert result.physical_offset == place
         opened.put(Message("T0", b"behind", queue_id=0))
     path = min((folder / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
-    assert data[place + BODY_AT :].startswith(record(place + BODY_AT, bytes(100)))
+    assert data[place + RECORD_BODY_AT :].startswith(inner)
     data[place] ^= 0x40  # its size
     path.write_bytes(data)
     plan = Recovery(str(folder), Choice.SKIP).apply()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreReadOnly
-from tests.messagestore.kit import Clock, files_below, open_small, put_numbers, read_all
+from tests.messagestore.kit import LOG_SIZE, Clock, files_below, open_small, put_numbers, read_all, record_bytes
 
 
 def open_slave(world: Any, folder: Path, **changes: Any) -> Any:
@@ -136,6 +136,17 @@ def test_a_blank_that_lies_about_the_files_rest_is_refused(world: Any, tmp_path:
             with pytest.raises(StoreCorrupt):
                 slave.append_data(0, size.to_bytes(4, "big", signed=True) + bytes.fromhex("cbd43194"))
         assert slave.append_data(0, (65536).to_bytes(4, "big") + bytes.fromhex("cbd43194")) == 65536
+
+
+@pytest.mark.parametrize("left", [0, 4, 7])
+def test_a_record_that_leaves_no_room_for_a_files_blank_is_refused(world: Any, tmp_path: Path, left: int) -> None:
+    """No store writes one: behind it nothing could end the file."""
+    over = len(record_bytes(0, b""))
+    with open_slave(world, tmp_path / "s") as slave:
+        with pytest.raises(StoreCorrupt, match="room for a blank"):
+            slave.append_data(0, record_bytes(0, bytes(LOG_SIZE - over - left)))
+        assert slave.log_end == 0
+        assert slave.append_data(0, record_bytes(0, bytes(LOG_SIZE - over - 8))) == LOG_SIZE - 8
 
 
 def test_a_killed_slave_goes_on(world: Any, tmp_path: Path) -> None:

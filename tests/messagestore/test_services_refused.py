@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from messagestore import dispatcher
-from storageio import DiskFull, InvalidMessage, PutRejected, StoreCorrupt
-from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all
+from storageio import DiskError, DiskFull, InvalidMessage, PutRejected, StoreCorrupt
+from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes
 
 NAMES, DELAY = "INNER_MULTI_DISPATCH", "DELAY"
 
@@ -163,3 +163,62 @@ def test_a_master_takes_no_log_bytes_and_a_slave_that_cannot_write_none_either(w
         with pytest.raises(PutRejected, match="a test says so"):
             slave.append_data(0, data)
         assert slave.log_end == 0
+
+
+def test_a_record_of_many_takes_no_numbers_of_a_full_disk(world: Any, tmp_path: Path) -> None:
+    """The next one follows what is in the log."""
+    disk = NoNextFile()
+
+    def put(size: int) -> Any:
+        message = world.commitlog.Message("B", bytes(size), queue_id=0, sys_flag=0x80, properties={"INNER_NUM": "7"})
+        return store.put(message, check=False)
+
+    with filled(world, tmp_path / "s", disk) as store:
+        store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+        assert put(10).queue_offset == 0
+        assert put(9000).status is world.commitlog.PutStatus.CREATE_MAPPED_FILE_FAILED
+        disk.is_full = False
+        assert put(9000).queue_offset == 7
+
+
+@pytest.mark.parametrize("name", ["INNER_NUM", "INNER_MULTI_DISPATCH"])
+def test_a_value_that_reads_like_a_brokers_property_is_none(world: Any, tmp_path: Path, name: str) -> None:
+    """The name stands in the record's bytes, and no property has it: the message is as any other."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock, enable_lmq=True, deliver_delayed=False) as store:
+        store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={"said": name, DELAY: "1"}))
+        store.engine.settle()
+        clock.now_ms += 1000
+        store.engine.delays.deliver_due()
+        (found,) = read_all(store, "T")
+        assert (found.body, found.all_properties["said"]) == (b"x", name)
+
+
+def test_under_synchronous_flush_a_message_is_sent_back_when_it_is_on_the_disk(world: Any, tmp_path: Path) -> None:
+    """A sync that fails is the caller's to know: acknowledged all the same, the message was gone with the machine."""
+    disk = SwitchDisk()
+    mode = world.messagestore.FlushMode.SYNC
+    store = open_small(world, tmp_path / "s", disk=disk, flush_disk_type=mode, deliver_delayed=False)
+    put_numbers(world, store, range(2))
+    with store.consumer("T", group="G") as consumer:
+        late, dead = consumer.poll()
+        assert consumer.nack(late) is not None
+        disk.refuse = lambda operation, path: (
+            DiskError(operation, path, 5, "Input/output error") if operation == "sync" and "commitlog" in path else None
+        )
+        with pytest.raises(DiskError):
+            consumer.nack(dead, delay_level=-1)
+        disk.refuse = lambda _operation, _path: None
+    store.close()
+    with open_small(world, tmp_path / "s", deliver_delayed=False) as store, store.consumer("T", group="G") as consumer:
+        assert 1 in [int(message.body[:8]) for message in consumer.poll()]
+
+
+def test_a_record_without_a_topic_is_not_sent_back(world: Any, tmp_path: Path) -> None:
+    """No broker writes one; a retry of it would come from nowhere."""
+    data = memoryview(record_bytes(0, b"x", topic=b""))
+    (message,) = world.module("commitlog._scan_cy").Reader(data, 0).decode_range(0, len(data), 1, 0)[0]
+    with open_small(world, tmp_path / "s") as store:
+        with pytest.raises(InvalidMessage, match="without a topic"):
+            store.engine.retries.send_back(message, "G")
+        assert store.log_end == 0

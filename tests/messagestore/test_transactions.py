@@ -516,3 +516,119 @@ def test_a_half_message_that_retention_took_keeps_the_groups_offset_from_nothing
         assert progress(store) == (2, 1)
         late.commit()
         assert progress(store) == (3, 2)
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_what_damaged_records_said_is_asked_again_and_what_others_say_still_counts(
+    world: Any, tmp_path: Path, has_index: bool
+) -> None:
+    """A bit flipped in a half message, an op record or a committed one: no decision that can still be known is lost."""
+    with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
+        begun = [half(world, store, number) for number in range(6)]
+        begun[1].rollback()
+        sent = {number: begun[number].commit().physical_offset for number in (2, 3, 4)}
+        ops = {int(op.body.rstrip(b",")): op.physical_offset for op in store.read(OP, 0)}
+        halves = [one.half.physical_offset for one in begun]
+    path = min((tmp_path / "s" / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    for offset in (halves[0], halves[4], ops[1], ops[2], ops[3], sent[3]):
+        data[offset + 88] ^= 1  # the body's first byte
+    path.write_bytes(data)
+    with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
+        assert undecided(store) == [1, 3, 5], "0 is gone, 2 lies in its topic, and an op record names 4"
+        assert store.check_transactions(lambda _half: False, older_than_ms=0) == 3
+        assert undecided(store) == []
+
+
+@pytest.mark.parametrize("group", ["", "a\x01b", "a\x02b"])
+def test_a_producers_group_that_no_property_can_hold_is_refused(world: Any, tmp_path: Path, group: str) -> None:
+    """Written all the same, what stands behind it would be another property, or none."""
+    with open_small(world, tmp_path / "s") as store:
+        with pytest.raises(InvalidMessage, match="PGROUP"):
+            store.begin_transaction(world.commitlog.Message("T", b"1", queue_id=1), producer_group=group)
+        assert undecided(store) == [] and read_all(store, HALF) == []
+
+
+def test_properties_that_end_without_a_mark_stay_apart_from_the_brokers(world: Any, tmp_path: Path) -> None:
+    """As some clients send them: the last value and the first name of ours would become one."""
+    with open_small(world, tmp_path / "s") as store:
+        message = world.commitlog.Message("T", b"1", queue_id=1, properties_raw=b"KEYS\x01k1")
+        begun = store.begin_transaction(message, producer_group="P")
+        (open_,) = store.undecided_transactions()
+        assert (open_.message.all_properties["KEYS"], open_.producer_group, open_.topic) == ("k1", "P", "T")
+        begun.commit()
+        assert [one.body for one in store.query("T", "k1")] == [b"1"]
+
+
+def test_a_store_that_takes_no_puts_decides_nothing(world: Any, tmp_path: Path) -> None:
+    """Its disk is full: whoever begins or decides is told so, and decides once there is room."""
+    flag = world.module("messagestore.running_flags").Flag.DISK_FULL
+    with open_small(world, tmp_path / "s") as store:
+        begun = half(world, store, 1)
+        store.engine.flags.set(flag, "the test says so")
+        for call in (begun.commit, begun.rollback, lambda: half(world, store, 2)):
+            with pytest.raises(PutRejected, match="the test says so"):
+                call()
+        store.engine.flags.clear(flag)
+        assert undecided(store) == [1]
+        begun.commit()
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([1], [])
+
+
+def test_a_half_message_without_a_place_is_decided_by_nobody_but_a_check(world: Any, tmp_path: Path) -> None:
+    """A recovery's filler: committed, it would go to a topic without a name."""
+    with open_small(world, tmp_path / "s") as store:
+        store.engine.log.appender.append(world.commitlog.Message(HALF, b"1"), 0)
+        (filler,) = store.undecided_transactions()
+        for decide in (store.commit_transaction, store.roll_back_transaction):
+            with pytest.raises(InvalidMessage, match="does not say where"):
+                decide(filler)
+        assert store.check_transactions(lambda _half: True, older_than_ms=0) == 1
+        assert undecided(store) == [] and bodies(read_all(store, "TRANS_CHECK_MAX_TIME_TOPIC")) == [1]
+
+
+@pytest.mark.parametrize("late", [True, False, None])
+def test_what_was_decided_while_a_check_asked_is_not_decided_again(world: Any, tmp_path: Path, late: bool | None) -> None:
+    """The producer's own answer came first; the check's comes too late, whatever it is."""
+    with open_small(world, tmp_path / "s") as store:
+        begun = [half(world, store, number) for number in range(2)]
+
+        def decide(one: Any) -> bool | None:
+            begun[int(one.message.body)].commit()
+            return late
+
+        assert store.check_transactions(decide, older_than_ms=0) == 2
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([0, 1], [])
+        assert [op.body for op in read_all(store, OP)] == [b"0,", b"1,"]
+
+
+def test_no_room_for_a_commit_of_a_check_gives_nothing_up(world: Any, tmp_path: Path) -> None:
+    """What may pass is no reason to bury a message: the check ends, and the next one commits it."""
+    disk = SwitchDisk()
+    with open_small(world, tmp_path / "s", disk=disk) as store:
+        half(world, store, 1)
+        disk.refuse = refuse_new_log_files
+        leave_room(world, store, 100)
+        with pytest.raises(PutRejected):
+            store.check_transactions(lambda _half: True, older_than_ms=0)
+        disk.refuse = lambda _operation, _path: None
+        assert undecided(store) == [1]
+        assert store.check_transactions(lambda _half: True, older_than_ms=0) == 1
+        assert (bodies(store.read("T", 1)), undecided(store)) == ([1], [])
+
+
+def test_an_op_record_that_comes_behind_the_groups_offset_changes_nothing(world: Any, tmp_path: Path) -> None:
+    """A full disk kept it back; the committed message was on the disk, so the group went on without it."""
+    disk = SwitchDisk()
+    with open_small(world, tmp_path / "s", disk=disk) as store:
+        size = half(world, store, 1).commit().size_bytes
+        begun = half(world, store, 2)
+        disk.refuse = refuse_new_log_files
+        leave_room(world, store, size + 20)
+        with pytest.raises(PutRejected):
+            begun.commit()
+        disk.refuse = lambda _operation, _path: None
+        assert progress(store) == (2, 1)
+        assert store.check_transactions(lambda _half: False, older_than_ms=0) == 0
+        assert [op.body for op in read_all(store, OP)] == [b"0,", b"1,"]
+        assert (bodies(store.read("T", 1)), undecided(store), progress(store)) == ([1, 2], [], (2, 2))
