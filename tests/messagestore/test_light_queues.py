@@ -144,8 +144,8 @@ ODD_LISTS = [
 def test_a_record_whose_list_names_no_queue_stops_no_other(
     world: Any, tmp_path: Path, names: str, numbers: str, is_killed: bool
 ) -> None:
-    """As another program may have written it: in its own queue, in no light one, and what follows is dispatched; a name too long
-    for a folder ended dispatch for ever, and no later opening came past it.
+    """As another program may have written it: in its own queue, in no light one, and what follows is dispatched; a name too
+    long for a folder ended dispatch for ever, and no later opening came past it.
     """
     folder = tmp_path / "s"
     odd = world.commitlog.Message("T", b"0", queue_id=0, properties={NAMES: names, NUMBERS: numbers})
