@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from commitlog.offset_files import list_offset_files
 from storageio import SECTOR_SIZE, InvalidMessage
 
 from ._units_cy import count_below, count_new, count_repeated, count_valid
@@ -45,7 +46,32 @@ class ConsumeQueue(UnitFolder):
     def _count_sound(self, units: bytes, log_end: int) -> int:
         return count_below(units, log_end)
 
+    def drop_behind_hole(self) -> None:
+        """After an unclean stop, before the files are loaded: have them stand together.
+
+        A crash can lose a file's name or size and keep that of a later one (in a store of a writer that does not `_settle`),
+        or give a deleted file back without its neighbour.  Of the files that stand together the first are kept that still
+        have records in the log; the others go: what lies behind a hole was never synced, and is made again from the log.
+        """
+        self._must_write()
+        together: list[list[int]] = [[]]
+        found = list_offset_files(self._files.disk, self.folder)
+        for file in found:
+            if file.size_bytes == 0:
+                break
+            if together[-1] and file.start_offset != together[-1][-1] + self.file_size_bytes:
+                together.append([])
+            together[-1].append(file.start_offset)
+        while len(together) > 1 and self._has_left_log(together[0][-1]):
+            together.pop(0)
+        kept = together[0]
+        if len(kept) < len(found):
+            with self._files.structure:
+                self._delete_all_but(kept)
+            self._starts = None
+
     def _has_left_log(self, start: int) -> bool:
+        """Whether every record that the file's units point at was deleted."""
         last = self._read(start, start + self.file_size_bytes - UNIT_SIZE, UNIT_SIZE)
         return bool(count_valid(last)) and UNIT.unpack(last)[0] < self._files.log_min_offset
 

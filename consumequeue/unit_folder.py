@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from itertools import pairwise
 
@@ -24,7 +25,7 @@ RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a
 EVERYTHING = (1 << 63) - 1
 
 
-class UnitFolder:
+class UnitFolder(ABC):
     """The files of one queue.  One thread writes; any number read."""
 
     __slots__ = (
@@ -82,11 +83,11 @@ class UnitFolder:
 
     # What a kind of unit knows
 
+    @abstractmethod
     def _count_valid(self, units: bytes) -> int:
         """How many units stand before the first that is none."""
-        raise NotImplementedError
 
-    def _moved(self) -> None:
+    def _moved(self) -> None:  # noqa: B027  (a batch queue derives nothing)
         """The end was found anew: forget what was derived from it."""
 
     # Finding the end
@@ -138,34 +139,6 @@ class UnitFolder:
             if found < size:
                 break
         return at
-
-    def drop_behind_hole(self) -> None:
-        """After an unclean stop, before the files are loaded: have them stand together.
-
-        A crash can lose a file's name or size and keep that of a later one (in a store of a writer that does not `_settle`),
-        or give a deleted file back without its neighbour.  Of the files that stand together the first are kept that still
-        have records in the log; the others go: what lies behind a hole was never synced, and is made again from the log.
-        """
-        self._must_write()
-        together: list[list[int]] = [[]]
-        found = list_offset_files(self._files.disk, self.folder)
-        for file in found:
-            if file.size_bytes == 0:
-                break
-            if together[-1] and file.start_offset != together[-1][-1] + self.file_size_bytes:
-                together.append([])
-            together[-1].append(file.start_offset)
-        while len(together) > 1 and self._has_left_log(together[0][-1]):
-            together.pop(0)
-        kept = together[0]
-        if len(kept) < len(found):
-            with self._files.structure:
-                self._delete_all_but(kept)
-            self._starts = None
-
-    def _has_left_log(self, start: int) -> bool:
-        """Whether every record that the file's units point at was deleted."""
-        return False
 
     def _is_vouched(self, start: int, safe_offset: int) -> bool:
         """Whether a file begins with a unit that was on the disk before the crash, and so everything before it was."""

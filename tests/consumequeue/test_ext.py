@@ -49,6 +49,7 @@ BASE = -(1 << 63)
 UNITS = [
     ("past the file", 64, bytes(64)),
     ("zeros", 0, bytes(64)),
+    ("no head before the file's end", 45, bytes(64)),
     ("a size that is not the bitmap's", 0, bytes.fromhex("0019" + "00" * 16 + "0004") + bytes(44)),
     ("a bitmap that leaves the file", 0, bytes.fromhex("4014" + "00" * 16 + "4000") + bytes(44)),
     ("a negative bitmap", 0, bytes.fromhex("0013" + "00" * 16 + "ffff") + bytes(44)),

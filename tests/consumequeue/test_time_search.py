@@ -67,6 +67,20 @@ def test_boundaries(queues: Any, world: Any, column: int) -> None:
         assert got == want[column], time
 
 
+@pytest.mark.parametrize("column", [0, 1, 2], ids=["lower", "upper", "nearest"])
+def test_a_file_that_has_no_unit_yet_changes_no_answer(queues: Any, world: Any, column: int) -> None:
+    """A broker made it ahead, or a crash came before its first unit: its zeros are no times."""
+    queue, store_time_of = queue_of(queues, TIMES[:8])
+    with open(queue.path(160), "xb") as file:
+        file.write(bytes(80))
+    again = queues(units=4, writable=False).get("T", 0)
+    assert (len(again.starts), again.max_offset) == (3, 8)
+    boundary = list(world.consumequeue.Boundary)[column]
+    for time, *want in ANSWERS[:-3]:
+        got = world.consumequeue.offset_by_time(again, time, boundary, store_time_of)
+        assert got == min(want[column], 8 if column == 0 else 7), time
+
+
 def test_a_queue_without_units(queues: Any, world: Any) -> None:
     """0 whatever is asked."""
     queue = queues().get_or_add("T", 0)

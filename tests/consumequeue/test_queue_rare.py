@@ -1,0 +1,260 @@
+"""Queues beside which something else happened: a crash that gave files back, other people's files, very long ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import REAL_DISK, StoreCorrupt
+from tests.builds import World
+from tests.consumequeue.model import files_of, packed
+from tests.consumequeue.test_batch import batch_queue
+
+
+def built(queues: Any, count: int = 35) -> Path:
+    """35 units in four files; their folder."""
+    opened = queues()
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, count))
+    opened.flush()
+    opened.close()
+    return Path(queue.folder)
+
+
+def name_of(number: int) -> str:
+    return f"{200 * number:020d}"
+
+
+@pytest.mark.parametrize(
+    ("lost", "log_min", "left"),
+    [
+        ([1], 1000, [2, 3]),  # 0 came back without its neighbour: its records are gone
+        ([1], 1001, [2, 3]),
+        ([1], 900, [0]),  # the last record of 0 is still in the log: 2 and 3 lie behind a hole
+        ([1], 0, [0]),
+        ([0, 2], 2000, [3]),
+        ([0, 2], 1500, [1]),
+        ([1, 2], 3500, [3]),
+        ([2], 99_999, [3]),
+        ([], 3000, [0, 1, 2, 3]),
+    ],
+)
+def test_of_files_that_do_not_stand_together_those_with_records_stay(
+    queues: Any, lost: list[int], log_min: int, left: list[int]
+) -> None:
+    """What a crash gave back is deleted; what lies behind a hole was never synced, and is made again from the log."""
+    folder = built(queues)
+    for number in lost:
+        (folder / name_of(number)).unlink()
+    before = files_of(folder)
+    opened = queues()
+    opened.correct_min_offsets(log_min)
+    opened.recover()
+    queue = opened.get("T", 0)
+    assert files_of(folder) == {name: data for name, data in before.items() if int(name) // 200 in left}
+    assert queue.max_offset == min(35, 10 * left[-1] + 10)
+    queue.append_run(queue.max_offset, packed(queue.max_offset, 3))
+    assert queue.unit(queue.max_offset - 1).tags_code == queue.max_offset - 1
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_files_behind_one_that_lost_its_length_are_made_again(queues: Any, empty: int) -> None:
+    """And the file of no bytes itself, be it the first."""
+    folder = built(queues)
+    (folder / name_of(empty)).write_bytes(b"")
+    opened = queues()
+    opened.recover()
+    queue = opened.get("T", 0)
+    assert queue.max_offset == 10 * empty and sorted(files_of(folder)) == [name_of(number) for number in range(empty)]
+    queue.append_run(10 * empty, packed(10 * empty, 35 - 10 * empty))
+    assert b"".join(files_of(folder).values()) == packed(0, 35) + bytes(100)
+
+
+@pytest.mark.parametrize("count", [1, 13_106, 13_107, 13_108, 26_213, 26_214, 26_215])
+def test_a_file_longer_than_one_read_is_walked_to_its_end(queues: Any, count: int) -> None:
+    """At the border of two reads, and in a file that a whole number of reads fills."""
+    opened = queues(26_214)
+    opened.get_or_add("T", 0).append_run(0, packed(0, count))
+    opened.close()
+    again = queues(26_214)
+    assert again.recover() == (1 << 63) - 1
+    queue = again.get("T", 0)
+    assert (queue.max_offset, queue.max_physical_offset) == (count, 100 * count)
+    queue.truncate(100 * (count - 1))
+    assert queue.max_offset == count - 1
+
+
+def test_how_far_a_queue_is_on_the_disk_is_known_before_anything_else_is_asked(queues: Any) -> None:
+    """After a clean stop all of it is."""
+    built(queues)
+    assert queues().get("T", 0).flushed == 700
+    assert queues().get_or_add("T", 1).flushed == 0
+
+
+def test_a_minimum_behind_the_end_that_recovery_finds_is_found_anew(queues: Any) -> None:
+    """The units that it counted are gone: readers would begin behind what is put next."""
+    folder = built(queues)
+    opened = queues()
+    queue = opened.get("T", 0)
+    assert queue.correct_min_offset(3300) == 33
+    with (folder / name_of(2)).open("r+b") as file:
+        file.seek(100)
+        file.write(bytes(20))
+    assert queue.recover() == 500
+    assert (queue.min_offset, queue.max_offset) == (0, 25)
+
+
+def test_a_walk_over_units_that_are_cut_meanwhile_ends_before_them(queues: Any) -> None:
+    """Those of the file in hand are still given; no place is read twice, and none behind the end."""
+    built(queues)
+    queue = queues().get("T", 0)
+    walk = queue.units()
+    seen = [next(walk)[0] for _ in range(12)]
+    queue.truncate(1500)
+    seen += [number for number, _ in walk]
+    assert seen == list(range(20))
+
+
+def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, caplog: Any) -> None:
+    """A crash came between making the file and its first unit, and retention moved on: the place is said, no blank is made."""
+    folder = built(queues, 0)
+    folder.mkdir(parents=True)
+    (folder / name_of(0)).write_bytes(bytes(200))
+    queue = queues().get("T", 0)
+    queue.append_run(25, packed(25, 1))
+    assert "unit 25 goes to place 0" in caplog.text
+    assert files_of(folder) == {name_of(0): packed(25, 1) + bytes(180)}
+    assert queue.unit(0).physical_offset == 2500
+
+
+def test_a_queues_folder_with_something_of_others_stays(queues: Any, tmp_path: Path) -> None:
+    """Its files go, and so does the queue; the topic's folder stays as well.  A queue that was never written has none."""
+    folder = built(queues)
+    (folder / "mine").mkdir()
+    (folder.parent / "notes").touch()
+    opened = queues()
+    opened.get_or_add("T", 1)
+    opened.get_or_add("U", 1)
+    opened.remove("T", 0)
+    opened.remove("T", 1)
+    opened.remove_topic("U")
+    assert opened.topics() == [] and len(opened) == 0
+    assert sorted(path.name for path in folder.parent.rglob("*")) == ["0", "mine", "notes"]
+
+
+def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: World, tmp_path: Path) -> None:
+    """A million need not be asked; the answer does not hang on one that is damaged."""
+    for number in range(130):
+        folder = tmp_path / "T" / str(number)
+        folder.mkdir(parents=True)
+        (folder / name_of(0)).write_bytes(bytes(140 if number % 3 else 200))
+    asked: list[str] = []
+
+    class Disk(type(REAL_DISK)):  # type: ignore[misc]
+        def list(self, folder: str) -> Any:
+            asked.append(folder)
+            return super().list(folder)
+
+    assert world.consumequeue.find_file_size(Disk(), str(tmp_path)) == 140
+    assert len(asked) == 2 + 100
+
+
+# Batch queues
+
+
+def batches(world: World, root: Path, count: int) -> Any:
+    """A closed queue of files of twenty units; five messages a batch."""
+    queue = batch_queue(world, root, "T", 0, True)
+    for number in range(count):
+        queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, 1000 + number, 5 * number, 5))
+    queue.flush()
+    queue._files.close()
+    return Path(queue.folder)
+
+
+@pytest.mark.parametrize("damaged", [None, 30, 70, 110])
+def test_a_batch_queue_of_many_files_is_recovered_from_the_third_before_its_end(
+    world: World, tmp_path: Path, damaged: int | None
+) -> None:
+    """Files before were synced when they became full; what lies behind a unit that is none goes (section 5.2 a)."""
+    folder = batches(world, tmp_path, 115)
+    if damaged is not None:
+        with (folder / f"{damaged // 20 * 920:020d}").open("r+b") as file:
+            file.seek(damaged % 20 * 46)
+            file.write(bytes(46))
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    left = 115 if damaged in (None, 30) else damaged
+    assert queue.recover() == 46 * left
+    queue.drop_tail()
+    assert queue.stop_index == left and len(files_of(folder)) == -(-left // 20)
+
+
+@pytest.mark.parametrize(("cut", "left"), [(0, 0), (1, 1), (100, 1), (4000, 40), (4001, 41), (9999, 45)])
+def test_batches_behind_the_logs_end_are_cut(world: World, tmp_path: Path, cut: int, left: int) -> None:
+    """Their bytes are zero, files behind the end are gone; an empty queue has none to cut."""
+    folder = batches(world, tmp_path, 45)
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    queue.truncate(cut)
+    assert (queue.stop_index, queue.max_offset) == (left, 5 * left)
+    assert len(b"".join(files_of(folder).values()).rstrip(b"\0")) <= 46 * left
+    assert queue.append(world.consumequeue.BatchUnit(99_999, 100, 0, 1, 5 * left, 5))
+    empty = batch_queue(world, tmp_path, "T", 1, True)
+    empty.truncate(cut)
+    assert (empty.stop_index, empty.starts) == (0, [])
+
+
+@pytest.mark.parametrize(("log_min", "deleted"), [(0, 0), (1900, 0), (1901, 1), (3901, 2), (99_999, 2)])
+def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
+    world: World, tmp_path: Path, log_min: int, deleted: int
+) -> None:
+    """A file goes with its last record."""
+    folder = batches(world, tmp_path, 45)
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    assert queue.delete_expired(log_min) == deleted
+    assert len(files_of(folder)) == 3 - deleted and queue.min_offset == 100 * deleted
+    assert queue.delete_expired(log_min) == 0
+
+
+def test_a_folder_of_batch_queues_without_files_waits_for_the_first(world: World, tmp_path: Path) -> None:
+    """A reader looks before the writer made it; a damaged queue is named where nobody asked to have it set aside."""
+    for number in range(3):
+        (tmp_path / "T" / str(number)).mkdir(parents=True)
+    make = world.consumequeue.BatchQueues
+    reader = make(REAL_DISK, str(tmp_path), writable=False)
+    assert len(reader) == 0 and reader.knows("T")
+    (tmp_path / "T" / "1").rmdir()
+    batch = batch_queue(world, tmp_path, "T", 1, True)
+    batch.append(world.consumequeue.BatchUnit(0, 100, 0, 1, 0, 5))
+    reader.discover()
+    assert reader.file_size_bytes == 920 and reader.get("T", 1).max_offset == 5
+    batch.append(world.consumequeue.BatchUnit(100, 100, 0, 1, 5, 5))
+    reader.refresh()
+    assert reader.get("T", 1).max_offset == 10
+    (tmp_path / "T" / "0" / "stray").touch()
+    with pytest.raises(StoreCorrupt, match="stray file"):
+        make(REAL_DISK, str(tmp_path), writable=False)
+    aside: dict[tuple[str, int], StoreCorrupt] = {}
+    assert make(REAL_DISK, str(tmp_path), writable=False, beyond_use=aside).queue_ids("T") == [1, 2]
+    assert list(aside) == [("T", 0)]
+
+
+def test_a_search_by_time_over_batches_that_are_cut_meanwhile_ends(world: World, tmp_path: Path) -> None:
+    """The minimum is the answer: no unit is made up."""
+    queue = batch_queue(world, tmp_path, "T", 0, True)
+    for number in range(45):
+        queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, 1000 + number, 5 * number, 5))
+    real, asked = queue.unit, []
+
+    class Cut(type(queue)):  # type: ignore[misc]
+        __slots__ = ()
+
+        def unit(self, index: int) -> Any:
+            asked.append(index)
+            return real(index) if len(asked) < 6 else None
+
+    cut = Cut(str(tmp_path), "T", 0, 920, queue._files)
+    for boundary in world.consumequeue.Boundary:
+        asked.clear()
+        assert world.consumequeue.batch_offset_by_time(cut, 1020, boundary) == 0
