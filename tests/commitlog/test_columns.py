@@ -175,6 +175,19 @@ def test_bodies_of_every_columnar_kind_are_appended(world: World, values: Any) -
     assert (result.message_count, [message.body for message in found]) == (4, BODIES)
 
 
+@pytest.mark.parametrize(
+    "values", [[], pa.array([], pa.binary()), pa.array([], pa.large_string()), pa.array(BODIES, pa.binary()).slice(4)],
+    ids=["list", "binary", "text", "slice"],
+)  # fmt: skip
+def test_a_column_without_rows_appends_nothing(world: World, values: Any) -> None:
+    """An empty batch of a stream: no record, no number, and the next one goes in."""
+    make = world.module("commitlog.column_input").offsets_and_data
+    log = MemoryLog(world)
+    result = log.appender.append_columns("T", 0, *make(values))
+    assert (result.status.name, result.message_count, result.size_bytes, log.appender.end_offset) == ("PUT_OK", 0, 0, 0)
+    assert log.appender.append_columns("T", 0, *make(BODIES)).queue_offset == 0
+
+
 def test_rows_of_equal_length(world: World) -> None:
     """A two-dimensional array of uint8, and Arrow's fixed-size binary, sliced or not."""
     make = world.module("commitlog.column_input").offsets_and_data

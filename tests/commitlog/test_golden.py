@@ -67,7 +67,10 @@ def test_the_golden_message_id(world: World) -> None:
     assert (len(six), cl.decode_message_id(six)) == (56, ("[fe80::1]:80", 1 << 40))
 
 
-@pytest.mark.parametrize("text", ["", "7F", "G" * 32, "7F0000010000007C 000000000001000", "0" * 31, "é" * 32, "0" * 55])
+@pytest.mark.parametrize(
+    "text",
+    ["", "7F", "G" * 32, "7F0000010000007C 000000000001000", "7F0000010000007C  00000000001000", "0" * 31, "é" * 32, "0" * 55],
+)
 def test_what_is_no_message_id(world: World, text: str) -> None:
     """A named error."""
     with pytest.raises(InvalidMessage, match="message id"):
@@ -82,6 +85,13 @@ def test_what_is_no_host(world: World, text: str) -> None:
     """Names, missing ports, brackets where they do not belong."""
     with pytest.raises(InvalidMessage, match="host"):
         world.module("commitlog.hosts").encode_host(text)
+
+
+@pytest.mark.parametrize("size", [0, 4, 7, 9, 16, 19, 21])
+def test_bytes_that_are_no_host_are_not_shown_as_one(world: World, size: int) -> None:
+    """An address without its port, or with a byte too many."""
+    with pytest.raises(ValueError, match=f"not {size}"):
+        world.module("commitlog.hosts").decode_host(bytes(size))
 
 
 @pytest.mark.parametrize(

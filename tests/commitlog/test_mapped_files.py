@@ -430,3 +430,79 @@ def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: W
         reader.message_at(0)
     assert reader.message_at(4 * SIZE) is not None
     reader.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(world: World, tmp_path: Path, number: int) -> None:
+    """One in the middle, or two of them: what stands behind it is not passed over, and no length is taken from it."""
+    log = open_log(world, tmp_path)
+    put(world, log, 13)
+    reader = world.commitlog.open_log(str(tmp_path))
+    for each in range(1, number + 1):
+        os.truncate(tmp_path / name_of(each), SIZE - 1)
+    with pytest.raises(StoreCorrupt, match="wrong file size") as caught:
+        reader.queue.refresh()
+    assert (caught.value.file, caught.value.found) == (str(tmp_path / name_of(1)), f"{SIZE - 1} bytes")
+    assert reader.message_at(0) is not None
+    reader.close()
+    log.close()
+
+
+def test_an_offset_is_found_while_files_of_another_length_are_listed(world: World, tmp_path: Path) -> None:
+    """A reader took a growing file's length for every file's: the next look adopts the true one, and till then it finds."""
+    log = open_log(world, tmp_path)
+    put(world, log, 9)
+    reader = world.commitlog.open_log(str(tmp_path))
+    reader.queue.file_size_bytes = SIZE // 3
+    assert [reader.queue.find(at).start_offset for at in (0, SIZE - 1, SIZE, 3 * SIZE - 1)] == [0, 0, SIZE, 2 * SIZE]
+    assert reader.queue.find(3 * SIZE) is None
+    reader.close()
+    log.close()
+
+
+def test_a_file_prepared_for_another_place_is_never_taken(world: World, tmp_path: Path) -> None:
+    """Its name would say offsets that its records do not have; the log stays as it was."""
+    log = open_log(world, tmp_path)
+    put(world, log, 5)
+    log.queue.prepare_next()
+    log.queue.files = log.queue.files[:1]
+    with pytest.raises(AssertionError, match=f"prepared {2 * SIZE}, wanted {SIZE}"):
+        log.queue.next_file()
+    assert [file.start_offset for file in log.queue.files] == [0]
+    log.close()
+
+
+def test_a_flush_of_what_is_flushed_makes_no_call(world: World, tmp_path: Path) -> None:
+    """Of one file too, which keeps its descriptor until it is full."""
+    disk = CountingDisk()
+    log = open_log(world, tmp_path, disk)
+    put(world, log, 1)
+    log.flush()
+    disk.calls.clear()
+    assert log.queue.files[0].flush() == log.written_offset and disk.calls == []
+    log.close()
+
+
+class Buffers:
+    """What stands between appender and files, of which the newest file is not the appender's yet."""
+
+    committed_offset = 0
+
+
+def test_a_file_made_ahead_of_a_buffered_appender_counts_as_unwritten(world: World, tmp_path: Path) -> None:
+    """It is in the log and its first byte is not: a reader that took it for written would read zeros as the end."""
+    log = open_log(world, tmp_path)
+    put(world, log, 6)
+    log.buffers = Buffers()
+    ahead = log.queue.next_file()
+    log.update_written()
+    assert (ahead.written, ahead.committed) == (0, 0)
+    assert [file.written for file in log.queue.files] == [SIZE, log.appender.position, 0]
+    log.buffers = None
+    log.close()
+
+
+def test_a_log_with_no_folder_is_refused(world: World) -> None:
+    """A list of commas is none."""
+    with pytest.raises(ValueError, match="at least one folder"):
+        world.commitlog.LogPaths.parse(REAL_DISK, " , ,")

@@ -134,6 +134,20 @@ def test_the_walk_stops_before_a_row_that_does_not_fit(world: World, missing: st
     assert set(guard[len(data) :].tolist()) == {0x77}
 
 
+@pytest.mark.parametrize(("name", "room"), [("topic", 0), ("topic", 5), ("tags", 0), ("tags", 6)])
+def test_the_walk_stops_before_a_text_that_does_not_fit(world: World, name: str, room: int) -> None:
+    """A topic or a tag: the rows before it are whole, and nothing is written behind the room."""
+    kernel = world.module("commitlog._rows_cy")
+    source = log_of(world, [world.commitlog.Message("T" * 3, b"", "g" * 4) for _ in range(3)])
+    guard = np.full(64, 0x77, np.uint8)
+    text = kernel.TextColumn(np.empty(4, np.int32), guard[:room], np.zeros(1, np.uint8))
+    none = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
+    texts = (None, text, None) if name == "topic" else (None, None, text)
+    columns = kernel.Columns(3, *none, *texts, None, np.empty(0, np.int32))
+    assert columns.fill(*source, 3, 7) == room // {"topic": 3, "tags": 4}[name]
+    assert set(guard[room:].tolist()) == {0x77}
+
+
 def test_wrong_room_is_refused(world: World) -> None:
     """Before any pointer is taken."""
     kernel = world.module("commitlog._rows_cy")

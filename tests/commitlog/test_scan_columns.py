@@ -104,7 +104,7 @@ def test_units_lead_to_records_up_to_the_first_that_does_not(world: World) -> No
     scan, data, places, _, _ = located(world)
     reader = scan.Reader(data)
     wanted = [reader.decode(place) for place in places]
-    units = b"".join(place.to_bytes(8, "big") + message.size.to_bytes(4, "big") for place, message in zip(places, wanted))
+    units = b"".join(one.physical_offset.to_bytes(8, "big") + one.size.to_bytes(4, "big") for one in wanted)
     for bad, unit in ((9, b""), (9, bytes(12)), (4, (1 << 62).to_bytes(8, "big") + b"\0\0\0\x5b"), (0, b"\xff" * 12)):
         given = units[: 12 * bad] + unit + (units[12 * bad + 12 :] if unit else b"")
         assert [one.body for one in reader.decode_units(given, 12, 1 << 20)] == [one.body for one in wanted[:bad]]

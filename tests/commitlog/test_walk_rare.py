@@ -155,3 +155,48 @@ def test_a_checksum_that_one_record_alone_lost_is_named(world: World, log: Path)
     overwrite(file(log, 0), at, b"Y" * CRC_PROPERTY)
     found = verify(world, log).problems
     assert found and {one.offset for one in found} == {victim.physical_offset}
+
+
+def test_zeros_in_the_middle_of_a_file_are_named_where_records_go_on_behind_them(world: World, log: Path) -> None:
+    """A page that the disk lost is no end of the log; the record before and those behind are read."""
+    messages = whole(world, log)
+    lost = messages[5]
+    overwrite(file(log, 0), lost.physical_offset, bytes(lost.size))
+    found = verify(world, log)
+    assert [(one.kind, one.offset, one.is_problem) for one in found.problems] == [("empty", lost.physical_offset, True)]
+    assert [one.physical_offset for one in whole(world, log)] == [one.physical_offset for one in messages if one != lost]
+
+
+def test_a_walk_in_many_pieces_is_a_walk_in_one(world: World, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of more records than one piece holds: none is left out, none comes twice, at damage neither."""
+    walk = world.module("commitlog.walk")
+    overwrite(file(log, 1), 40_000, b"damage")
+    before = [str(step) for step in files(world, log).messages()]
+    piece = walk._piece
+    monkeypatch.setattr(walk, "_piece", lambda file, at, checks: piece(file, at, checks, 7))
+    assert [str(step) for step in files(world, log).messages()] == before
+    assert verify(world, log).records == COUNT - 1
+
+
+@pytest.mark.parametrize("left", [0, 7])
+def test_a_file_cut_short_behind_a_record_is_read_to_there(world: World, log: Path, left: int) -> None:
+    """Where it ends, or where no blank has room: nothing is looked for behind it, and only its length is wrong."""
+    messages = whole(world, log)
+    kept = [message for message in messages if message.physical_offset >= 2 * SIZE][4]
+    end = kept.physical_offset + kept.size
+    overwrite(file(log, 2), end % SIZE, b"\xda" * 7)
+    with file(log, 2).open("r+b") as opened:
+        opened.truncate(end % SIZE + left)
+    assert whole(world, log)[-1].physical_offset == kept.physical_offset
+    assert names(verify(world, log).problems) == ["wrong_file_size"]
+    assert files(world, log).end().offset == end
+
+
+@pytest.mark.parametrize(("size", "expected"), [(60, "at least 91 bytes"), (0, "at least 91 bytes"), (-5, "at least 91 bytes")])
+def test_a_size_that_no_record_has_is_named_with_the_least_one(world: World, log: Path, size: int, expected: str) -> None:
+    """What was found and what could be, at the place; the records behind are read."""
+    victim = whole(world, log)[7]
+    overwrite(file(log, 0), victim.physical_offset, size.to_bytes(4, "big", signed=True))
+    (found,) = verify(world, log).problems
+    assert (found.kind, found.offset, found.expected, found.found) == ("bad_size", victim.physical_offset, expected, size)
+    assert len(whole(world, log)) == COUNT - 1
