@@ -179,11 +179,6 @@ class QueueIndex:
         """Whether anything is not yet on the disk."""
         return bool(self._buffer) or self._is_dirty
 
-    @property
-    def needs_flush(self) -> bool:
-        """Whether the journal holds anything."""
-        return self._entries > 0
-
     # --- the journal
 
     def _open_journal(self) -> File:
@@ -282,7 +277,7 @@ class QueueIndex:
             replace_file(self.disk, f"{path}.bak", read_if_there(self.disk, path) or b"")  # a copy: the file is never away
             replace_file(self.disk, path, data)
             segment.must_replace, segment.size_bytes = False, 0
-        elif (segment.size_bytes + len(data)) % SECTOR_SIZE == 1 and data[-1] == 0:  # would look like a torn mark
+        elif (segment.size_bytes + len(data)) % SECTOR_SIZE == 1 and data.endswith(b"\0"):  # would look like a torn mark
             data = self._waiting_of(number, path, segment.size_bytes, data)
             replace_file(self.disk, path, data)
             segment.size_bytes = 0
@@ -460,8 +455,6 @@ class QueueIndex:
 
     def _segment_sizes(self) -> dict[int, int]:
         """Bytes by number of the segments that have a file."""
-        if self.disk.stat(self.folder) is None:
-            return {}
         found = ((numbered(entry.name, "idx"), entry.size_bytes) for entry in self.disk.list(self.folder))
         return {number: size_bytes for number, size_bytes in found if number is not None}
 

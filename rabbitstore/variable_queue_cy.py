@@ -268,7 +268,8 @@ class VariableQueue:
             message = self.ram_pending.pop(seq_id, None)
             if message is None:
                 message = self.disk_pending.pop(seq_id)
-            elif message.term is not None:
+            else:
+                assert message.term is not None
                 self.ram_bytes -= len(message.term)
             found.append(message)
         return found
@@ -343,6 +344,7 @@ class VariableQueue:
     def _load_delta(self) -> None:
         """Read segments of delta into q3 until one had anything; when delta is used up, q2 joins q3."""
         delta, ram, disk = self.delta, self.ram_pending, self.disk_pending
+        lost = 0
         while delta.count and not self.q3:
             stop = min(self.index.segment_end(delta.start), delta.stop)
             entries = self.index.read(delta.start, stop)
@@ -358,13 +360,15 @@ class VariableQueue:
             delta.start = stop
             delta.count -= len(entries)
             if stop == delta.stop and delta.count:
-                self._lost_entries(delta.count)
+                lost, delta.count = delta.count, 0
         if not delta.count:
             delta.clear()
             self.q3.extend(self.q2)
             self.q2.clear()
-            if not self.q3:
+            if not self.q3 and not lost:  # with an error the caller puts its message back into q3
                 self.q1, self.q4 = self.q4, self.q1
+        if lost:
+            self._lost_entries(lost)
 
     def _recount(self) -> None:
         """A segment held more or fewer entries than the last stop had noted; the index has named it."""
@@ -375,7 +379,6 @@ class VariableQueue:
 
     def _lost_entries(self, count: int) -> None:
         """The index has fewer entries than it had: somebody else changed the folder."""
-        self.delta.count = 0
         self.length -= count
         file = self.index.folder
         raise StoreCorrupt("index entries are gone", file=file, offset=0, expected=f"{count} more entries", found="none")
@@ -541,12 +544,11 @@ class VariableQueue:
 
     def _push_betas(self, quota: int) -> None:
         """From q3's end, sparing its first segment, then from q2's front."""
-        if self.q3:
-            limit = self.index.segment_end(self.q3[0].seq_id)
-            while quota and self.q3 and self.q3[len(self.q3) - 1].seq_id >= limit:
-                self._into_delta(self.q3[len(self.q3) - 1])
-                self.q3.pop()
-                quota -= 1
+        limit = self.index.segment_end(self.q3[0].seq_id if self.q3 else 0)
+        while quota and self.q3 and self.q3[len(self.q3) - 1].seq_id >= limit:
+            self._into_delta(self.q3[len(self.q3) - 1])
+            self.q3.pop()
+            quota -= 1
         while quota and self.q2:
             self._into_delta(self.q2[0])
             self.q2.popleft()

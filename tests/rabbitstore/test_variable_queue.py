@@ -13,7 +13,7 @@ from rabbitstore.queue_index_cy import QueueIndex
 from rabbitstore.settings import IndexSettings, RabbitSettings, StoreSettings
 from rabbitstore.store_recovery import open_store
 from rabbitstore.variable_queue_cy import DEFAULT, LAZY, VariableQueue
-from storageio import REAL_DISK, StoreError
+from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 SETTINGS = RabbitSettings(
     store=StoreSettings(file_size_limit=2000),
@@ -435,3 +435,55 @@ def test_the_duration_target_follows_the_measured_rates(tmp_path):
     assert queue.target_ram_count == float("inf")
     queue.check()
     opened.kill()
+
+
+def test_entries_that_went_under_an_open_queue_keep_no_later_message(opened, tmp_path):
+    """A segment was deleted: that is said once, and all behind it comes.  What waited behind the range stood still for ever."""
+    queue = opened.queue
+    for number in range(40):
+        opened.publish(b"%04d" % number + b"x" * 100)
+    queue.set_target_ram_count(0)
+    queue.set_target_ram_count(float("inf"))
+    for number in range(40, 48):
+        opened.publish(b"%04d" % number + b"x" * 100)
+    queue.set_target_ram_count(7)
+    queue.set_target_ram_count(float("inf"))
+    queue.index.flush()
+    assert (len(queue.q3), queue.delta.count, len(queue.q2), len(queue.q1)) == (8, 32, 1, 7)
+    (tmp_path / "queue" / "4.idx").unlink()
+    found, errors = [], []
+    while len(queue):
+        queue.check()
+        try:
+            found.append(int(queue.fetch(ack_required=False)[1][:4]))
+        except StoreCorrupt as error:
+            errors.append(str(error))
+    assert found == [*range(32), *range(40, 48)] and queue.fetch() is None
+    assert len(errors) == 1 and "8 more entries" in errors[0]
+    queue.check()
+
+
+@pytest.mark.parametrize("gone", [8, 5, 0])
+def test_a_segment_with_fewer_entries_than_the_last_stop_noted_keeps_no_later_message(tmp_path, gone):
+    """It is read when the queue comes there only: what it lacks is named, and what was published since comes next."""
+    index = QueueIndex(REAL_DISK, f"{tmp_path}/queue", SETTINGS.index)
+    for seq_id in range(16):
+        index.publish(seq_id, seq_id.to_bytes(16, "big"), 0, 4, True, b"%04d" % seq_id)
+    index.close()
+    with (tmp_path / "queue" / "1.idx").open("ab") as file:
+        file.write(b"".join(bytes((0x40, relative)) for relative in range(gone)))  # acknowledged by somebody else
+    index = QueueIndex(REAL_DISK, f"{tmp_path}/queue", SETTINGS.index)
+    assert index.resume({0: 8, 1: 8}, 16)
+    store, _ = open_store(REAL_DISK, f"{tmp_path}/persistent", SETTINGS.store, {})
+    queue = VariableQueue(
+        index, store.client(), store.client(), SETTINGS, REAL_DISK.now_ms, next_deliver_seq_id=0, persistent=(16, 64)
+    )
+    for number in range(16, 20):
+        queue.publish(number.to_bytes(16, "big"), b"%04d" % number, 4, persistent=True, embedded=True)
+    assert queue.q1 and len(queue) == 20
+    assert [int(body) for body in bodies(queue)] == [*range(8), *range(8 + gone, 20)]
+    assert (len(queue), queue.persistent_count, index.unacked) == (0, 0, 0)
+    assert [problem.kind for problem in index.problems] == ["bad_recovery_terms"] * (gone > 0)
+    queue.check()
+    index.close()
+    store.close()
