@@ -45,6 +45,9 @@ class Consumer:
             queue.arrived.wait_for(lambda: queue.direct or len(queue) or queue.is_deleted or self._is_closed, timeout_s)
         finally:
             queue.waiting_consumers -= 1
+        if self._is_closed or queue.is_deleted:
+            queue.take_back_direct()
+            return None
         return queue.take_direct() or queue.get()
 
     def __iter__(self) -> Iterator[Delivery]:

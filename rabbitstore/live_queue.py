@@ -63,11 +63,6 @@ class LiveQueue:
         return sum(len(part) for part in self.parts)
 
     @property
-    def next_tag(self) -> int:
-        """What the next delivery will be called."""
-        return self._next_tag
-
-    @property
     def is_blocked(self) -> bool:
         """Whether a message store has no credit left for it: its publishers are to wait."""
         return any(part.persistent_store.credit.is_blocked or part.transient_store.credit.is_blocked for part in self.parts)
@@ -108,6 +103,7 @@ class LiveQueue:
     def get(self, *, auto_ack: bool = False) -> Delivery | None:
         """The next message of the highest priority that has one."""
         with self.lock:
+            self.take_back_direct()
             now_us = self.now_ms() * 1000
             for part in reversed(self.parts):
                 if not len(part):
@@ -120,19 +116,34 @@ class LiveQueue:
         return None
 
     def take_direct(self) -> Delivery | None:
-        """A message that was handed over; the caller holds the lock."""
+        """A message that was handed over; the caller holds the lock.  One that cannot be read now waits for the next call."""
         if not self.direct:
             return None
-        part, message = self.direct.popleft()
+        part, message = self.direct[0]
         term = message.term if message.term is not None else part.read_term(message)  # pressure may have dropped it
+        self.direct.popleft()
         return self._delivery(part, message.seq_id, term, False, is_kept=True)
 
+    def take_back_direct(self) -> None:
+        """What was handed over and nobody waits for any more is in the queue again; the caller holds the lock.
+
+        One that cannot be read or written stays unacknowledged, as after any requeue.
+        """
+        while len(self.direct) > self.waiting_consumers:
+            part, message = self.direct.pop()
+            self.requeue_tags([self._new_tag(part, message.seq_id)])
+
     def _delivery(self, part: VariableQueue, seq_id: int, term: bytes, redelivered: bool, *, is_kept: bool) -> Delivery:
+        tag = self._new_tag(part, seq_id)
+        if not is_kept:
+            del self.unacked[tag]
+        return Delivery(tag, self.name, seq_id, redelivered, decode_content(term, file=f"queue {self.name}"))
+
+    def _new_tag(self, part: VariableQueue, seq_id: int) -> int:
         tag = self._next_tag
         self._next_tag += 1
-        if is_kept:
-            self.unacked[tag] = part, seq_id
-        return Delivery(tag, self.name, seq_id, redelivered, decode_content(term, file=f"queue {self.name}"))
+        self.unacked[tag] = part, seq_id
+        return tag
 
     def _tags(self, tag: int, multiple: bool) -> list[int]:
         if multiple:
@@ -189,6 +200,7 @@ class LiveQueue:
             for part in self.parts:
                 part.acknowledge([*part.ram_pending, *part.disk_pending])
             self.unacked.clear()
+            self.direct.clear()
             self.is_deleted = True  # before the first file goes: what fails from here on leaves no queue
             self.arrived.notify_all()
             for part in self.parts:

@@ -1,0 +1,144 @@
+"""Consumers that go away, lose their queue or meet a disk that fails: no message stays with somebody who does not have it."""
+
+import contextlib
+import errno
+import threading
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore
+from storageio import DiskError, StoreClosed
+from storageio.testing import WrappedDisk
+
+QUIET = RabbitSettings(background=False)
+
+
+class Waiting:
+    """A consumer that waits on a thread of its own; what happens in the `with` happens before it can wake."""
+
+    def __init__(self, store, name):
+        self.queue = store.queue(name)
+        self.consumer = store.consumer(name)
+        self.found = []
+        self.thread = threading.Thread(target=self._get, daemon=True)
+
+    def _get(self):
+        try:
+            self.found.append(self.consumer.get(timeout_s=30))
+        except (DiskError, StoreClosed) as error:
+            self.found.append(error)
+
+    def __enter__(self):
+        self.thread.start()
+        while not self.queue.waiting_consumers:
+            pass
+        self.queue.lock.acquire()
+        return self
+
+    def __exit__(self, *_):
+        self.queue.lock.release()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def store(tmp_path):
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as found:
+        found.declare_queue("q")
+        yield found
+
+
+def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again(store):
+    """It came to the closed consumer, and nobody gave it back: no other consumer saw it before a restart."""
+    with Waiting(store, "q") as waiting:
+        store.publish("q", b"first")
+        waiting.consumer.close()
+        store.publish("q", b"second")
+    assert waiting.found == [None] and not waiting.queue.direct and not waiting.queue.unacked
+    assert [store.get("q").body for _ in range(2)] == [b"first", b"second"]
+    with pytest.raises(StoreClosed):
+        waiting.consumer.get()
+
+
+def test_a_message_on_its_way_to_a_consumer_goes_with_its_queue(store):
+    """Deleted, with the message acknowledged: it was delivered all the same, and could not be acknowledged."""
+    with Waiting(store, "q") as waiting:
+        store.publish("q", b"gone")
+        store.delete_queue("q")
+    assert waiting.found == [None] and not waiting.queue.unacked
+    store.declare_queue("q")
+    assert store.get("q") is None
+
+
+def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_queue(store):
+    """It may expire before it is taken, so it is not handed over; the consumer wakes all the same."""
+    with Waiting(store, "q") as waiting:
+        store.publish("q", b"short", properties={"expiration": "60000"})
+        assert len(waiting.queue) == 1 and not waiting.queue.direct
+    assert waiting.found[0].body == b"short"
+
+
+class FailsOnce(WrappedDisk):
+    """One read of a message file fails, when it is told to."""
+
+    will_fail = False
+
+    def before(self, operation, path):
+        if self.will_fail and operation == "read" and path.endswith(".rdq"):
+            self.will_fail = False
+            raise DiskError(operation, path, errno.EIO, "input/output error")
+
+
+def test_a_message_on_its_way_that_cannot_be_read_for_once_comes_with_the_next_get(tmp_path):
+    """Pressure dropped its copy in memory; the read failed, and nobody had the message any more."""
+    disk = FailsOnce()
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
+        store.declare_queue("q")
+        with Waiting(store, "q") as waiting:
+            store.publish("q", b"x" * 9000)
+            store.process()
+            store.parts.persistent._roll()  # the file is closed, so that the message is in no cache
+            waiting.queue.parts[0].set_target_ram_count(0)
+            disk.will_fail = True
+        assert isinstance(waiting.found[0], DiskError)
+        found = waiting.consumer.get()
+        assert found.body == b"x" * 9000 and list(waiting.queue.unacked) == [found.tag]
+
+
+def test_a_requeued_message_counts_no_longer_against_the_prefetch(store):
+    """Of one consumer; with `multiple`, all that it holds up to the message."""
+    for number in range(4):
+        store.publish("q", b"%d" % number)
+    with store.consumer("q", prefetch=2) as consumer:
+        first, second = consumer
+        assert consumer.get() is None
+        consumer.requeue(first)
+        again = consumer.get()
+        assert (again.body, again.redelivered, consumer.get()) == (b"0", True, None)
+        consumer.requeue(again, multiple=True)
+        assert [delivery.body for delivery in consumer] == [b"0", b"1"]
+    assert second.body == b"1" and len(store.queue("q")) == 4
+
+
+def test_a_consumer_whose_queue_was_deleted_closes(store):
+    """There is nothing to give back to."""
+    store.publish("q", b"held")
+    consumer = store.consumer("q")
+    consumer.get()
+    store.delete_queue("q")
+    consumer.close()
+    with pytest.raises(StoreClosed):
+        consumer.get()
+
+
+def test_expired_messages_of_a_higher_priority_hide_none_of_a_lower_one(tmp_path):
+    """The queue of the high one is empty once they are dropped."""
+    disk = WrappedDisk()
+    now = [disk.now_ms()]
+    disk.now_ms = lambda: now[0]
+    with contextlib.closing(RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk)) as store:
+        store.declare_queue("q", max_priority=5)
+        store.publish("q", b"high", properties={"priority": 5, "expiration": "10"})
+        store.publish("q", b"low")
+        now[0] += 11
+        assert store.get("q").body == b"low" and store.get("q") is None
