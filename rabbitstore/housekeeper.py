@@ -28,6 +28,8 @@ class Housekeeper:
         """Starts at once."""
         self._store = store
         self._collect_at = 0.0  # when to try again what the collector could not do
+        self._is_flushed = True
+        self._named = ""  # the error that was logged last: one that stays is said once
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rabbitstore-housekeeper", daemon=True)
@@ -46,30 +48,42 @@ class Housekeeper:
             self._thread.join()
 
     def _run(self) -> None:
-        interval_s = self._store.settings.flush_interval_ms / 1000
-        is_flushed = True
-        try:
-            while not self._stopped.is_set():
-                if self._woken.wait(None if is_flushed and not self._collect_at else _IDLE_S):
-                    self._woken.clear()
-                    if self._stopped.wait(interval_s):
-                        return
-                    self._work()
-                    is_flushed = False
-                else:
-                    self._store.flush_journals()
-                    self._store.balance_memory()
-                    is_flushed = True
-                    if self._collect_at:
-                        self._collect()
-        except StoreError as error:  # the caller meets it at the next call: the store refuses to write
-            _LOG.error("%s: background work stopped: %s", self._store.path, error)
+        while not self._stopped.is_set():
+            try:
+                self._turn()
+            except StoreError as error:  # of one queue or file; a sync has done the others all the same
+                self._name(error)
+
+    def _turn(self) -> None:
+        if self._woken.wait(None if self._is_flushed and not self._collect_at else _IDLE_S):
+            self._woken.clear()
+            if not self._stopped.wait(self._store.settings.flush_interval_ms / 1000):
+                self._is_flushed = False
+                self._work()
+        else:
+            self._is_flushed = True  # what fails is tried again when something happens
+            self._rest()
+
+    def _name(self, error: StoreError) -> None:
+        if str(error) != self._named:
+            self._named = str(error)
+            _LOG.error("%s: background work failed: %s", self._store.path, error)
 
     def _work(self) -> None:
-        if self._store.has_work:
-            self._store.sync()
-        if time.monotonic() >= self._collect_at:
-            self._collect()
+        try:
+            if self._store.has_work:
+                self._store.sync()
+        finally:
+            if time.monotonic() >= self._collect_at:
+                self._collect()
+
+    def _rest(self) -> None:
+        try:
+            self._store.flush_journals()
+        finally:
+            self._store.balance_memory()
+            if self._collect_at:
+                self._collect()
 
     def _collect(self) -> None:
         """What the collector cannot do now, on a full disk for one, it tries again in a while: only room is lost meanwhile."""

@@ -1,0 +1,124 @@
+"""The store's own thread when something fails under it: what can be made durable still is, and the log says what cannot."""
+
+import contextlib
+import errno
+import logging
+import time
+
+import pytest
+
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, housekeeper
+from storageio import DiskError, StoreError
+from storageio.testing import WrappedDisk
+
+SETTINGS = RabbitSettings(flush_interval_ms=1, store=StoreSettings(file_size_limit=20_000))
+
+
+class Failing(WrappedDisk):
+    """Calls fail of which `fails` says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.fails = lambda _operation, _path: False
+        self.failed = 0
+
+    def before(self, operation, path):
+        if self.fails(operation, path):
+            self.failed += 1
+            raise DiskError(operation, path, errno.EIO, "input/output error")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for name in ("_RETRY_S", "_IDLE_S"):
+        monkeypatch.setattr(housekeeper, name, 0.01)
+
+
+def until(is_true):
+    stop = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < stop
+        time.sleep(0.001)
+
+
+def is_durable(path, name, body):
+    """Whether a copy of the files, as a kill would leave them now, has the message."""
+    with RabbitStore.open(path, "r") as seen:
+        return body in [message.body for message in seen.messages(name)]
+
+
+def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(tmp_path, quick, caplog):
+    """The thread ended with the first queue's error: what was published to the others stayed in memory, and nobody was told."""
+    disk, path = Failing(), str(tmp_path / "vhost")
+    store = RabbitStore.open(path, disk=disk, settings=SETTINGS)
+    bad, _good = (store.declare_queue(name) for name in ("bad", "good"))
+    folder = bad.parts[0].index.folder
+    disk.fails = lambda operation, called: operation == "write" and called.startswith(folder)
+    with caplog.at_level(logging.ERROR, "brokerstore"):
+        store.publish("bad", b"lost")
+        until(lambda: disk.failed)
+        for number in range(3):
+            store.publish("good", b"%d" % number)
+            until(lambda body=b"%d" % number: is_durable(path, "good", body))
+    said = [record.getMessage() for record in caplog.records]
+    assert said and all("background work failed" in text for text in said) and len(said) == len(set(said))
+    with contextlib.suppress(StoreError):
+        store.close()
+
+
+def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
+    """Only garbage is in it; its error was the end of all syncs."""
+    disk, path = Failing(), str(tmp_path / "vhost")
+    with RabbitStore.open(path, disk=disk, settings=SETTINGS) as store:
+        store.declare_queue("q")
+        for number in range(12):
+            store.publish("q", b"%02d" % number + bytes(5000))
+        store.sync()
+        disk.fails = lambda operation, called: operation == "delete" and called.endswith(".rdq")
+        for _ in range(6):
+            store.ack(store.get("q"))
+        until(lambda: disk.failed)
+        disk.fails = lambda _operation, _path: False
+        store.publish("q", b"later")
+        until(lambda: is_durable(path, "q", b"later"))
+        assert [store.get("q").body[:2] for _ in range(7)] == [b"06", b"07", b"08", b"09", b"10", b"11", b"la"]
+    with RabbitStore.open(path, settings=RabbitSettings(background=False)) as again:
+        assert len(again.queue("q")) == 7 and again.lost == []
+
+
+class Stopping(logging.Handler):
+    """An application that stops when it is told of an error: within the thread that tells it."""
+
+    def __init__(self, store):
+        super().__init__(logging.ERROR)
+        self.store = store
+        self.closed = []
+
+    def emit(self, record):
+        try:
+            self.store.close()
+        except StoreError as error:
+            self.closed.append(error)
+        else:
+            self.closed.append(None)
+
+
+def test_an_application_that_closes_the_store_on_its_error_does_not_wait_for_itself(tmp_path, quick):
+    """Told on the store's own thread: it stopped that thread, and would wait for it for ever."""
+    disk, path = Failing(), str(tmp_path / "vhost")
+    store = RabbitStore.open(path, disk=disk, settings=SETTINGS)
+    folder = store.declare_queue("bad").parts[0].index.folder
+    store.declare_queue("good")
+    store.publish("good", b"kept")
+    store.sync()
+    handler = Stopping(store)
+    logging.getLogger("brokerstore").addHandler(handler)
+    try:
+        disk.fails = lambda operation, called: operation == "write" and called.startswith(folder)
+        store.publish("bad", b"lost")
+        until(lambda: handler.closed)
+    finally:
+        logging.getLogger("brokerstore").removeHandler(handler)
+    assert isinstance(handler.closed[0], StoreError)
+    with RabbitStore.open(path, settings=RabbitSettings(background=False)) as again:  # the lock was given back
+        assert again.get("good").body == b"kept"
