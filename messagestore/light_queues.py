@@ -76,12 +76,17 @@ def _is_light(name: str) -> bool:
 
 
 def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:
-    """Append the units of every light queue, in log order; how many."""
+    """Append the units of every light queue, in log order; how many.
+
+    Each at its queue's end, as when they came: a name listed twice moves the numbers ahead of the places, and after a restart
+    lower ones are given again (section 10).  Only the first one that the log still has stands at its number.
+    """
     count = 0
     for message in _candidates(log, end_offset):
         unit = light_unit(message)
         for (name, queue_id), number in all_places(message).items():
-            queues.get_or_add(name, queue_id).append_run(number, unit)
+            queue = queues.get_or_add(name, queue_id)
+            queue.append_run(queue.max_offset if queue.starts else number, unit)
             count += 1
     return count
 

@@ -81,16 +81,18 @@ class Agreement:
         return gathered
 
     def light(self, piece: Piece) -> None:
-        """Units of light queues, which hold records of other topics, compared; pieces come in log order."""
+        """Units of light queues, which hold records of other topics, compared; pieces come in log order.
+
+        A record's place is behind the one before it, whatever its number: a queue closes gaps, and numbers may come again.
+        """
         if not self._has_light or not names_light_queues(piece.view[piece.start : piece.stop]):
             return
         for message in piece.messages():
-            for (name, queue_id), number in all_places(message).items():
+            for name, queue_id in all_places(message):
                 place, queue = self._next.get((name, queue_id)), self._queues.get(name, queue_id)
                 if place is None:
                     place = queue.find_physical(message.physical_offset) if queue is not None else 0
-                if number == 0 or number >= place:  # a place that is taken stays so, and a gap is closed (section 2.3)
-                    self._run(name, queue_id, place, light_unit(message))
+                self._run(name, queue_id, place, light_unit(message))
 
     def light_ends(self) -> dict[Lane, int]:
         """Of light queues: the number behind the last unit that was compared."""
@@ -198,12 +200,8 @@ class Agreement:
 def unit_differences(queue: ConsumeQueue, first: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """(queue offset, wanted unit, found unit) where a queue's files say something else than `units`, which begin at `first`."""
     at, stop = first, first + len(units) // UNIT_SIZE
-    while at < stop:
-        rest = queue.rest(at * UNIT_SIZE)
+    while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
         wanted = units[(at - first) * UNIT_SIZE :]
-        if rest is None:
-            yield at, wanted[:UNIT_SIZE], b""
-            return
         count = min(len(rest), len(wanted)) // UNIT_SIZE
         if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
             for place in range(count):
@@ -211,6 +209,8 @@ def unit_differences(queue: ConsumeQueue, first: int, units: bytes) -> Iterator[
                 if not _says_the_same(bytes(rest[part]), wanted[part]):
                     yield at + place, wanted[part], bytes(rest[part])
         at += count
+    if at < stop:
+        yield at, units[(at - first) * UNIT_SIZE :][:UNIT_SIZE], b""
 
 
 def _says_the_same(found: bytes, wanted: bytes) -> bool:

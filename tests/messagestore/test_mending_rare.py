@@ -80,6 +80,20 @@ def test_a_config_file_without_a_backup_is_named_and_left(store: Path) -> None:
     assert path.read_bytes() == b'{"subscriptionGroupTable":'
 
 
+def test_a_config_file_and_its_backup_that_are_both_torn_are_named_and_left(store: Path) -> None:
+    """Neither is guessed at, and nobody else's file waits for it: the other torn one has a backup."""
+    groups, offsets = store / "config" / "subscriptionGroup.json", store / "config" / "consumerOffset.json"
+    for path in (groups, store / "config" / "subscriptionGroup.json.bak", offsets):
+        path.write_bytes(b'{"torn":')
+    (store / "config" / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"T0@g":{0:3}}}')
+    named = {problem.file for problem in verify_store(str(store)).problems}
+    assert named == {str(groups), str(offsets)}
+    assert Recovery(str(store)).apply().actions == [f"write {offsets} again from its backup"]
+    assert groups.read_bytes() == b'{"torn":' and {problem.file for problem in verify_store(str(store)).problems} == {
+        str(groups)
+    }
+
+
 def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(store: Path) -> None:
     """For whoever compares log, queues and index in another way."""
     (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T0@g":{0:9999}}}')
@@ -197,6 +211,21 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
     assert kinds(folder) == set()
 
 
+def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path) -> None:
+    """Dispatch passes over a number that was given before; named once, and no rebuild of the queue changes it."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as opened:
+        for number in range(5):
+            opened.put(Message("T0", b"%d" % number, queue_id=0))
+        opened.engine.offsets.set_next_offset("T0", 0, 3)
+        for number in range(5, 9):
+            opened.put(Message("T0", b"%d" % number, queue_id=0))
+        opened.engine.settle()
+        assert [message.body for message in opened.read("T0", 0)] == [b"0", b"1", b"2", b"3", b"4", b"7", b"8"]
+    assert [(problem.kind, problem.found) for problem in verify_store(str(folder)).problems] == [("queue_offset", 3)]
+    assert Recovery(str(folder)).plan().actions == []
+
+
 # Holes
 
 LATE_MS = 4_000_000_000_000
@@ -209,9 +238,8 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
         place = opened.put(Message("T0", b"first", queue_id=0)).size_bytes
-        result = opened.put(
-            Message("T0", record_bytes(place + RECORD_BODY_AT, bytes(100), at_ms=LATE_MS) + bytes(50), queue_id=0)
-        )
+        inner = record_bytes(place + RECORD_BODY_AT, bytes(100), at_ms=LATE_MS)
+        result = opened.put(Message("T0", inner + bytes(50), queue_id=0))
         assert result.physical_offset == place
         opened.put(Message("T0", b"behind", queue_id=0))
     path = min((folder / "commitlog").iterdir())
@@ -268,6 +296,68 @@ def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -
     assert kinds(fixture.store) & {"wrong_unit"}
     Recovery(str(fixture.store)).apply()
     assert light_units(fixture.store) == wanted and kinds(fixture.store) == set()
+
+
+LIGHT = SMALL.but(enable_lmq=True)
+PLACES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+
+
+@pytest.mark.parametrize("how", ["rebuild", "recover"])
+def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path, how: str) -> None:
+    """A name listed twice moves the numbers ahead of the places, and after a restart they are given again, as in a broker.  The
+    first records are gone: rebuilt by the numbers alone, the queue had no place for those behind.
+    """
+    folder = tmp_path / "store"
+
+    def put(opened: Any, number: int, names: str) -> int:
+        message = Message("T0", b"%d" % number * 300, queue_id=0, properties={PLACES: names})
+        return int(opened.put(message).physical_offset)
+
+    with MessageStore.open(folder, config=LIGHT) as opened:
+        for number in range(5):
+            put(opened, number, "%LMQ%a,%LMQ%a,%LMQ%b")
+        while opened.log_end < 65536:
+            opened.put(Message("fill", bytes(3000), queue_id=0))
+        put(opened, 5, "%LMQ%a,%LMQ%a,%LMQ%b")
+    with MessageStore.open(folder, config=LIGHT) as opened:
+        for number in range(6, 9):
+            put(opened, number, "%LMQ%a,%LMQ%b")
+        opened.flush()
+        opened.engine.settle()
+        assert opened.delete_before(65536) == 1
+    assert verify_store(str(folder), LIGHT).problems == []
+    shutil.rmtree(folder / "consumequeue" / "%LMQ%a")
+    if how == "rebuild":
+        rebuild_store(str(folder), config=LIGHT)
+    else:
+        assert "missing_queue" in {problem.kind for problem in verify_store(str(folder), LIGHT).problems}
+        Recovery(str(folder), config=LIGHT).apply()
+    assert verify_store(str(folder), LIGHT).problems == []
+    with MessageStore.open(folder, "r", LIGHT) as opened:
+        assert [message.body[:1] for message in opened.read("%LMQ%a", 0)] == [b"5", b"6", b"7", b"8"]
+
+
+def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -> None:
+    """The topic's own queue is gone too, and it was its last message: the filler stands in the light queue itself."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=LIGHT) as opened:
+        places = []
+        for number in range(4):
+            topic = "T0" if number < 3 else "T1"
+            message = Message(topic, b"%d" % number * 300, queue_id=0, properties={PLACES: "%LMQ%a,%LMQ%b"})
+            places.append(opened.put(message).physical_offset)
+        opened.engine.settle()
+    path = min((folder / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    data[places[2]] ^= 0x40
+    path.write_bytes(data)
+    shutil.rmtree(folder / "consumequeue" / "T0")
+    Recovery(str(folder), Choice.SKIP, LIGHT).apply()
+    assert verify_store(str(folder), LIGHT).problems == []
+    with MessageStore.open(folder, "r", LIGHT) as opened:
+        for name in ("%LMQ%a", "%LMQ%b"):
+            bodies = [message.body[:1] for message in opened.read(name, 0)]
+            assert len(bodies) == 4 and (bodies[0], bodies[1], bodies[3]) == (b"0", b"1", b"3")
 
 
 def test_damage_named_by_a_rebuild_has_its_place(store: Path) -> None:
