@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commitlog import Message
 from messagestore import MessageStore
 from messagestore.mending import batch_agreement
 from messagestore.mending.recover import Choice, Recovery
@@ -157,3 +158,20 @@ def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: 
     assert {lane: units(fixture.store, *lane) for lane in truth(fixture)} == truth(fixture), (
         "the queue knows what the record lost"
     )
+
+
+def test_what_was_prepared_or_rolled_back_is_in_no_batch_queue(tmp_path: Path) -> None:
+    """Neither missing there nor made: old logs have such records in the topic itself."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder) as store:
+        store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+        for flag in (0x80, 0x84, 0x8C, 0x88):
+            pairs = {"INNER_NUM": "2", "INNER_BASE": "0" if flag == 0x80 else "2"}
+            store.engine.log.appender.append(Message("B", b"x", sys_flag=flag, properties=pairs), 0)
+        store.engine.settle()
+        assert store.max_offset("B", 0) == 4
+    assert verify_store(str(folder)).problems == []
+    shutil.rmtree(folder / "batchconsumequeue" / "B")
+    Recovery(str(folder), Choice.SKIP).apply()
+    assert verify_store(str(folder)).problems == []
+    assert [(row[4], row[5]) for row in units(folder, "B", 0)] == [(0, 2), (2, 2)]

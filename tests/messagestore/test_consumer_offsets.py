@@ -181,7 +181,7 @@ def test_light_queues_have_a_table_of_their_own(tmp_path: Path) -> None:
     again = LmqConsumerOffsets(REAL_DISK, str(tmp_path))
     assert again.get("%LMQ%q", "%LMQ%g", 0) == 7
     assert again.offsets_of("%LMQ%q", "%LMQ%g") == {0: 7}
-    assert again.offsets_of("t", "g") == {2: 5}
+    assert again.offsets_of("t", "g") == {2: 5} and again.get("t", "g", 2) == 5
     assert again.groups() == ["%LMQ%g", "g"]
     assert again.set_back(lambda topic, queue_id: 6) == [SetBack("%LMQ%q@%LMQ%g", 0, 7, 6)]
     assert again.get("%LMQ%q", "%LMQ%g", 0) == 6

@@ -13,7 +13,7 @@ from messagestore import MessageStore, StoreConfig
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
 from storageio import DiskError, StoreCorrupt
-from storageio.testing import WrappedDisk
+from storageio.testing import FailingDisk, WrappedDisk
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
@@ -93,3 +93,24 @@ def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
     second.write_bytes(b"")
     plan = Recovery(str(folder), Choice.SKIP).plan()
     assert {problem["kind"] for problem in plan.problems} >= {"empty_file"}
+
+
+def test_a_stray_that_cannot_be_moved_stays_and_ends_the_recovery(folder: Path) -> None:
+    """Only another disk is a reason to copy it."""
+    (folder / "commitlog" / "notes").write_bytes(b"mine")
+    disk = FailingDisk(1, only="rename")
+    with pytest.raises(DiskError):
+        Recovery(str(folder), Choice.SKIP, SMALL, disk).apply()
+    assert (folder / "commitlog" / "notes").read_bytes() == b"mine"
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert (folder / "brokerstore" / "strays" / "notes").read_bytes() == b"mine"
+
+
+def test_a_log_file_that_is_too_long_by_nothing_but_zeros_is_cut(folder: Path) -> None:
+    """There is nothing to keep beside."""
+    path = folder / "commitlog" / f"{0:020d}"
+    before = path.read_bytes()
+    path.write_bytes(before + bytes(100_000))
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert path.read_bytes() == before and not list((folder / "brokerstore").glob("cut-*"))
+    assert not verify_store(str(folder), SMALL).problems

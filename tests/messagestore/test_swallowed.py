@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,10 +12,13 @@ from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker_services.names import INNER_COUNT, IS_BATCH
+from messagestore.mending.damage import survey
 from messagestore.mending.fillers import MARK, Lost, fill
 from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.swallowed import Gap, swallowed
 from messagestore.mending.verification import verify_store
 from storageio import REAL_DISK, StoreCorrupt
+from tests.messagestore.kit import record_bytes
 
 FILE_SIZE = 65536
 SMALL = StoreConfig(
@@ -132,3 +136,39 @@ def test_a_hole_up_to_its_files_end_that_is_full_of_messages_keeps_its_length() 
     data, left_out = fill(0, 3 * least, lost, 1, to_file_end=True)
     assert (len(data), left_out) == (3 * least, lost[2:])
     assert data[2 * least :] == least.to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(least - 8)
+
+
+class Bytes(NamedTuple):
+    """Of a hole."""
+
+    start: int
+    stop: int
+    file_end: int
+
+
+def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
+    """Whatever the jump: each hole takes as many least records as it has room for, in their order, and the rest has no place."""
+    holes = [Bytes(1000, 1300, FILE_SIZE), Bytes(2000, 2010, FILE_SIZE), Bytes(3000, 3199, FILE_SIZE)]
+    least = len(record_bytes(0, b""))
+    found = swallowed(holes, [Gap("T", 2, 5, 1 << 60, 0, 2)], None)
+    first, last = 300 // least, 199 // least
+    assert {start: [lost.queue_offset for lost in there] for start, there in found.items()} == {
+        1000: list(range(5, 5 + first)), 3000: list(range(5 + first, 5 + first + last)),
+    }  # fmt: skip
+    assert {(lost.topic, lost.queue_id) for there in found.values() for lost in there} == {("T", 2)}
+
+
+def test_a_hole_that_two_disks_have_is_one(tmp_path: Path) -> None:
+    """A log file copied to a second folder of the log, damaged in both at its begin: named, and counted once."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        for number in range(3):
+            store.put(Message("T", b"%d" % number * 100, queue_id=0))
+    path = min((folder / "commitlog").iterdir())
+    destroy(folder, records(folder)[0])
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(path, other / path.name)
+    found = survey(LogFiles(REAL_DISK, [str(folder / "commitlog"), str(other)]), 1 << 62, None)
+    assert [finding.kind for finding in found.findings] == ["double_file"]
+    assert len(found.holes) >= 1 and found.holes[0].start == 0

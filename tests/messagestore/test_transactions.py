@@ -632,3 +632,29 @@ def test_an_op_record_that_comes_behind_the_groups_offset_changes_nothing(world:
         assert store.check_transactions(lambda _half: False, older_than_ms=0) == 0
         assert [op.body for op in read_all(store, OP)] == [b"0,", b"1,"]
         assert (bodies(store.read("T", 1)), undecided(store), progress(store)) == ([1, 2], [], (2, 2))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_another_message_of_its_key_and_queue_commits_nothing(world: Any, tmp_path: Path, has_index: bool) -> None:
+    """A producer that sends the same message plainly, too: the transaction is still to be decided after a restart."""
+    with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
+        begun = half(world, store, 1)
+        pairs = {"UNIQ_KEY": begun.transaction_id}
+        store.put(world.commitlog.Message("T", b"1", queue_id=1, properties=pairs))
+    with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
+        assert undecided(store) == [1]
+
+
+def test_the_groups_offset_lost_and_a_copy_of_what_was_decided(world: Any, tmp_path: Path) -> None:
+    """Op records name the first, a check had put it again: both are done with, each by what is known of it."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        half(world, store, 1)
+        half(world, store, 2)
+        clock.now_ms += 6000
+        store.check_transactions(lambda _half: None)
+        store.put(world.commitlog.Message(OP, b"0,", queue_id=0, properties={"TAGS": "d", "WAIT": "true"}))
+    (tmp_path / "s" / "config" / "consumerOffset.json").unlink()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        assert undecided(store) == [2]
+        assert [one.check_times for one in store.undecided_transactions()] == [1]
