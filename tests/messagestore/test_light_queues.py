@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storageio import PutRejected
-from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, read_all
+from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, read_all, small
 from tests.messagestore.test_delays import deliver
 
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -129,6 +129,26 @@ def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
         put_light(world, store, 1, "a/b", "c")
         assert bodies(store, "c") == [1]
         assert not any("/" in topic for topic in store.topics())
+
+
+def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there(world: Any, tmp_path: Path) -> None:
+    """Its own topic's queue is gone too, so the filler stands in the light queue; later numbers do not move, in any recovery."""
+    recover = world.module("messagestore.mending.recover")
+    folder = tmp_path / "s"
+    with open_light(world, folder) as store:
+        places = [put_light(world, store, number, "a") for number in range(5)]
+    with min((folder / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(places[2].physical_offset)
+        file.write(b"\xee" * places[2].size_bytes)
+    for gone in ("consumequeue/T", "consumequeue"):
+        shutil.rmtree(folder / gone)
+        recover.Recovery(str(folder), recover.Choice.SKIP, small(world)).apply()
+        assert recover.Recovery(str(folder)).plan().problems == []
+        with open_light(world, folder, "r") as store:
+            units = [store.engine.queues.get("%LMQ%a", 0).unit(place) for place in range(5)]
+            found = [store.message_at(unit.physical_offset) for unit in units]
+        assert [message.body for message in found if message.topic == "T"] == [b"0", b"1", b"3", b"4"]
+        assert (found[2].topic, found[2].queue_offset) == ("%LMQ%a", 2)
 
 
 LONG = "%LMQ%" + "x" * 300
