@@ -176,11 +176,10 @@ class DispatchService:
 
     def _fail(self, error: StoreError) -> None:
         """Damage in the log: nothing behind it can be dispatched."""
-        if self.failure is None:
-            LOG.error("dispatch stopped at %d: %s", self.position, error)
-            self.failure = error
-            self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
-            self._progress.notify()
+        LOG.error("dispatch stopped at %d: %s", self.position, error)
+        self.failure = error
+        self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
+        self._progress.notify()
 
     def run_once(self) -> bool:
         """One stretch; whether anything was dispatched."""

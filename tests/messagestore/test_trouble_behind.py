@@ -1,0 +1,167 @@
+"""Trouble that a store's threads meet behind the puts: who is told, what stays readable, what the next opening makes of it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import DiskError, FlushTimeout, PutRejected, StoreCorrupt, StoreLocked
+from storageio.testing import WrappedDisk
+from tests.messagestore.kit import (
+    LOG_SIZE,
+    START_MS,
+    Clock,
+    SwitchDisk,
+    message,
+    number_of,
+    open_small,
+    put_numbers,
+    read_all,
+    sync_mode,
+    until,
+)
+
+
+def refused_sync(word: str) -> Any:
+    """For `SwitchDisk`: syncs of paths with a word in them fail."""
+    return lambda operation, path: (
+        DiskError(operation, path, errno.EIO, "broken") if operation == "sync" and word in path else None
+    )
+
+
+def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: Any, tmp_path: Path) -> None:
+    """No later put is taken for done, no consumer waits for ever, and the next opening changes nothing before somebody chose."""
+    clock = Clock()
+    store = open_small(world, tmp_path, clock=clock)
+    put_numbers(world, store, range(3))
+    store.get("T", 0, 0)
+    dispatcher, log = store.engine.dispatcher, store.engine.log
+    held = log.written_offset
+    dispatcher._limit = lambda: held
+    results = []
+    for number in range(3, 12):
+        clock.now_ms += 10_000
+        results.append(store.put(message(world, number)))
+    with min((tmp_path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(results[1].physical_offset + 4)
+        file.write(b"\xee")
+    dispatcher._limit = store.engine.dispatch_limit
+    until(lambda: dispatcher.failure)
+    assert isinstance(dispatcher.failure, StoreCorrupt)
+    with pytest.raises(PutRejected, match="bad_magic"):
+        store.put(message(world, 12))
+    assert [number_of(found) for found in read_all(store, "T")] == [0, 1, 2, 3]
+    with store.consumer("T", group="g") as consumer, pytest.raises(StoreCorrupt, match="bad_magic"):
+        consumer.poll()
+    assert not dispatcher.run_once(), "what failed is not tried again"
+    with pytest.raises(StoreCorrupt, match="bad_magic"):
+        store.close_cleanly()
+    before = min((tmp_path / "commitlog").iterdir()).read_bytes()
+    with pytest.raises(StoreCorrupt, match="brokerstore recover"):
+        open_small(world, tmp_path)
+    assert min((tmp_path / "commitlog").iterdir()).read_bytes() == before
+
+
+def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_path: Path) -> None:
+    """It went round and round at the same place otherwise."""
+    with open_small(world, tmp_path) as store:
+        put_numbers(world, store, range(3))
+        store.get("T", 0, 0)
+        dispatcher = store.engine.dispatcher
+        dispatcher.stop()
+        dispatcher._limit = lambda: 9 * LOG_SIZE
+        dispatcher.begin_again(8 * LOG_SIZE)
+        with pytest.raises(StoreCorrupt, match="no log file"):
+            dispatcher.catch_up()
+        assert dispatcher.position == 8 * LOG_SIZE
+        dispatcher.begin_again(store.engine.log.written_offset)
+
+
+def test_a_job_of_the_housekeeper_that_fails_keeps_no_other_from_its_work(world: Any, tmp_path: Path) -> None:
+    """Whatever it failed with, and whether or not delayed messages are delivered here; puts are taken all the same."""
+    rounds = []
+    changes = {"flush_interval_consume_queue_ms": 5, "deliver_delayed": False}
+    with open_small(world, tmp_path, **changes) as store:
+
+        def damaged() -> None:
+            raise StoreCorrupt("a job's own", file="f", offset=0, expected="this", found="that")
+
+        store.engine.housekeeper.jobs[:0] = [damaged]
+        store.engine.housekeeper.jobs.append(lambda: rounds.append(store.engine.flags.accepts_puts))
+        put_numbers(world, store, range(3))
+        until(lambda: len(rounds) > 3)
+    assert all(rounds[:4])
+    with open_small(world, tmp_path) as store:
+        assert store.engine.was_clean
+
+
+def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any, tmp_path: Path) -> None:
+    """Made by a thread that appended before the store was closed, and comes to wait after it: it is not left hanging."""
+    disk = SwitchDisk()
+    store = open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world), flush_interval_commit_log_ms=600_000)
+    put_numbers(world, store, range(3))
+    late = store._append(message(world, 3), 0)
+    disk.refuse = refused_sync("commitlog")
+    store.close()
+    future = world.module("messagestore.message_store").PutFuture()
+    store.engine.flusher.resolve_later(late, future)
+    with pytest.raises(FlushTimeout, match="closed before"):
+        future.result(0)
+    assert (tmp_path / "abort").exists()
+
+
+def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path) -> None:
+    """With `check=False` the status says that the outcome is not known."""
+    disk = SwitchDisk()
+    with open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world)) as store:
+        assert store.put(message(world, 0), check=False).status.name == "PUT_OK"
+        disk.refuse = refused_sync("commitlog")
+        result = store.put(message(world, 1), check=False)
+        assert (result.status.name, "broken" in result.reason) == ("FLUSH_DISK_TIMEOUT", True)
+
+
+def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
+    """It was to lead, and another's sync covered it before it woke: the second gate-opener met an error of Python's."""
+    ticket = world.module("messagestore.flusher")._Ticket(7)
+    ticket.open()
+    ticket.open()
+    assert ticket.gate.acquire(timeout=0)
+    assert not ticket.gate.acquire(timeout=0)
+
+
+def test_a_store_closed_again_touches_nothing_of_the_next_ones(world: Any, tmp_path: Path) -> None:
+    """Its folder is another's by then: that one's lock, abort file and puts stay."""
+    first = open_small(world, tmp_path)
+    first.close()
+    with open_small(world, tmp_path) as second:
+        first.engine.close()
+        assert (tmp_path / "abort").exists()
+        put_numbers(world, second, range(3))
+        with pytest.raises(StoreLocked):
+            open_small(world, tmp_path)
+        assert len(read_all(second, "T")) == 3
+
+
+class Later(WrappedDisk):
+    """Five seconds ahead of the store's own clock."""
+
+    def now_ms(self) -> int:
+        return START_MS + 5000
+
+
+def test_an_append_that_holds_the_lock_for_seconds_has_other_puts_refused(world: Any, tmp_path: Path) -> None:
+    """As a real store does while the page cache is busy: by name, at once, and no longer than it lasts."""
+    with open_small(world, tmp_path, disk=Later(), clock=Clock()) as store:
+        put_numbers(world, store, range(1))
+        found = []
+        with store.engine.log.appender.lock:
+            thread = threading.Thread(target=lambda: found.append(store.put(message(world, 1), check=False)), daemon=True)
+            thread.start()
+            thread.join(60)
+            assert found[0].status is world.commitlog.PutStatus.OS_PAGE_CACHE_BUSY
+        put_numbers(world, store, range(1, 2))
+        assert [number_of(stored) for stored in read_all(store, "T")] == [0, 1]
