@@ -12,6 +12,7 @@ stored three seconds before the checkpoint's time or earlier, and everything onc
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
 FOR_EVER_MS = (1 << 63) - 1
 
 
-class Follower:
+class Follower(ABC):
     """An iterator over the log that waits for more.  One thread iterates; any may close it.
 
     `position` is the physical offset behind the last message handed out.  Records that were deleted before they were read
@@ -118,13 +119,13 @@ class Follower:
         self._engine.check_open()
         return self._take()
 
+    @abstractmethod
     def _take(self) -> list[StoredMessage]:
         """What may be handed out from `_at` on, which moves behind it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _pause_s(self, waited_s: float) -> float:
         """How long to wait for the next look."""
-        raise NotImplementedError
 
     def _move_to(self, offset: int, *, is_gap: bool = False) -> None:
         if is_gap:
@@ -143,10 +144,8 @@ class OwnFollower(Follower):
         limit = engine.flusher.flushed_offset if self._is_durable else engine.dispatch_limit()
         while self._at < limit:
             file = self._log.queue.find(self._at)
-            if file is None:
-                self._move_to(max(self._at, self._log.min_offset), is_gap=True)
-                if self._log.queue.find(self._at) is None:
-                    return []
+            if file is None:  # retention was faster
+                self._move_to(max(self._log.min_offset, 0), is_gap=True)
                 continue
             at, stop = self._at - file.start_offset, min(file.size_bytes, limit - file.start_offset)
             try:

@@ -384,6 +384,125 @@ def test_a_log_file_that_cannot_be_opened_now_is_opened_at_a_later_look(tmp_path
         assert [number_of(stored) for stored in follower.poll()] == list(range(20))
 
 
+def test_what_is_ready_is_handed_out_in_pieces_and_in_order(tmp_path: Path) -> None:
+    """Whoever asks for few gets the next few; the position is that of what was handed out."""
+    with open_store(tmp_path) as store, store.follow(start=-5) as own:
+        assert own.poll() == []
+        put_all(store, 0, 9)
+        found = [[number_of(stored) for stored in own.poll(2)] for _ in range(6)]
+        assert found == [[0, 1], [2, 3], [4, 5], [6, 7], [8], []]
+        assert own.position == store.log_end
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_in_the_writing_process_files_that_retention_took_are_passed_over_too(tmp_path: Path, between: bool) -> None:
+    """Before the follower looked, or between its finding a file and its opening it."""
+    disk = Acting()
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 1500)
+    with open_store(tmp_path, disk=disk) as store, store.follow() as own:
+        if between:
+            disk.once("open", f"commitlog/{0:020d}", lambda: store.delete_before(2 * LOG_SIZE))
+        else:
+            assert store.delete_before(2 * LOG_SIZE) == 2
+        found = [number_of(stored) for _ in range(9) for stored in own.poll()]
+        assert found == [number_of(stored) for stored in store.engine.log.messages()]
+        assert own.skipped_bytes == 2 * LOG_SIZE
+
+
+def test_in_the_writing_process_a_file_that_cannot_be_opened_is_an_error_and_no_gap(tmp_path: Path) -> None:
+    """It is there; what is in it comes at a later look."""
+    disk = Acting()
+
+    def refuse() -> None:
+        raise DiskError("open", "a log file", errno.EACCES, "Permission denied")
+
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 700)
+    with open_store(tmp_path, disk=disk) as store, store.follow() as own:
+        disk.once("open", f"commitlog/{0:020d}", refuse)
+        with pytest.raises(DiskError, match="denied"):
+            own.poll()
+        assert [number_of(stored) for _ in range(9) for stored in own.poll()] == list(range(700))
+        assert own.skipped_bytes == 0
+
+
+def test_a_record_damaged_after_its_dispatch_is_said_to_the_follower_of_the_writing_process(tmp_path: Path) -> None:
+    """What is before it comes; it is not passed over without a word."""
+    with open_store(tmp_path) as store, store.follow() as own:
+        put_all(store, 0, 9)
+        store.get("t", 0, 0)
+        victim = [stored.physical_offset for stored in store.engine.log.messages()][5]
+        with log_files(tmp_path)[0].open("r+b") as file:
+            file.seek(victim + 90)
+            file.write(b"\xee")
+        assert [number_of(stored) for stored in own.poll()] == [0, 1, 2, 3, 4]
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match="bad_body_crc"):
+                own.poll()
+
+
+def test_a_file_made_anew_before_anything_was_taken_from_it_is_read_from_its_begin(bench: Bench) -> None:
+    """A writer that was killed at its first file and came again: there is nothing that the follower could be rewound from."""
+    data, starts = log_of(bench.source, 4)
+    assert bench.polled() == []
+    fresh = bench.path.with_name("fresh")
+    fresh.write_bytes(data)
+    fresh.replace(bench.path)
+    assert (bench.polled() + bench.polled())[:3] == [0, 1, 2]
+    assert bench.follower.skipped_bytes == 0 and bench.follower.position >= starts[3]
+
+
+def test_a_record_cut_between_two_looks_at_it_is_not_handed_out(bench: Bench) -> None:
+    """The writer was recovered to less while the follower asked whether a queue points at the record."""
+    data, starts = log_of(bench.source, 1)
+    bench.write(0, data[: starts[1]])
+
+    class Cutting:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def decode(self, at: int, checks: int) -> Any:
+            bench.write(0, bytes(starts[1]))
+            return self._inner.decode(at, checks)
+
+    assert bench.follower._find_file()
+    bench.follower._reader = Cutting(bench.follower._reader)
+    assert [bench.polled() for _ in range(3)] == [[], [], []]
+    assert bench.follower.position == 0
+
+
+def test_what_is_not_durable_yet_waits_until_it_is(tmp_path: Path) -> None:
+    """All of a look may be younger than what the checkpoint vouches for; nothing is handed out then, and nothing skipped."""
+    with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(end="durable") as durable:
+        put_all(writer, 0, 9)
+        writer.get("t", 0, 0)
+        assert durable.poll() == []
+        writer.flush()
+        writer.engine.checkpoint.physic_msg_timestamp_ms = writer.engine.log.appender.last_store_timestamp_ms + 3000
+        writer.engine.checkpoint.flush()
+        assert [number_of(stored) for stored in durable.poll()] == list(range(9))
+
+
+def test_odd_bytes_behind_which_nothing_stands_are_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be a record that is being written, however long that takes."""
+    clock = Clock()
+    monkeypatch.setattr(follower, "time", clock)
+    data, starts = log_of(bench.source, 2)
+    bench.write(0, data[: starts[1]])
+    bench.write(starts[1], b"\xee" * 50)
+    taken = []
+    for _ in range(6):
+        taken += bench.polled()
+        clock.now += 2
+    assert taken == [0]
+    bench.write(starts[1], data[starts[1] : starts[2]])
+    for _ in range(2):
+        taken += bench.polled()
+        clock.now += 2
+    assert taken == [0, 1]
+
+
 def test_it_follows_a_writer_process_that_rolls_and_deletes(tmp_path: Path) -> None:
     """Every message of a live writer, in order, though old files go meanwhile; queues and index are seen as they grow."""
     program = """

@@ -34,7 +34,7 @@ def refused_sync(word: str) -> Any:
 
 
 def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: Any, tmp_path: Path) -> None:
-    """No later put is taken for done, no consumer waits for ever, and the next opening changes nothing before somebody chose."""
+    """No later put is taken for done, no consumer waits for ever, and the next opening changes nothing unasked."""
     clock = Clock()
     store = open_small(world, tmp_path, clock=clock)
     put_numbers(world, store, range(3))
