@@ -441,7 +441,10 @@ class ForgettingDisk:
         node = from_folder.live.get(from_name)
         if node is None:
             raise _error("rename", source, errnos.ENOENT)
-        if isinstance(there := to_folder.live.get(to_name), FolderNode) and there.live:
+        there = to_folder.live.get(to_name)
+        if there is not None and type(there) is not type(node):
+            raise _error("rename", source, errnos.EISDIR if isinstance(there, FolderNode) else errnos.ENOTDIR)
+        if isinstance(there, FolderNode) and there.live:
             raise _error("rename", source, errnos.ENOTEMPTY)
         del from_folder.live[from_name]
         to_folder.live[to_name] = node

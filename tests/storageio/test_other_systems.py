@@ -131,6 +131,13 @@ def test_a_folder_is_not_made_where_a_file_is(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == DATA
 
 
+def test_a_folder_that_another_was_faster_to_make_is_there(tmp_path: Path) -> None:
+    """Between the look and the call: no error."""
+    real_disk_make(tmp_path / "d")
+    real_disk_make(tmp_path / "d")
+    assert (tmp_path / "d").is_dir()
+
+
 def real_disk_make(path: Path) -> None:
     """As by somebody who was faster than another."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,20 @@ def test_maps_of_one_gib_do_not_fill_32_bits_of_addresses(monkeypatch: pytest.Mo
     """A quarter of them at most, and one map always."""
     monkeypatch.setattr(processes, "ADDRESSES", 1 << 32)
     assert (maps_max(1 << 30), maps_max(1 << 31), maps_max(1 << 24)) == (1, 1, 64)
+
+
+def test_where_nothing_forks_nothing_is_asked_for_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No error on a system without the call, and no call."""
+    called: list[str] = []
+    monkeypatch.delattr(os, "register_at_fork")
+    processes.in_forked_child(lambda: called.append("child"))
+    assert called == []
+
+
+def test_a_process_that_ends_while_it_is_asked_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptors were listed, its flags and its name are gone: it is no writer, and no error."""
+    real, listed = os.readlink, os.listdir
+    ended = "999999999"
+    monkeypatch.setattr(os, "listdir", lambda path: [ended] if path == "/proc" else ["3"] if ended in path else listed(path))
+    monkeypatch.setattr(os, "readlink", lambda path, **kept: str(tmp_path / "f") if ended in path else real(path, **kept))
+    assert processes.writing_processes(str(tmp_path)) == ()
