@@ -187,7 +187,7 @@ class IndexFiles:
         text = f"{newest:0{NAME_DIGITS}d}"
         try:
             moment = datetime.strptime(text + "000", "%Y%m%d%H%M%S%f") + MILLISECOND
-        except ValueError:  # a number that is no time
+        except (ValueError, OverflowError):  # a number that is no time, or the last that a date can say
             return str(newest + 1)
         return name_of(moment)
 

@@ -23,7 +23,6 @@ from .layout import (
     ITEMS_PER_SLOT_DEFAULT,
     NO_ITEM,
     SLOT_SIZE,
-    file_size,
 )
 
 CHECKED_ITEMS = 1000
@@ -39,11 +38,6 @@ class Shape(NamedTuple):
 
     slots: int
     items: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the file."""
-        return file_size(self.slots, self.items)
 
 
 def shape_for(size_bytes: int, slots: int) -> Shape | None:

@@ -231,3 +231,33 @@ def test_a_buffer_without_room_is_refused(world: Any, slots: int, items: int, si
     """Before any pointer is taken."""
     with pytest.raises(ValueError, match="no room"):
         world.module("indexfile._index_cy").IndexBuffer(bytearray(size), slots, items)
+
+
+@pytest.mark.parametrize("name", ["20991399000000000", "99991231235959999", "3000000000000000000"])
+def test_behind_a_file_whose_name_is_no_time_a_later_name_is_taken(index: Any, tmp_path: Path, name: str) -> None:
+    """A copy that somebody renamed, or the last millisecond that a date can say: the index goes on, in order."""
+    opened = index(7, 3)
+    opened.build("T", "a", None, 0, 1_700_000_000_000)
+    opened.close()
+    (file,) = (tmp_path / "index").iterdir()
+    file.rename(file.parent / name)
+    again = index(7, 3)
+    for number, key in enumerate("bcd", 1):
+        again.build("T", key, None, 100 * number, 1_700_000_000_000 + number)
+    again.close()
+    names = sorted(int(path.name) for path in (tmp_path / "index").iterdir())
+    assert names[0] == int(name) and len(names) == 2
+    reader = index(7, 3, writable=False)
+    assert [reader.select("T", key) for key in "abcd"] == [[0], [100], [200], [300]]
+    assert [int(found.name) for found in reader.files] == names
+
+
+def test_a_reader_of_an_index_cannot_cut_it(index: Any) -> None:
+    """Its map cannot be written: a store through it would kill the process."""
+    opened = index()
+    opened.build("T", "k", None, 0, 1_700_000_000_000)
+    opened.close()
+    (file,) = index(writable=False).files
+    with pytest.raises(ValueError, match="opened for reading"):
+        file.buffer.keep_items(1, 0)
+    assert index(writable=False).select("T", "k") == [0]
