@@ -115,10 +115,19 @@ def test_units_lead_to_records_up_to_the_first_that_does_not(world: World) -> No
 def test_a_reader_of_a_million_topics_keeps_no_name_for_ever(world: World) -> None:
     """Their names are forgotten together once there are many, and topics still come out right."""
     if world.build == "compiled":
-        pytest.skip("the names are not to be seen in there")
+        pytest.skip("what it keeps is not to be seen in there")
     scan, data, places, _, _ = located(world)
     reader = scan.Reader(data)
     reader._names.update((b"%d" % number, "") for number in range(65537))
     topics = [reader.decode(place).topic for place in places]
     assert topics == ["t" * (1 + 70 * number) for number in range(len(RAWS))]
     assert len(reader._names) == len(RAWS)
+
+
+def test_a_place_outside_of_the_file_is_not_asked_for_ahead(world: World) -> None:
+    """Only where there is a byte: an address that damage gives is no place in memory."""
+    if world.build == "compiled":
+        pytest.skip("only other kernels can call it there")
+    scan, data, places, _, _ = located(world)
+    reader = scan.Reader(data)
+    assert [reader.ask_for_record(at) for at in (-1, len(data), 1 << 62, places[1], len(data) - 1)] == [0, 0, 0, 1, 1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storageio import REAL_DISK, InvalidMessage
-from storageio.testing import ForgettingDisk
+from storageio.testing import CountingDisk, ForgettingDisk
 from tests.builds import World
 
 BASE = -(1 << 63)
@@ -168,3 +168,21 @@ def test_files_of_records_that_left_the_log_go_but_never_the_last(world: World, 
     again = opened(world, REAL_DISK, str(tmp_path))
     assert again.append(unit(world, 100)) == addresses[99] + 20
     assert again.flush()
+
+
+def test_a_flush_syncs_the_files_that_were_written_since_and_a_full_one_when_the_next_is_made(
+    world: World, tmp_path: Path
+) -> None:
+    """A file that is on the disk is left alone; the folder is synced each time, for the name of a new one."""
+    disk = CountingDisk()
+    writer = opened(world, disk, str(tmp_path))
+    number = 0
+    synced = []
+    for count in (30, 25, 5, 40):
+        disk.calls.clear()
+        for number in range(number, number + count):
+            writer.append(unit(world, number))
+        assert writer.flush() and not writer.flush()
+        synced.append([int(call.path.rpartition("/")[2]) // SIZE for call in disk.calls if call.operation == "sync"])
+    assert synced == [[0], [0, 0, 1], [1], [1, 1, 2]]
+    assert sorted({call.path for call in disk.calls if call.operation == "sync folder"}) == [f"{tmp_path}/T/0"]
