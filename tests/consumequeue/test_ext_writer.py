@@ -176,11 +176,10 @@ def test_a_flush_syncs_the_files_that_were_written_since_and_a_full_one_when_the
     """A file that is on the disk is left alone; the folder is synced each time, for the name of a new one."""
     disk = CountingDisk()
     writer = opened(world, disk, str(tmp_path))
-    number = 0
     synced = []
-    for count in (30, 25, 5, 40):
+    for first, stop in ((0, 30), (30, 55), (55, 60), (60, 100)):
         disk.calls.clear()
-        for number in range(number, number + count):
+        for number in range(first, stop):
             writer.append(unit(world, number))
         assert writer.flush() and not writer.flush()
         synced.append([int(call.path.rpartition("/")[2]) // SIZE for call in disk.calls if call.operation == "sync"])
