@@ -128,8 +128,8 @@ def _unlock(store: SharedStore, numbers: list[int]) -> None:
         for number in numbers:
             if number in store.files:
                 store.files[number].locked = False
+        store.changed.notify_all()  # before what may fail: those who wait go on when the lock is free
         store.remove_deferred()
-        store.changed.notify_all()
 
 
 def _live(store: SharedStore, number: int) -> list[Record]:
@@ -197,7 +197,6 @@ def _copy(source: File, target: File, live: list[Record], end: int, number: int,
 
 def _install(store: SharedStore, numbers: list[int], moved: Moved) -> None:
     """The left file is new on the disk: make memory agree, then delete the right one."""
-    left = numbers[0]
     try:
         if store.is_synced:
             store.disk.sync_folder(store.folder)
@@ -210,9 +209,6 @@ def _install(store: SharedStore, numbers: list[int], moved: Moved) -> None:
             _unlock(store, numbers)
     for number in numbers[1:]:
         store.disk.delete(store.path(number))
-    with store.lock:
-        if left in store.files and store.files[left].valid_total_size == 0:
-            store.delete_if_empty(left)
 
 
 def _update(store: SharedStore, numbers: list[int], moved: Moved) -> None:

@@ -30,12 +30,9 @@ class Flying:
         return len(self.counts)
 
     def started(self, msg_id: bytes, difference: I64) -> None:
-        """The client sends a write (+1) or a remove (-1)."""
+        """The client sends a write (+1) or a remove (-1) of an id that flies already; the first one it counts itself."""
         counts = self.counts
-        known = counts.get(msg_id)
-        if known is None:
-            counts[msg_id] = difference
-            return
+        known = counts[msg_id]
         if known + difference not in (0, difference):
             raise StoreBroken(f"message {msg_id.hex()}: a second {'write' if difference > 0 else 'remove'} in flight")
         counts[msg_id] = known + difference

@@ -18,7 +18,7 @@ from . import layout
 from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
 from .content import is_message
 from .entry_cy import IndexEntry
-from .folder import VhostFolder, is_vhost_folder
+from .folder import VhostFolder
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .own_files import QueueOptions, read_options, write_options
 from .problems import Problem
@@ -68,16 +68,12 @@ def create_folder(disk: Disk, path: str, vhost: str, settings: RabbitSettings) -
     disk.make_folder(path)
     for name in (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER, layout.QUEUES_FOLDER, layout.OWN_FOLDER):
         disk.make_folder(f"{path}/{name}")
-    if disk.stat(f"{path}/{layout.VHOST_NAME_FILE}") is None:
-        replace_file(disk, f"{path}/{layout.VHOST_NAME_FILE}", vhost.encode())
-    if disk.stat(f"{path}/{layout.CONFIG_NAME}") is None:
-        replace_file(disk, f"{path}/{layout.CONFIG_NAME}", CONFIG_TEXT % settings.index.segment_entries)
+    replace_file(disk, f"{path}/{layout.VHOST_NAME_FILE}", vhost.encode())
+    replace_file(disk, f"{path}/{layout.CONFIG_NAME}", CONFIG_TEXT % settings.index.segment_entries)
 
 
 def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     """Recover the folder; the caller holds its lock."""
-    if not is_vhost_folder(disk, path):
-        raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
     folder = VhostFolder(path, disk)
     _refuse_wrong_config(folder)
     index_settings = replace(settings.index, segment_entries=folder.segment_entries)

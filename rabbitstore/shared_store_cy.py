@@ -46,7 +46,6 @@ if not cython.compiled:
     from .content_cy import split_at
 
 OnDisk = Callable[[list[bytes]], None]
-_READ_TRIES = 8
 _pack_head = RECORD_HEAD.pack
 _Mail = tuple[Any, Any, Any]  # client, writes or None, removes or None
 
@@ -240,24 +239,19 @@ class SharedStore:
 
     def _read_slowly(self, msg_id: bytes) -> bytes | None:
         """Through the owner: waits for the collector, then reads beside the writer."""
-        for _ in range(_READ_TRIES):
-            with self.lock:
-                found = self._hold(msg_id)
-            if found is None:
-                return None
-            location, file = found
-            try:
-                self.read_count += 1
-                data = file.read(location[1], location[2])
-            finally:
-                self._let_go(location[0])
-            if check_record(data, msg_id, location[2]):
-                return data[TERM_AT : len(data) - 1]
-            with self.lock:
-                now = self.locations.get(msg_id)
-                if now is not None and (now.file, now.offset, now.total_size) == location:
-                    raise _corrupt(file.path, location[1], msg_id, data)
-        raise StoreBroken(f"message {msg_id.hex()} moved {_READ_TRIES} times during a read")
+        with self.lock:
+            found = self._hold(msg_id)
+        if found is None:
+            return None
+        (number, offset, total_size), file = found
+        try:
+            self.read_count += 1
+            data = file.read(offset, total_size)  # nobody moves it meanwhile: the collector waits for readers
+        finally:
+            self._let_go(number)
+        if not check_record(data, msg_id, total_size):
+            raise _corrupt(file.path, offset, msg_id, data)
+        return data[TERM_AT : len(data) - 1]
 
     def _hold(self, msg_id: bytes) -> tuple[tuple[int, int, int], File] | None:
         """The location as it is now, its file counted as read; waits while the collector has the file."""
@@ -297,8 +291,8 @@ class SharedStore:
             summary = self.files[number]
             summary.readers -= 1
             if summary.readers == 0:
+                self.changed.notify_all()  # before what may fail: those who wait go on when the lock is free
                 self.delete_if_empty(number)
-                self.changed.notify_all()
 
     # --- the owner
 
@@ -330,7 +324,8 @@ class SharedStore:
         for msg_id, term in messages:
             if counts.get(msg_id) == 1:
                 del counts[msg_id]
-            elif not client.flying.arrived(msg_id, 1):
+            else:
+                client.flying.arrived(msg_id, 1)
                 waiting.append(msg_id)  # a remove met it, but the writer waits for a confirm
                 continue
             location = locations.get(msg_id)
@@ -350,9 +345,7 @@ class SharedStore:
                 self._cache.pop(msg_id, None)
 
     def _meet_removes(self, client: StoreClient, msg_ids: Sequence[bytes]) -> None:
-        for msg_id in msg_ids:
-            if client.flying.arrived(msg_id, -1):
-                self._remove(msg_id)
+        self._remove_all([msg_id for msg_id in msg_ids if client.flying.arrived(msg_id, -1)])
 
     def _count_one_more(self, location: Location, msg_id: bytes, term: bytes) -> None:
         self._settle_sizes()
@@ -407,11 +400,21 @@ class SharedStore:
         self.files.adjust(summary, -location.total_size)
         self.delete_if_empty(location.file)
 
+    def _remove_all(self, msg_ids: Sequence[bytes]) -> None:
+        """Each of them, though a file without messages could not be deleted; the first error is raised in the end."""
+        failed: DiskError | None = None
+        for msg_id in msg_ids:
+            try:
+                self._remove(msg_id)
+            except DiskError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
     def remove_deferred(self) -> None:
         """The removes that waited for a file; the caller has unlocked it."""
         waiting, self.deferred = self.deferred, []
-        for msg_id, _file in waiting:
-            self._remove(msg_id)
+        self._remove_all([msg_id for msg_id, _file in waiting])
 
     def delete_if_empty(self, number: int) -> None:
         """Delete a file that nothing refers to, unless somebody has it."""

@@ -81,8 +81,8 @@ class Files:
         summary = self.by_number.pop(number)
         if summary.left is not None:
             self.by_number[summary.left].right = summary.right
-        if summary.right is not None:
-            self.by_number[summary.right].left = summary.left
+        assert summary.right is not None, "the last file is the current one, which stays"
+        self.by_number[summary.right].left = summary.left
         self.total_bytes -= summary.file_size
         self.valid_bytes -= summary.valid_total_size
         return summary

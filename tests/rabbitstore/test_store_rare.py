@@ -1,11 +1,16 @@
 """A message store in moments that seldom come: ids that come back under the collector, clients that die, limits of settings."""
 
+import errno
+import threading
+from pathlib import Path
+
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue
+from rabbitstore import store as store_module
 from rabbitstore.collector import collect, collect_one
 from rabbitstore.records import FEW_IDS, check_record, encode_record, find_any_record
-from storageio import InvalidMessage, StoreCorrupt
+from storageio import DiskError, InvalidMessage, StoreClosed, StoreCorrupt, StoreError, StoreLocked
 from storageio.testing import WrappedDisk
 
 from .test_shared_store import fresh, ident, term
@@ -174,3 +179,212 @@ def test_bytes_of_another_length_are_no_record():
     assert check_record(record, ident(1), len(record))
     assert not check_record(record[:-1], ident(1), len(record))
     assert not check_record(record[:9], ident(1), 9)
+
+
+class CannotDelete(During):
+    """The merge fails, and so does the deletion of the file that became empty under it."""
+
+    def before(self, operation, path):
+        if operation == "delete" and path.endswith(".rdq"):
+            raise DiskError(operation, path, errno.EIO, "input/output error")
+        if operation == "write" and path.endswith(".rdt"):
+            super().before(operation, path)
+            raise DiskError(operation, path, errno.ENOSPC, "no space")
+
+
+def test_a_file_that_cannot_be_deleted_behind_a_failed_merge_keeps_no_remove_and_no_reader(tmp_path):
+    """The other removes that waited for the merge were forgotten, and who waited to read was never woken."""
+    disk = CannotDelete(None)
+    store = fresh(tmp_path, EAGER, disk)
+    client = store.client()
+    client.write_many((ident(number), term(number)) for number in range(60))
+    store.process()
+    client.remove(ident(number) for number in range(60) if number % 3)
+    store.process()
+    numbers = sorted({location.file for location in store.locations.values()})
+    in_first = [msg_id for msg_id, place in store.locations.items() if place.file == numbers[0] and place.ref_count]
+    second = [msg_id for msg_id, place in store.locations.items() if place.file == numbers[1] and place.ref_count]
+    read, reader = [], None
+
+    def all_of_a_file_go():
+        nonlocal reader
+        assert store.files[numbers[0]].locked and store.files[numbers[1]].locked
+        client.remove([*in_first, second[0]])
+        store.process()
+        reader = threading.Thread(target=lambda: read.append(store.read(second[1])), daemon=True)
+        reader.start()
+        while not store.changed._waiters and not read:  # the collector has the file: the reader waits
+            pass
+
+    disk.happens = all_of_a_file_go
+    with pytest.raises(DiskError, match="input/output|no space"):
+        collect_one(store)
+    reader.join(30)
+    assert read == [term(int.from_bytes(second[1], "big"))]
+    assert not any(store.contains(msg_id) for msg_id in [*in_first, second[0]]) and not store.deferred
+    store.check()
+    store.abandon()
+
+
+def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path):
+    """There is garbage enough, and no two neighbours fit: everything stays where it is."""
+    settings = StoreSettings(file_size_limit=4096, garbage_fraction=0.2)
+    store = fresh(tmp_path, settings)
+    client = store.client()
+    client.write_many((ident(number), term(number, 1000)) for number in range(40))
+    store.process()
+    gone = [number for number in range(40) if number % 4 == 3]
+    client.remove(ident(number) for number in gone)
+    store.process()
+    places = {msg_id: place.file for msg_id, place in store.locations.items()}
+    assert collect(store) == 0
+    assert {msg_id: place.file for msg_id, place in store.locations.items()} == places
+    assert all(store.read(ident(number)) == term(number, 1000) for number in range(40) if number not in gone)
+    store.close()
+
+
+def test_an_id_that_nobody_wrote_is_looked_for_behind_all_that_waits(tmp_path):
+    """It may be among what the owner has not met; what is, is not lost by the look."""
+    store = fresh(tmp_path)
+    client = store.client()
+    client.write(ident(1), term(1))
+    assert store.read(ident(2)) is None
+    assert store.read(ident(1)) == term(1) and store.contains(ident(1))
+    store.close()
+
+
+def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path):
+    """Another queue has the message: it stays readable for it, and goes with its remove."""
+    store = fresh(tmp_path)
+    living, dead = store.client(), store.client()
+    living.write(ident(1), term(1))
+    store.process()
+    dead.write(ident(1), term(1))
+    dead.die()
+    store.process()
+    assert store.read(ident(1)) == term(1)
+    living.remove([ident(1)])
+    assert not store.contains(ident(1))
+    store.check()
+    store.close()
+
+
+def test_the_later_of_two_copies_in_one_file_counts(tmp_path):
+    """A compaction of the server's that was killed leaves them so: one message, read from the last place."""
+    folder = tmp_path / "msg_store_persistent"
+    folder.mkdir()
+    first, other, last = (encode_record(ident(number), term(number, size)) for number, size in ((1, 50), (2, 60), (1, 50)))
+    (folder / "0.rdq").write_bytes(first + other + last)
+    store = fresh(tmp_path, counts={ident(1): 1, ident(2): 1})
+    assert (store.locations[ident(1)].offset, store.files.valid_bytes) == (len(first + other), len(other + last))
+    assert [store.read(ident(number)) for number in (1, 2)] == [term(1, 50), term(2, 60)]
+    store.check()
+    store.close()
+
+
+def test_a_queue_that_is_declared_again_alike_is_the_same(tmp_path):
+    """With its messages; declared otherwise it is refused, and one that is not there cannot be deleted."""
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
+        queue = store.declare_queue("q", max_priority=3)
+        store.publish("q", b"kept")
+        assert store.declare_queue("q", max_priority=3) is queue and store.is_writable
+        with pytest.raises(StoreError, match="is there with"):
+            store.declare_queue("q")
+        with pytest.raises(UnknownQueue, match="no queue is called 'other'"):
+            store.delete_queue("other")
+        assert store.get("q").body == b"kept"
+        with pytest.raises(UnknownDelivery, match="no unacknowledged delivery 7"):
+            queue.acknowledge(7)
+    assert not RabbitStore.open(str(tmp_path / "vhost"), "r").is_writable
+
+
+def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_path):
+    """Its own is gone; those of the others are moved to the segments."""
+    disk = WrappedDisk()
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
+        queues = [store.declare_queue(name) for name in ("a", "b", "c")]
+        for name in "abc":
+            store.publish(name, b"of " + name.encode())
+        store.sync()
+
+        def fails(operation, path):
+            if operation == "delete" and path.startswith(queues[0].parts[0].index.folder):
+                raise DiskError(operation, path, errno.EIO, "input/output error")
+
+        disk.before = fails
+        with pytest.raises(DiskError):
+            store.delete_queue("a")
+        store.flush_journals()
+        assert store.queue_names() == ["b", "c"]
+        folders = [Path(queue.parts[0].index.folder) for queue in queues[1:]]
+        assert all((folder / "0.idx").stat().st_size and not (folder / "journal.jif").stat().st_size for folder in folders)
+        disk.before = lambda _operation, _path: None
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
+        assert [store.get(name).body for name in store.queue_names()] == [b"of b", b"of c"]
+
+
+def test_a_wait_with_nothing_new_is_no_sync(tmp_path):
+    """All is safe already."""
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
+        store.declare_queue("q")
+        publisher = store.publisher()
+        publisher.publish("q", b"x")
+        assert publisher.wait() == 1
+        before = store.sync_count
+        assert publisher.wait() == publisher.confirmed == 1 and store.sync_count == before
+
+
+class InOrder(list):
+    """Stands for the set of open stores: the first is met first."""
+
+    add = list.append
+
+
+@pytest.fixture
+def two_stores(tmp_path, monkeypatch):
+    """Two stores as the only ones of the process; the first one's disk can fail."""
+    disk = WrappedDisk()
+    first = RabbitStore.open(str(tmp_path / "first"), settings=QUIET, disk=disk)
+    second = RabbitStore.open(str(tmp_path / "second"), settings=QUIET)
+    for store in (first, second):
+        store.declare_queue("q")
+        store.publish("q", b"x")
+    monkeypatch.setattr(store_module, "_open_stores", InOrder((first, second)))
+    return first, second, disk
+
+
+def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(two_stores, tmp_path):
+    """Its disk is full; the next one is stopped cleanly all the same, and both folders are free."""
+    _first, second, disk = two_stores
+
+    def full(operation, path):
+        if operation in ("create", "write"):
+            raise DiskError(operation, path, errno.ENOSPC, "no space")
+
+    disk.before = full
+    store_module._close_at_exit()
+    with pytest.raises(StoreClosed):
+        second.publish("q", b"late")
+    with RabbitStore.open(str(tmp_path / "second"), settings=QUIET) as again:
+        assert again.parts.is_resumed and not again.get("q").redelivered
+    RabbitStore.open(str(tmp_path / "first"), settings=QUIET).close()
+
+
+def test_the_stores_of_the_parent_are_closed_in_a_forked_child_and_nothing_of_them_changes(two_stores, tmp_path):
+    """Neither a publish nor a close of the child's writes, and the lock stays the parent's."""
+    first, second, disk = two_stores
+    calls = []
+    disk.before = lambda operation, path: calls.append((operation, path))
+    locks = [store._lock for store in (first, second)]
+    store_module._forget_in_child()
+    for store in (first, second):
+        with pytest.raises(StoreClosed):
+            store.publish("q", b"child")
+        store.close()
+        store.abandon()
+        assert store._housekeeper is None
+    assert calls == []
+    with pytest.raises(StoreLocked):
+        RabbitStore.open(str(tmp_path / "first"), settings=QUIET)
+    for lock in locks:
+        lock.release()
