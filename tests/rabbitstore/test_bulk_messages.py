@@ -1,0 +1,107 @@
+"""Many messages at once: written from parts, read back where they lie, and what is no message among them."""
+
+import pytest
+
+from rabbitstore.content import Content, decode_content, encode_content
+from rabbitstore.content_cy import encode_many
+from rabbitstore.settings import StoreSettings
+from rabbitstore.terms import Atom, encode
+from storageio import InvalidMessage, StoreCorrupt
+
+from .test_shared_store import fresh, ident
+
+FRAGMENT_SIZE = 131064  # of a body in one AMQP frame as RabbitMQ ships (format page, section 2)
+SMALL = StoreSettings(file_size_limit=20_000)
+
+
+def content(number, body=b"body", keys=("key",), **other):
+    facts = {"vhost": "/", "exchange": "", "routing_keys": keys, "properties_bin": b"\0\0", "persistent": number % 2 == 0}
+    return Content(**{**facts, "body": body, "msg_id": ident(number), **other})
+
+
+MIXED = [
+    content(1),
+    content(2, b""),
+    content(3, b"x" * 7000),
+    content(4, b"y" * (2 * FRAGMENT_SIZE + 5)),
+    content(5, keys=()),
+    content(6, keys=("one", "two", "ä" * 100)),
+    content(7, vhost="other", exchange="amq.topic", properties_bin=b"\x10\0\x02"),
+    content(8, b"\x83" * 300),
+]
+
+
+def stored(tmp_path):
+    store = fresh(tmp_path, SMALL)
+    client = store.client()
+    client.write_many(encode_many(MIXED))
+    return store, client
+
+
+def test_messages_read_in_bulk_are_those_that_were_written(tmp_path):
+    """From the cache, from the current file, from closed files at the first look and at the next, and after a new opening."""
+    store, client = stored(tmp_path)
+    ids = [message.msg_id for message in MIXED]
+    assert client.read_contents(ids) == MIXED
+    store.sync()
+    assert client.read_contents(reversed(ids)) == MIXED[::-1]
+    store.close()
+    again = fresh(tmp_path, SMALL, counts=dict.fromkeys(ids, 1))
+    client = again.client()
+    for _ in range(2):
+        assert client.read_contents(ids) == MIXED
+    assert client.contains(ids[0]) and not client.contains(ident(99))
+    again.close()
+
+
+def test_a_message_that_is_gone_leaves_its_place_in_a_bulk_read_empty(tmp_path):
+    """Removed, or never written: None, and its neighbours are what they are."""
+    store, client = stored(tmp_path)
+    store.sync()
+    client.remove([ident(3)])
+    store.sync()
+    wanted = [ident(2), ident(3), ident(99), ident(4)]
+    assert client.read_contents(wanted) == [MIXED[1], None, None, MIXED[3]]
+    store.close()
+
+
+def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
+    """In a closed file: a record under the reader's feet, or a term that is no message, is an error and never a message."""
+    store, client = stored(tmp_path)
+    client.write(ident(20), encode((Atom("something"), b"else")))
+    store.sync()
+    with pytest.raises(StoreCorrupt, match="not a message"):
+        client.read_contents([ident(1), ident(20)])
+    store._roll()
+    assert client.read_contents([ident(1)]) == [MIXED[0]]
+    path = tmp_path / "msg_store_persistent" / "0.rdq"
+    data = bytearray(path.read_bytes())
+    data[data.index(ident(1)) + 3] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    with pytest.raises(StoreCorrupt, match="not the record"):
+        client.read_contents([ident(1)])
+    assert client.read_contents([ident(2)]) == [MIXED[1]]
+    store.close()
+
+
+@pytest.mark.parametrize("msg_id", [b"", bytes(15), bytes(17)])
+def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id):
+    """Its record could not be framed."""
+    wrong = content(1)._replace(msg_id=msg_id)
+    with pytest.raises(InvalidMessage, match="16 bytes"):
+        encode_many([content(2), wrong])
+    with pytest.raises(InvalidMessage, match="16 bytes"):
+        encode_content(wrong)
+
+
+def test_a_term_with_an_id_of_another_length_is_no_message():
+    """Or with text of the wrong kind where the properties should be."""
+    resource = (Atom("resource"), b"/", Atom("exchange"), b"")
+    body = (Atom("content"), 60, Atom("none"), b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [b"x"])
+    good = (Atom("basic_message"), resource, [b"q"], body, bytes(16), Atom("true"))
+    assert decode_content(encode(good)).body == b"x"
+    atom = (*body[:3], Atom("none"), *body[4:])
+    for wrong in ((*good[:4], bytes(15), good[5]), (*good[:3], atom, *good[4:])):
+        with pytest.raises(StoreCorrupt, match="not a message"):
+            decode_content(encode(wrong))

@@ -1,0 +1,121 @@
+"""A queue's index in moments that seldom come: torn segments, ends that look torn, terms that do not fit, a failed disk."""
+
+import shutil
+
+import pytest
+
+from rabbitstore.queue_index_cy import QueueIndex
+from rabbitstore.settings import IndexSettings
+from rabbitstore.torn import SECTOR_SIZE
+from storageio import REAL_DISK, DiskError
+from storageio.testing import FailingDisk
+
+SETTINGS = IndexSettings(segment_entries=16)
+PUBLISH, MARK = 34, 2  # bytes in a segment (format page, section 3)
+
+
+def ident(number):
+    return number.to_bytes(16, "big")
+
+
+def loaded(folder, disk=REAL_DISK, settings=SETTINGS):
+    index = QueueIndex(disk, str(folder), settings)
+    return index, list(index.load(lambda _entry: True))
+
+
+def filled(folder, count, term=b"", disk=REAL_DISK):
+    index, _ = loaded(folder, disk)
+    for seq_id in range(count):
+        index.publish(seq_id, ident(seq_id), 0, len(term), True, term)
+    return index
+
+
+@pytest.mark.parametrize("entries", [2, 300])
+def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_path, entries):
+    """Of number 0 or 256: its low byte is zero, and a lost sector leaves the same.  The message came again."""
+    folder = tmp_path / "q"
+    index, _ = loaded(folder, settings=IndexSettings())
+    last = 0 if entries == 2 else 256
+    size = entries * (PUBLISH + MARK) + MARK
+    term = b"x" * ((1 - size) % SECTOR_SIZE)
+    for seq_id in range(entries):
+        index.publish(seq_id, ident(seq_id), 0, 1, True, term if seq_id == 1 else None)
+    index.flush()
+    index.acknowledge([last])
+    assert ((folder / "0.idx").stat().st_size + MARK) % SECTOR_SIZE == 1
+    index.flush()
+    index.abandon()
+    again, found = loaded(folder, settings=IndexSettings())
+    assert [entry.seq_id for entry in found] == [seq_id for seq_id in range(entries) if seq_id != last]
+    assert [entry.term for entry in found if entry.seq_id == 1] == [term or None]
+    again.publish(entries, ident(entries), 0, 1, True, None)
+    again.close()
+    assert len(loaded(folder, settings=IndexSettings())[1]) == entries
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_message_that_a_crash_tore_in_its_segment_is_taken_from_the_journal(tmp_path, lost):
+    """A flush writes the segment first: what it tore stands in the journal still, whole."""
+    folder = tmp_path / "q"
+    term = b"\x83" + b"y" * 1500
+    index = filled(folder, 5, term)
+    index.sync()
+    journal = (folder / "journal.jif").read_bytes()
+    index.flush()
+    index.abandon()
+    segment = bytearray((folder / "0.idx").read_bytes())
+    for sector in range(1, 1 + lost):  # within the first message's bytes
+        segment[sector * SECTOR_SIZE : (sector + 1) * SECTOR_SIZE] = bytes(SECTOR_SIZE)
+    (folder / "0.idx").write_bytes(segment)
+    (folder / "journal.jif").write_bytes(journal)
+    again, found = loaded(folder)
+    assert [(entry.seq_id, entry.term) for entry in found] == [(seq_id, term) for seq_id in range(5)]
+    again.abandon()
+    assert [entry.term for entry in loaded(folder)[1]] == [term] * 5
+
+
+def cut(folder):
+    (folder / "1.idx").write_bytes((folder / "1.idx").read_bytes()[: 3 * (PUBLISH + MARK)])
+
+
+@pytest.mark.parametrize(
+    ("noted", "next_seq_id", "damage", "fits", "left"),
+    [
+        ({0: 16, 1: 16, 2: 16}, 48, None, True, 48),
+        ({0: 15, 1: 16, 2: 16}, 48, None, False, 48),  # the oldest
+        ({0: 16, 1: 16, 2: 16}, 40, None, False, 48),  # numbers that the queue has given already
+        ({0: 16, 1: 16}, 48, None, False, 48),
+        ({0: 16, 1: 16, 2: 16, 3: 1}, 64, None, False, 48),
+        ({0: 16, 1: 16, 2: 16}, 48, cut, False, 35),  # a file too short for what it is said to hold
+    ],
+)
+def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(tmp_path, noted, next_seq_id, damage, fits, left):
+    """Nothing of it is lost by the try: a full read finds every entry that the files have."""
+    folder = tmp_path / "q"
+    filled(folder, 48).close()
+    if damage is not None:
+        damage(folder)
+    index = QueueIndex(REAL_DISK, str(folder), SETTINGS)
+    assert index.resume(noted, next_seq_id) == fits
+    index.abandon()
+    again, found = loaded(folder)
+    assert len(found) == left == len({entry.seq_id for entry in found})
+    assert again.next_seq_id == 48
+    again.close()
+
+
+def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path):
+    """After a failed sync nobody knows what is on the disk: a flush would empty a journal that may be the only copy."""
+    folder = tmp_path / "q"
+    disk = FailingDisk(1, only="sync", for_ever=True)
+    index, _ = loaded(folder)
+    index.disk = disk
+    for seq_id in range(4):
+        index.publish(seq_id, ident(seq_id), 0, 1, True, None)
+    with pytest.raises(DiskError):
+        index.sync()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    index.close()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    shutil.copytree(folder, tmp_path / "copy")
+    assert [entry.seq_id for entry in loaded(tmp_path / "copy")[1]] == [0, 1, 2, 3]
