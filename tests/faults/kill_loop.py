@@ -45,6 +45,7 @@ class KillLoop:
         self.folder = folder
         self.chance = random.Random(seed)
         self.shared = mmap.mmap(-1, COUNTER.size * WRITERS)
+        self.flush = FlushMode.SYNC
         self.cycles = 0
         self.killed = [0, 0]  # in recovery, at work
 
@@ -54,13 +55,13 @@ class KillLoop:
 
     def cycle(self) -> None:
         """A child lives, is killed, and what it left is checked."""
-        flush = self.chance.choice((FlushMode.SYNC, FlushMode.ASYNC))
+        self.flush = self.chance.choice((FlushMode.SYNC, FlushMode.ASYNC))
+        is_opened = self.chance.random() < 0.85  # the others are killed while they open and recover
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            self._live(flush, writing)
+            self._live(writing, is_opened)
         os.close(writing)
-        is_opened = self.chance.random() < 0.85  # the others are killed while they open and recover
         if is_opened:
             os.read(reading, 1)
         time.sleep(self.chance.random() * LIFE_MS_MAX / 1000)
@@ -73,21 +74,25 @@ class KillLoop:
         if is_opened:
             self.check()
 
-    def _live(self, flush: FlushMode, ready: int) -> None:
-        """In the child: writers until the kill."""
+    def _live(self, ready: int, is_opened: bool) -> None:
+        """In the child, which the kill ends."""
         try:
-            store = MessageStore.open(self.folder, "a", small(flush))
-            starts = [store.max_offset(f"T{writer}", 0) for writer in range(WRITERS)]
-            threads = [threading.Thread(target=self._write, args=(store, *pair)) for pair in enumerate(starts)]
-            for thread in threads:
-                thread.start()
-            os.write(ready, b"x")
-            for thread in threads:
-                thread.join()
+            self.work(ready, is_idle=not is_opened)
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")
         finally:
             os._exit(3)
+
+    def work(self, ready: int, *, is_idle: bool) -> None:
+        """Writers until the kill, which most of those that are to be idle do not live to see begin."""
+        store = MessageStore.open(self.folder, "a", small(self.flush))
+        starts = [store.max_offset(f"T{writer}", 0) for writer in range(WRITERS)]
+        threads = [threading.Thread(target=self._write, args=(store, *pair)) for pair in enumerate(starts)]
+        for thread in threads:
+            thread.start()
+        os.write(ready, b"x")
+        for thread in threads:
+            thread.join()
 
     def _write(self, store: MessageStore, writer: int, number: int) -> None:
         while True:

@@ -23,6 +23,7 @@ from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
 from tests.faults.log_flips import golden_log, sweep
 from tests.faults.rabbit_entries import sweeps
+from tests.faults.rabbit_kill_loop import RabbitKillLoop
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
@@ -54,14 +55,18 @@ class Night:
         return "\n".join(["| run | count |", "|---|---|", *(f"| {name} | {count:,} |" for name, count in self.done.items())])
 
 
-def kills(done: int) -> int:
-    """One store's share."""
-    with fast_folder() as folder:
-        loop = KillLoop(folder / "store", seed=done)
-        for _ in range(KILLS_A_STORE):
-            loop.cycle()
-        loop.check()
-        return loop.cycles
+def kills(kind: type[KillLoop]) -> Callable[[int], int]:
+    """Steps of one store's share."""
+
+    def step(done: int) -> int:
+        with fast_folder() as folder:
+            loop = kind(folder / "store", seed=done)
+            for _ in range(KILLS_A_STORE):
+                loop.cycle()
+            loop.check()
+            return loop.cycles
+
+    return step
 
 
 def bits(name: str) -> Callable[[int], int]:
@@ -127,7 +132,8 @@ def main() -> None:
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # what openings say of the damage
     night = Night(asked.state)
     if asked.only in (None, "kills"):
-        night.until("SIGKILL cycles", asked.kills, kills)
+        night.until("SIGKILL cycles", asked.kills, kills(KillLoop))
+        night.until("SIGKILL cycles of RabbitMQ's store", asked.kills, kills(RabbitKillLoop))
     for name in GOLDEN_LOGS if asked.only in (None, "bits") else ():
         night.until(f"bits of the log of {name}", bits_in(name), bits(name))
     for number, (name, places) in enumerate(rabbit_places()) if asked.only in (None, "rabbit") else ():

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
+from tests.faults.rabbit_kill_loop import CONFIRMED, GONE, RabbitKillLoop
 
 CYCLES = 200
 STORE_CYCLES = 10  # then a new store, so that reading all of it stays cheap
@@ -17,12 +18,13 @@ STORE_CYCLES = 10  # then a new store, so that reading all of it stays cheap
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stores are not written there")
 
 
-def test_nothing_acknowledged_is_lost_by_two_hundred_kills() -> None:
-    """Writers of three topics, synchronous and asynchronous flush, killed at work and in recovery."""
+@pytest.mark.parametrize("kind", [KillLoop, RabbitKillLoop])
+def test_nothing_acknowledged_is_lost_by_two_hundred_kills(kind: type[KillLoop]) -> None:
+    """Writers of three topics or queues, both ways to flush, consumers that acknowledge, killed at work and in recovery."""
     done = messages = 0
     while done < CYCLES:
         with fast_folder() as folder:
-            loop = KillLoop(folder / "store", seed=done)
+            loop = kind(folder / "store", seed=done)
             for _ in range(STORE_CYCLES):
                 loop.cycle()
             loop.check()
@@ -42,3 +44,25 @@ def test_the_loop_notices_a_lost_message(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="acknowledged and lost"):
         loop.check()
     shutil.rmtree(tmp_path / "store")
+
+
+def test_the_rabbit_loop_notices_a_lost_message(tmp_path: Path) -> None:
+    """A canary: a confirm that was never given."""
+    loop = RabbitKillLoop(tmp_path / "store", seed=1)
+    while loop.messages == 0:
+        loop.cycle()
+    loop.first[0] = max(loop.present[0], default=0) + 1
+    loop.tell(CONFIRMED, 0, loop.first[0] + 1_000_000)
+    with pytest.raises(AssertionError, match="confirmed and lost"):
+        loop.check()
+
+
+def test_the_rabbit_loop_notices_a_message_that_came_back(tmp_path: Path) -> None:
+    """A canary: an acknowledgement that was never given."""
+    loop = RabbitKillLoop(tmp_path / "store", seed=2)
+    while not any(loop.present):
+        loop.cycle()
+    writer = next(writer for writer, present in enumerate(loop.present) if present)
+    loop.tell(GONE, writer, max(loop.present[writer]) + 1)
+    with pytest.raises(AssertionError, match="acknowledged for good, and back"):
+        loop.check()
