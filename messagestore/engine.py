@@ -41,7 +41,17 @@ from .pool import PooledFiles
 from .progress import Progress
 from .queue_list import lists_light_queues, missing_queues, write_queue_list
 from .reader_view import ReaderView
-from .recovery import OWN_FOLDER, CleanStop, LogEnd, clean_path, end_after_clean_stop, end_after_crash, read_clean, write_clean
+from .recovery import (
+    OWN_FOLDER,
+    CleanStop,
+    LogEnd,
+    clean_path,
+    end_after_clean_stop,
+    end_after_crash,
+    read_clean,
+    refuse_hole,
+    write_clean,
+)
 from .retention import Retention
 from .retry_consumer import RetryProgresses
 from .ring import restore
@@ -222,7 +232,9 @@ class Engine:
         note = read_clean(self.disk, self.places.root)
         if self.was_clean:
             end = end_after_clean_stop(self.log, note)
+            goes_on_behind = self._points_behind(end, note)
         else:
+            goes_on_behind = False
             end = end_after_crash(self.log, self.checkpoint, self.disk, self.places.root, note)
         if self.config.uses_ring:
             self.log.buffers = PooledFiles(
@@ -236,7 +248,7 @@ class Engine:
             self.log.sync_from(end.dispatch_from)
         if self.was_clean:
             self._drop_other_index()
-        is_doubtful = not self.was_clean or self._points_behind(end, note) or self._lacks_queues(end)
+        is_doubtful = not self.was_clean or goes_on_behind or self._lacks_queues(end)
         start = self._agree(end) if is_doubtful or self._lacks_index(end) else end.offset
         if not self.was_clean:
             self.queues.doubt()
@@ -283,11 +295,15 @@ class Engine:
         return end.last_offset >= 0 and (has_none or self._lacks_listed())
 
     def _points_behind(self, end: LogEnd, note: CleanStop | None) -> bool:
-        """Whether the log lost its last files since a clean stop: what is put now would pass for what the queues have."""
+        """Whether the log lost its last files since a clean stop: what is put now would pass for what the queues have.
+
+        Raises `StoreCorrupt` where it lost something in the middle, and has the records behind it.
+        """
         if note is not None and (note.end_offset, note.last_offset) == (end.offset, end.last_offset):
             return False
         is_behind = self.queues.max_physical_offset() > end.offset or self.side.points_behind(end.offset)
         if is_behind:
+            refuse_hole(self.log, end)
             LOG.warning("%s: queues go on behind the log's end at %d: they are cut there", self.places.root, end.offset)
         return is_behind
 
@@ -426,8 +442,7 @@ class Engine:
 
     def persist_offsets(self) -> None:
         """Write down what consumers committed, and how far transactions are decided."""
-        if self.writable:
-            self.transactions.save_progress()
+        self.transactions.save_progress()
         if self._consumer_offsets is not None:
             self._consumer_offsets.persist()
 

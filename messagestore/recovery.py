@@ -17,7 +17,7 @@ from typing import NamedTuple
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
 from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 
-from .checkpoint import Checkpoint, is_time
+from .checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from .own_notes import read_own_note
 
 LOG = logging.getLogger(__name__)
@@ -95,6 +95,14 @@ def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
         return LogEnd(note.end_offset, _store_time(log, note.last_offset), note.end_offset, note.last_offset)
     stop = log.find_end()
     return LogEnd(stop.offset, _store_time(log, stop.last_offset), stop.offset, stop.last_offset)
+
+
+def refuse_hole(log: CommitLog, end: LogEnd) -> None:
+    """After a clean stop, where queues go on behind the end that a walk found: raise `StoreCorrupt` if records do so too.
+
+    All of them were safe.  Without queues that say so, they may be what a broker cut and left lying.
+    """
+    _refuse_damage(log, Stop(end.offset, "empty", 0, 0), end.store_timestamp_ms, TIMESTAMP_MAX_MS, 0)
 
 
 def _store_time(log: CommitLog, offset: int) -> int:

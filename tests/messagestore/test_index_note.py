@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commitlog import Message
+from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
+from messagestore.checkpoint import Checkpoint
 from messagestore.mending.recover import Choice, Recovery
+from storageio import REAL_DISK
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
@@ -104,3 +108,53 @@ def test_an_index_built_anew_is_not_measured_by_the_note_of_the_old_one(folder: 
     (folder / "abort").unlink()
     Recovery(str(folder), Choice.SKIP).apply()
     assert not Recovery(str(folder)).plan().actions
+
+
+def test_a_note_of_keys_behind_the_logs_end_goes_with_them(folder: Path) -> None:
+    """Queues gone and a hole in the log, after a stop that looks clean: what is put there is found, by the next opening too."""
+    with MessageStore.open(folder, "r", SMALL) as store:
+        victim = list(store.engine.log.messages())[30]
+    (folder / "abort").unlink()
+    shutil.rmtree(folder / "consumequeue")
+    with min((folder / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(victim.physical_offset)
+        file.write(bytes(victim.size))
+    with MessageStore.open(folder, config=SMALL) as store:
+        assert not (folder / "brokerstore" / "index.json").exists()
+        put(store, range(100, 101), word="n")
+        assert hits(store, "k", range(30)) == [1] * 30
+        assert hits(store, "n", range(100, 101)) == [1]
+        shutil.copytree(folder, folder.with_name("killed"))
+    with MessageStore.open(folder.with_name("killed"), config=SMALL) as store:
+        assert hits(store, "k", range(30)) == [1] * 30
+        assert hits(store, "n", range(100, 101)) == [1]
+
+
+def test_index_files_that_lose_what_the_checkpoint_vouched_for_are_vouched_for_no_more(tmp_path: Path) -> None:
+    """The log lost its tail: a crash in the middle of cutting the index would leave half of it to be believed."""
+    folder, config = tmp_path / "store", SMALL.but(max_index_num=11)
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
+    with MessageStore.open(folder, config=config, clock=lambda: next(clock)) as store:
+        put(store, range(COUNT))
+        offsets = [message.physical_offset for message in store.engine.log.messages()]
+    assert Checkpoint(REAL_DISK, str(folder)).index_msg_timestamp_ms > 0
+    crash(folder)
+    with min((folder / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(offsets[25])
+        file.write(bytes(offsets[-1] + 1000 - offsets[25]))
+    index = IndexFiles.keep_until, IndexFiles.keep_sound
+    said: list[int] = []
+
+    def looking(call: Any) -> Any:
+        def look(self: IndexFiles, *given: Any) -> Any:
+            said.append(Checkpoint(REAL_DISK, str(folder)).index_msg_timestamp_ms)
+            return call(self, *given)
+
+        return look
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IndexFiles, "keep_until", looking(index[0]))
+        patch.setattr(IndexFiles, "keep_sound", looking(index[1]))
+        with MessageStore.open(folder, config=config) as store:
+            assert said and set(said) == {0}, "on the disk before the index is changed"
+            assert hits(store, "k", range(COUNT)) == [1] * 25 + [0] * (COUNT - 25)

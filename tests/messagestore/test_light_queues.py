@@ -132,7 +132,7 @@ def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there(world: Any, tmp_path: Path) -> None:
-    """Its own topic's queue is gone too, so the filler stands in the light queue; later numbers do not move, in any recovery."""
+    """Its own topic's queue is gone too, so the filler stands in the light queue; later numbers stay, in any recovery."""
     recover = world.module("messagestore.mending.recover")
     folder = tmp_path / "s"
     with open_light(world, folder) as store:

@@ -16,6 +16,7 @@ from messagestore.broker_config.topics import Topics
 from messagestore.mending.recover import Choice, Plan, Recovery
 from storageio import REAL_DISK, StoreCorrupt, StoreError, StoreLocked
 from storageio.testing import FailingDisk
+from tests.messagestore.kit import files_below
 
 FILE_SIZE = 65536
 CLOCK_START = 1_700_000_000_000
@@ -149,6 +150,24 @@ def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alon
     assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
     assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
     assert is_clean(store)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, place: int) -> None:
+    """A broker leaves no note of ours, so the end is looked for, in a file that begins with a hole too: what lay behind it was
+    in no queue any more, and the next puts were written over it.
+    """
+    (store / "brokerstore" / "clean.json").unlink()
+    before = records(store)
+    victim = [message for message in before if message.physical_offset >= 4 * FILE_SIZE][place]
+    overwrite(log_file(store, 4), victim.physical_offset % FILE_SIZE, bytes(victim.size))
+    files = [files_below(store / name) for name in ("commitlog", "consumequeue", "index")]
+    with pytest.raises(StoreCorrupt, match="brokerstore recover"):
+        MessageStore.open(store, config=SMALL)
+    assert [files_below(store / name) for name in ("commitlog", "consumequeue", "index")] == files
+    plan = recover(store)
+    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
 
 
 def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
