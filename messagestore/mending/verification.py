@@ -14,7 +14,7 @@ from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
-from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
+from storageio import REAL_DISK, Disk, StoreCorrupt, StoreError
 
 from ..abort_file import AbortFile
 from ..broker_config.config_table import ConfigTable
@@ -118,12 +118,8 @@ class _Check:
         try:
             self.config = found_sizes(self._asked, self.places, self.disk, guesses=True)
             self._compare(progress)
-        except DiskError:
-            raise
         except StoreCorrupt as error:
             self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
-        except StoreError as error:
-            self.problem(self.places.root, 0, "unreadable", "queues and an index", str(error))
 
     def _compare(self, progress: Progress | None) -> None:
         config, files = self.config, LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
@@ -172,8 +168,6 @@ class _Check:
             if is_batch_topic is not None:
                 files = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
                 self.report.more_problems += batch_problems(files, batch, is_batch_topic)
-        except DiskError:
-            raise
         except StoreCorrupt as error:
             self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
         finally:

@@ -390,3 +390,21 @@ def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any,
         disk.refuse = lambda _operation, _path: None
         deliver(store)
         assert came(store) == [0, 1, 2]
+
+
+def test_deliveries_that_are_not_on_the_disk_are_not_counted(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync covered less than was delivered: the file would skip, after the machine's crash, what its log lost."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        put_delayed(world, store, 7, 1)
+        clock.now_ms += 1000
+        deliver(store)
+        path, delays = tmp_path / "s" / "config" / "delayOffset.json", store.engine.delays
+        with monkeypatch.context() as patched:
+            patched.setattr(store.engine.flusher, "flush_now", lambda: store.log_end - 1)
+            delays.persist()
+        assert not path.exists() and not (tmp_path / "s" / "brokerstore" / "delays.json").exists()
+        delays.persist()
+        assert '"offsetTable":{1:1' in path.read_text()

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from commitlog import Message
+from commitlog.walk import LogFiles
+from consumequeue import ConsumeQueues
 from messagestore import MessageStore, StoreConfig
+from messagestore.mending.agreement import Agreement
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_beside_log, verify_store
@@ -296,6 +299,19 @@ def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -
     assert kinds(fixture.store) & {"wrong_unit"}
     Recovery(str(fixture.store)).apply()
     assert light_units(fixture.store) == wanted and kinds(fixture.store) == set()
+
+
+def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -> None:
+    """For whoever compares a log piece by piece, in several processes: where each of the queues was left."""
+    fixture = fixture_store("lmq")
+    folders = [str(fixture.store / name) for name in ("consumequeue", "commitlog")]
+    queues = ConsumeQueues(REAL_DISK, folders[0], writable=False, file_size_bytes=2000)
+    queues.load()
+    comparison = Agreement(queues, None, [], 0)
+    comparison.compare(LogFiles(REAL_DISK, folders[1:]))
+    assert comparison.light_ends() == {(name, 0): len(units) for name, units in light_units(fixture.store).items() if units}
+    assert comparison.problems == [] and comparison.items == 0
+    queues.close()
 
 
 LIGHT = SMALL.but(enable_lmq=True)

@@ -147,7 +147,7 @@ class Bytes(NamedTuple):
 
 
 def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
-    """Whatever the jump: each hole takes as many least records as it has room for, in their order, and the rest has no place."""
+    """Whatever the jump: each hole takes as many least records as it has room for, in their order; the rest has no place."""
     holes = [Bytes(1000, 1300, FILE_SIZE), Bytes(2000, 2010, FILE_SIZE), Bytes(3000, 3199, FILE_SIZE)]
     least = len(record_bytes(0, b""))
     found = swallowed(holes, [Gap("T", 2, 5, 1 << 60, 0, 2)], None)

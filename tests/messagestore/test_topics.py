@@ -221,3 +221,12 @@ def test_the_brokers_own_topics_are_known() -> None:
     assert is_system_topic("rmq_sys_wheel_timer")
     assert not is_system_topic("%RETRY%group")
     assert not is_system_topic("orders")
+
+
+@pytest.mark.parametrize("sys_flag", [1 << 31, -(1 << 40)])
+def test_a_system_flag_that_the_file_could_not_be_read_with_is_refused(tmp_path: Path, sys_flag: int) -> None:
+    """Written down, it took every other topic along: the whole file was beyond use."""
+    topics = Topics(REAL_DISK, folder_with(tmp_path))
+    with pytest.raises(InvalidMessage, match="system flag"):
+        topics.put(TopicConfig(name="t", sys_flag=sys_flag))
+    assert not topics.is_dirty
