@@ -84,6 +84,60 @@ def test_a_record_damaged_before_in_and_behind_the_middle(
     assert together.offset == number * FILE_SIZE + at
 
 
+def test_a_record_that_begins_where_the_halves_meet(log_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one last file is full: each half is walked once, and both count."""
+    (log_folder / f"{4 * FILE_SIZE:020d}").unlink()
+    alone, together = both_walks(log_folder, 3, monkeypatch)
+    assert together == alone
+    assert together.records == len(records_of(log_folder, 3))
+    at, _ = records_of(log_folder, 3)[-3]
+    overwrite(log_folder, 3, at + PHYSICAL_OFFSET_AT, b"\xff")
+    alone, together = both_walks(log_folder, 3, monkeypatch)
+    assert together == alone
+    assert together.offset == 3 * FILE_SIZE + at
+
+
+@pytest.mark.parametrize("left", [0, 4, 7])
+def test_a_file_that_ends_too_close_for_a_blank(tmp_path: Path, left: int) -> None:
+    """Nobody could write one there, so the walk goes on in the next file; what lies there is no record and no damage."""
+    with MessageStore.open(tmp_path / "store", config=CONFIG.but(enabled_append_prop_crc=False)) as store:
+        store.put(Message("T", b"body", queue_id=0))
+    record = record_placed_at(tmp_path / "store", 0)
+    size = 3 * len(record) + left
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for number, count in ((0, 3), (1, 2)):
+        places = [number * size + place * len(record) for place in range(count)]
+        data = b"".join(record_placed_at(tmp_path / "store", place) for place in places)
+        (folder / f"{number * size:020d}").write_bytes(data.ljust(size, b"\0" if number else b"\x55"))
+    log = CommitLog(LogPaths(REAL_DISK, [str(folder)]))
+    stop = recovery._walk(log, log.queue.files[0])
+    assert (stop.offset, stop.records) == (size + 2 * len(record), 5)
+
+
+@pytest.mark.parametrize("keep_backup", [True, False])
+def test_a_tail_that_is_cut_is_zeros_and_beside_the_store_only_where_that_is_wanted(
+    log_folder: Path, keep_backup: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the disk, in every later file too; a second cut finds nothing, says nothing and keeps nothing."""
+    at, size = records_of(log_folder, 3)[-2]
+    offset = 3 * FILE_SIZE + at
+    before = {path.name: path.read_bytes() for path in log_folder.iterdir()}
+    own = log_folder.parent / recovery.OWN_FOLDER
+    log = CommitLog(LogPaths(REAL_DISK, [str(log_folder)]), writable=True)
+    cut = recovery.cut_tail(log, offset, REAL_DISK, str(log_folder.parent), keep_backup=keep_backup)
+    assert cut > size and caplog.text.count("cut a crash tail") == 1
+    kept = sorted(own.glob("cut-*"))
+    assert recovery.cut_tail(log, offset, REAL_DISK, str(log_folder.parent), keep_backup=keep_backup) == 0
+    log.close()
+    assert caplog.text.count("cut a crash tail") == 1 and sorted(own.glob("cut-*")) == kept
+    assert len(kept) == (2 if keep_backup else 0)
+    if keep_backup:
+        assert kept[0].read_bytes() == before[f"{3 * FILE_SIZE:020d}"][at:].rstrip(b"\0")
+    assert (log_folder / f"{3 * FILE_SIZE:020d}").read_bytes() == before[f"{3 * FILE_SIZE:020d}"][:at].ljust(FILE_SIZE, b"\0")
+    assert not any((log_folder / f"{4 * FILE_SIZE:020d}").read_bytes())
+
+
 def record_placed_at(folder: Path, physical_offset: int) -> bytes:
     """The first record of a store, as it would lie elsewhere; no checksum covers its place."""
     data = (folder / "commitlog" / f"{0:020d}").read_bytes()
