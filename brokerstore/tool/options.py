@@ -121,12 +121,15 @@ def queue_number(queue: str | None) -> int | None:
     return int(queue)
 
 
-def _pairs(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def named_values(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Of NAME=VALUE; wrong use for anything else."""
+    found = []
     for text in properties:
-        if "=" not in text:
+        name, joint, value = text.partition("=")
+        if not name or not joint:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
-    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in properties)
+        found.append((name, value))
+    return tuple(found)
 
 
 class Filters(NamedTuple):
@@ -197,7 +200,7 @@ def filters(command: Command) -> Command:
     @functools.wraps(command)
     def run(*arguments: Any, properties: tuple[str, ...], **options: Any) -> int:
         about = {name: options.pop(name) for name in Filters._fields[:-1]}
-        chosen = Filters(**about, properties=_pairs(properties))
+        chosen = Filters(**about, properties=named_values(properties))
         refuse_reversed(
             begin__end=(chosen.begin_ms, chosen.end_ms), from_offset__to_offset=(chosen.from_offset, chosen.to_offset)
         )

@@ -11,6 +11,7 @@ from commitlog import Message
 from messagestore import FlushMode, MessageStore
 
 from .codes import CLEAN
+from .options import named_values
 from .output import emit_json, fields
 from .target import Target
 
@@ -53,23 +54,12 @@ def put_message(target: Target, as_json: bool, outgoing: Outgoing) -> int:
 
 
 def _message(outgoing: Outgoing) -> Message:
-    properties = named_values(outgoing.properties)
+    properties = dict(named_values(outgoing.properties))
     queue_id = -1 if outgoing.queue_id is None else outgoing.queue_id
     keys = list(outgoing.keys) or None
     return Message(
         outgoing.topic, body_of(outgoing), tags=outgoing.tag, keys=keys, properties=properties or None, queue_id=queue_id
     )
-
-
-def named_values(properties: tuple[str, ...]) -> dict[str, str]:
-    """Of NAME=VALUE; wrong use for anything else."""
-    found = {}
-    for text in properties:
-        name, joint, value = text.partition("=")
-        if not name or not joint:
-            raise click.BadParameter(f"{text!r}: NAME=VALUE wanted", param_hint="--property")
-        found[name] = value
-    return found
 
 
 def body_of(outgoing: Outgoing) -> bytes:

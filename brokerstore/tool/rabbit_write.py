@@ -20,8 +20,9 @@ from storageio import REAL_DISK, StoreError
 
 from .absent import NoSuchMessage
 from .codes import CLEAN, REPAIRED_DROPPED
+from .options import named_values
 from .output import emit, emit_json, fields, say
-from .put import Outgoing, body_of, named_values
+from .put import Outgoing, body_of
 from .rabbit_commands import problem_text, vhost_path
 from .target import Target
 
@@ -66,7 +67,7 @@ def _properties(outgoing: Outgoing) -> dict[str, Any]:
     """AMQP's own by their names, numbers as numbers; every other name is a header."""
     found: dict[str, Any] = {}
     headers: dict[str, str] = {}
-    for name, value in named_values(outgoing.properties).items():
+    for name, value in dict(named_values(outgoing.properties)).items():
         kind = _KINDS.get(name, "F")
         if kind == "F":
             headers[name] = value

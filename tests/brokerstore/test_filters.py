@@ -80,4 +80,5 @@ def test_a_rabbit_folder_by_queue_numbers_and_routing_key(fixture_store: Any) ->
 
 def test_a_property_without_a_value_is_wrong_use(fixture_store: Any) -> None:
     """It would have matched nothing in silence."""
-    assert run("dump", "--property", "TAGS", fixture_store("plain").store).code == 2
+    for given in ("TAGS", "=TagA"):  # no value, no name
+        assert run("dump", "--property", given, fixture_store("plain").store).code == 2
