@@ -136,9 +136,8 @@ def _first_proven(data: bytes, at: int, publish: re.Pattern[bytes], is_proven: C
 def _is_proven(data: bytes, at: int, entries: int) -> bool:
     relative = SEGMENT_HEAD.unpack_from(data, at)[0] & SEGMENT_RELATIVE
     mark = SEGMENT_HEAD.pack(SEGMENT_MARK | relative)
-    if len(data) - at < SEGMENT_HEAD.size + PUBLISH_BODY.size:
-        return False
-    return relative < entries and _is_publish(data, at + SEGMENT_HEAD.size, mark)
+    is_inside = len(data) - at >= SEGMENT_HEAD.size + PUBLISH_BODY.size
+    return is_inside and relative < entries and _is_publish(data, at + SEGMENT_HEAD.size, mark)
 
 
 def _is_publish(data: bytes, body: int, mark: bytes) -> bool:
@@ -182,7 +181,6 @@ def journal_pieces(data: bytes) -> Pieces:
 
 
 def _is_proven_late(data: bytes, at: int) -> bool:
-    if len(data) - at < JOURNAL_PUBLISH_SIZE:
-        return False
     number = JOURNAL_HEAD.unpack_from(data, at)[0] & (1 << 62) - 1
-    return _is_publish(data, at + JOURNAL_HEAD.size, JOURNAL_HEAD.pack(JOURNAL_DELIVERED << 62 | number))
+    mark = JOURNAL_HEAD.pack(JOURNAL_DELIVERED << 62 | number)
+    return len(data) - at >= JOURNAL_PUBLISH_SIZE and _is_publish(data, at + JOURNAL_HEAD.size, mark)

@@ -44,8 +44,6 @@ class StoreFolder:
 
     def sizes(self) -> dict[int, int]:
         """Bytes by number of the `.rdq` files; no file is opened."""
-        if self.disk.stat(self.path) is None:
-            return {}
         files = [entry for entry in self.disk.list(self.path) if entry.kind is Kind.FILE]
         found = ((numbered(entry.name, "rdq"), entry.size_bytes) for entry in files)
         return {number: size_bytes for number, size_bytes in found if number is not None}

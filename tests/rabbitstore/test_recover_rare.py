@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore
+from rabbitstore import RabbitSettings, RabbitStore, VhostFolder
 from rabbitstore.check import verify
 from rabbitstore.clean_stop import CLEAN_FILES
 from rabbitstore.recover import apply_recovery, plan_recovery
@@ -54,6 +54,25 @@ def test_recover_keeps_the_messages_that_only_an_interrupted_compaction_has(fold
     assert readable(folder) == before
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3037
+
+
+def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted_compaction(folder, clean):
+    """The copy beside it is whole: neither the entry nor the message is given up."""
+    before = readable(folder)
+    message = next(one for one in VhostFolder(str(folder)).messages() if one.file.startswith(STORE))
+    path, at = folder / message.file, message.offset
+    data = path.read_bytes()
+    whole = data[at : at + 9 + int.from_bytes(data[at : at + 8], "big")]
+    path.with_suffix(".rdt").write_bytes(whole)
+    patch(path, at + 24, b"\xee" * 40)
+    kill_server(folder)
+    assert len(readable(folder)) < len(before)
+    plan = plan_recovery(str(folder))
+    assert plan.records_dropped == 0 and {action.kind for action in plan.actions} == {"salvage", "rewrite_records"}
+    apply_recovery(plan)
+    assert verify(str(folder)).problems == [] and readable(folder) == before
+    with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
+        assert store.lost == [] and store.parts.persistent.read(message.msg_id) == whole[24:-1]
 
 
 def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole_copy_either(folder, clean):

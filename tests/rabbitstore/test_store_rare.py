@@ -217,7 +217,7 @@ def test_a_file_that_cannot_be_deleted_behind_a_failed_merge_keeps_no_remove_and
             pass
 
     disk.happens = all_of_a_file_go
-    with pytest.raises(DiskError, match="input/output|no space"):
+    with pytest.raises(DiskError, match=r"input/output|no space"):
         collect_one(store)
     reader.join(30)
     assert read == [term(int.from_bytes(second[1], "big"))]

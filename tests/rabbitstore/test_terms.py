@@ -1,5 +1,7 @@
 """External terms, property blocks and message terms: round trips, the format page's bytes, and every truncation."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,8 @@ from rabbitstore import properties
 from rabbitstore.content import Content, decode_content, encode_content
 from rabbitstore.content_cy import split_term
 from rabbitstore.properties import Typed
-from rabbitstore.terms import Atom, CharList, decode, encode
+from rabbitstore.journal import read_journal
+from rabbitstore.terms import Atom, CharList, Opaque, decode, encode
 from storageio import InvalidMessage, StoreCorrupt
 
 LEAVES = st.one_of(
@@ -152,3 +155,76 @@ def test_every_truncation_of_a_property_block_is_named():
             properties.decode(block[:size])
     with pytest.raises(StoreCorrupt):
         properties.decode(block + b"x")
+
+
+@pytest.mark.parametrize(
+    ("data", "term"),
+    [
+        (b"\x83t\0\0\0\x01d\0\x01aa\x01", {Atom("a"): 1}),
+        (b"\x83X" + b"d\0\x04n@h1" + bytes(12), Opaque(88, b"d\0\x04n@h1" + bytes(12))),
+        (b"\x83g" + b"d\0\x04n@h1" + bytes(9), Opaque(103, b"d\0\x04n@h1" + bytes(9))),
+        (b"\x83Z\0\x02" + b"d\0\x04n@h1" + bytes(12), Opaque(90, b"\0\x02d\0\x04n@h1" + bytes(12))),
+        (b"\x83r\0\x03" + b"d\0\x04n@h1" + bytes(13), Opaque(114, b"\0\x03d\0\x04n@h1" + bytes(13))),
+    ],
+)
+def test_what_a_tables_properties_hold_is_written_as_it_was_read(data, term):
+    """Maps, and the processes and references of a server that is gone (Erlang's external format)."""
+    assert decode(data) == term and encode(term) == data
+
+
+@pytest.mark.parametrize(("term", "error"), [(1 << 8 * 255, struct.error), (-(1 << 9000), struct.error), (object(), TypeError)])
+def test_what_no_table_can_hold_is_not_written(term, error):
+    """An integer of more bytes than its tag counts, or no term at all: an error, and no bytes that mean something else."""
+    with pytest.raises(error):
+        encode((Atom("row"), [term]))
+    assert decode(encode((1 << 8 * 255) - 1)) == (1 << 8 * 255) - 1
+
+
+def test_property_flags_of_a_second_word_are_passed_over():
+    """The lowest bit of a word says that another follows (AMQP 0-9-1, 4.2.6.1); no property of ours is in it."""
+    assert properties.decode(b"\x10\x01\0\0\x02") == {"delivery_mode": 2}
+    assert properties.decode(b"\x10\x01\0\x01\0\0\x02") == {"delivery_mode": 2}
+
+
+def nested(depth):
+    table = b""
+    for _ in range(depth):
+        inner = b"\x01aF" + len(table).to_bytes(4, "big") + table
+        table = inner
+    return b"\x20\0" + len(table).to_bytes(4, "big") + table
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (nested(200), "nested too deep"),
+        (b"\x20\0\0\0\0\x03\x01aQ", "unknown type of a header value"),
+    ],
+)
+def test_headers_that_no_client_sends_are_named(block, reason):
+    """Tables in tables without end, and a type that AMQP does not have."""
+    with pytest.raises(StoreCorrupt, match=reason):
+        properties.decode(block)
+    assert properties.decode(nested(4))["headers"] == {"a": {"a": {"a": {"a": {}}}}}
+
+
+def test_an_odd_truth_value_comes_back_and_is_shown():
+    """Neither 0 nor 1: the octet is kept, written as it was, and JSON has it."""
+    block = b"\x20\0\0\0\0\x04\x01at\x07"
+    found = properties.decode(block)
+    assert found == {"headers": {"a": Typed("t", 7)}} and properties.encode(found) == block
+    assert properties.to_json(found) == {"headers": {"a": 7}}
+
+
+def test_a_publish_that_stands_twice_in_a_journal_is_one():
+    """A flush that a crash undid is written again: the first counts, and what follows the second is read."""
+    publish = bytes(8) + bytes(16) + bytes(8) + (3).to_bytes(4, "big") + bytes(4)
+    mark = b"\x80" + bytes(7)
+    following = bytes(7) + b"\x01" + publish[8:]
+    problems = []
+    found, end = read_journal(publish + mark + publish + following, "journal.jif", problems)
+    assert end == 3 * len(publish) + len(mark) and problems == []
+    assert [(seq_id, late.publish.offset, late.delivered) for seq_id, late in found.items()] == [
+        (0, 0, True),
+        (1, 2 * len(publish) + len(mark), False),
+    ]
