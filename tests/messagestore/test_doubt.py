@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from storageio import DiskError, PutRejected
-from storageio.testing import ForgettingDisk
+from storageio.testing import CountingDisk, ForgettingDisk
 from tests.messagestore.kit import message, open_small, sync_mode
 
 FOLDER = Path("/s/store")
@@ -41,3 +41,21 @@ def test_a_note_of_doubt_that_found_no_room_puts_the_whole_log_in_doubt(world: A
     after = ForgettingDisk.of(disk.least())
     with open_small(world, FOLDER, disk=after) as store:
         assert [one.body for one in store.read("T", 0)] == found
+
+
+def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path) -> None:
+    """After a failed sync every file of the store is; one elsewhere is not the store's, and its user writes meanwhile."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "theirs").write_bytes(b"not ours")
+    with open_small(world, tmp_path / "s") as store:
+        store.put(message(world, 0))
+    (tmp_path / "s" / "consumequeue" / "elsewhere").symlink_to(outside)
+    (tmp_path / "s" / "brokerstore" / "doubt.json").write_bytes(b'{"flushed_offset": 0}')
+    disk = CountingDisk()
+    with open_small(world, tmp_path / "s", disk=disk) as store:
+        assert [one.body for one in store.read("T", 0)] == [message(world, 0).body]
+    written = {call.path for call in disk.calls if call.operation in ("write", "sync")}
+    assert any("consumequeue/T/0/" in path for path in written)
+    assert not [path for path in written if "/elsewhere" in path or path.startswith(str(outside))]
+    assert not (tmp_path / "s" / "brokerstore" / "doubt.json").exists()

@@ -222,6 +222,47 @@ def test_puts_are_refused_while_the_disk_is_full(old: Store) -> None:
     assert old.store.put(message(0)).status is PutStatus.PUT_OK
 
 
+def test_a_disk_that_stays_full_is_said_once(old: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """A round every ten seconds would fill what is left of it with lines; puts are refused until there is space."""
+    old.disk.used = 95
+    for _ in range(3):
+        old.retention.run()
+        with pytest.raises(PutRejected):
+            old.store.put(message(0))
+    assert caplog.text.count("puts are refused above") == 1
+    old.disk.used = 50
+    for _ in range(2):
+        old.retention.run()
+    assert caplog.text.count("puts are taken again") == 1
+    old.store.put(message(0))
+
+
+def test_a_store_without_a_queue_yet_has_a_round_as_every_other(tmp_path: Path) -> None:
+    """Its folder of queues is not there: nothing of it is used."""
+    with open_store(tmp_path, disk=Plenty()) as store:
+        assert not (tmp_path / "consumequeue").exists()
+        assert store.engine.retention.used_percent() == 10
+        assert store.engine.retention.run() == 0
+
+
+def test_files_that_another_thread_deleted_meanwhile_are_no_reason_to_delete_more(old: Store) -> None:
+    """Two rounds listed the same three files; the second finds the first one gone, and leaves what is behind them."""
+    listed = old.store.engine.log.queue.files[:3]
+    assert old.store.delete_before(3 * LOG_SIZE) == 3
+    assert old.retention._delete(listed) == 0
+    assert old.left() == [3, 4, 5]
+
+
+def test_a_store_without_an_index_deletes_files_too(tmp_path: Path) -> None:
+    """There is none that would have to follow."""
+    made = Store(tmp_path, message_index_enable=False)
+    assert made.store.delete_expired() == 4
+    assert not (tmp_path / "index").exists()
+    found = [number_of(stored) for queue in range(3) for stored in made.store.read("t", queue)]
+    assert sorted(found) == [number_of(stored) for stored in made.store.engine.log.messages()]
+    made.store.close()
+
+
 def test_the_housekeeper_runs_it(tmp_path: Path) -> None:
     """A minute after opening and then at its interval."""
     made = Store(tmp_path, flush_interval_consume_queue_ms=5, clean_resource_interval_ms=1)

@@ -1,0 +1,32 @@
+"""Numbers of consumers after a crash, where the file that has them is beyond use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storageio import StoreCorrupt
+from tests.messagestore.writers import number_of, open_store, put_all
+
+
+def test_a_file_of_numbers_beyond_use_keeps_no_store_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named and left as it is, numbers of other files are set back; who asks for it gets the error."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 9)
+    config = tmp_path / "config"
+    torn = b'{"offsetTable":{'
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (config / name).write_bytes(torn)
+    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{1:77}}')
+    (tmp_path / "abort").write_bytes(b"1")
+    with open_store(tmp_path) as store:
+        assert sorted(number_of(stored) for queue in range(3) for stored in store.read("t", queue)) == list(range(9))
+        assert [line.partition(":")[0] for line in store.engine.numbers_set_back] == ["delayOffset.json"]
+        with pytest.raises(StoreCorrupt, match="consumerOffset"):
+            store.committed_offsets("t", "g")
+    assert "consumerOffset.json: not looked at" in caplog.text
+    assert {(config / name).read_bytes() for name in ("consumerOffset.json", "consumerOffset.json.bak")} == {
+        b'{"offsetTable":{'
+    }
+    assert isinstance(store, MessageStore) and store.engine.is_clean_stop
