@@ -26,7 +26,5 @@ def test_a_file_of_numbers_beyond_use_keeps_no_store_closed(tmp_path: Path, capl
         with pytest.raises(StoreCorrupt, match="consumerOffset"):
             store.committed_offsets("t", "g")
     assert "consumerOffset.json: not looked at" in caplog.text
-    assert {(config / name).read_bytes() for name in ("consumerOffset.json", "consumerOffset.json.bak")} == {
-        b'{"offsetTable":{'
-    }
-    assert isinstance(store, MessageStore) and store.engine.is_clean_stop
+    assert {(config / name).read_bytes() for name in ("consumerOffset.json", "consumerOffset.json.bak")} == {torn}
+    assert store.engine.is_clean_stop
