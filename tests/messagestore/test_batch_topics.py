@@ -183,6 +183,19 @@ def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> Non
             assert [message.body for message in list(store.read(topic, queue_id))[-2:]] == [b"ours", b"ours"]
 
 
+def test_what_is_prepared_or_rolled_back_is_in_no_batch_queue(world: Any, tmp_path: Path) -> None:
+    """As in a real store (section 2.2): nobody reads what was not committed, now or when the queues are made again."""
+    with open_batch(world, tmp_path / "s", clock=Clock()) as store:
+        flags = (0x80, 0x84, 0x88, 0x8C, 0x80)
+        places = [put_inner(world, store, 2, sys_flag=flag).physical_offset for flag in flags]
+        wanted = [places[0], places[2], places[4]]
+        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+        copy = crash_copy(tmp_path / "s", tmp_path / "copy")
+    shutil.rmtree(copy / "batchconsumequeue")
+    with open_batch(world, copy) as store:
+        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+
+
 def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Path) -> None:
     """Files that only speak of deleted records go; what is left is read as before, after a restart too."""
     changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 2048}
@@ -204,6 +217,28 @@ def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Pa
         assert [message.physical_offset for message in store.read("B", 0)] == wanted
         assert put_inner(world, store, 3).queue_offset == 1200
         assert len(store.get("T", 0, store.min_offset("T", 0), tags={"paid"}).messages) == len(tagged.messages)
+
+
+def test_retention_of_a_queue_whose_extended_units_began_later(world: Any, tmp_path: Path) -> None:
+    """Its first units are plain ones: no extended unit goes before the first address does."""
+    with open_batch(world, tmp_path / "s") as store:
+        for number in range(300):
+            store.put(world.commitlog.Message("T", b"%d" % number + b"x" * 400, queue_id=0, tags="paid"))
+    changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 2048}
+    with open_batch(world, tmp_path / "s", **changes) as store:
+        for number in range(300, 700):
+            store.put(world.commitlog.Message("T", b"%d" % number + b"x" * 400, queue_id=0, tags="paid"))
+        store.engine.settle()
+        store.flush()
+        folder = tmp_path / "s" / "consumequeue_ext" / "T" / "0"
+        before = len(list(folder.iterdir()))
+        for end in range(1, 6):
+            store.delete_before(end << 16)
+            low = store.min_offset("T", 0)
+            assert (len(list(folder.iterdir())) == before) is (low < 300 + 2048 // 20)
+            assert len(store.get("T", 0, low, tags={"paid"}).messages) > 0
+            assert store.get("T", 0, low, tags={"other"}).messages == []
+        assert low > 500
 
 
 # Batches on the wire
