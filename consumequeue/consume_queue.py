@@ -84,6 +84,7 @@ class ConsumeQueue(UnitFolder):
 
         It is made again from the log, as what was lost altogether.
         """
+        end = self._before_lost_front(end, safe_offset)
         start = self._start_of(end - UNIT_SIZE)
         if start < 0:
             return end
@@ -91,6 +92,24 @@ class ConsumeQueue(UnitFolder):
         unit = self._read(start, end - UNIT_SIZE, UNIT_SIZE)
         is_whole = kept >= UNIT_SIZE or any(unit[kept:]) or UNIT.unpack(unit)[0] < safe_offset
         return end if is_whole else end - UNIT_SIZE
+
+    def _before_lost_front(self, end: int, safe_offset: int) -> int:
+        """The same where only what stands before the border was lost: the unit says a place before that of the one before it.
+
+        Units of records before `safe_offset` are vouched for, so the look backwards ends there.
+        """
+        for start in reversed(self.starts):
+            last = min(end - start, self.file_size_bytes) - 1
+            for border in range(last // SECTOR_SIZE * SECTOR_SIZE, 0, -SECTOR_SIZE):
+                kept = border % UNIT_SIZE
+                both = self._read(start, start + border - kept - UNIT_SIZE, 2 * UNIT_SIZE)
+                before, unit = (Unit._make(fields) for fields in UNIT.iter_unpack(both))
+                is_later = unit.physical_offset > before.physical_offset or both[:UNIT_SIZE] == PRE_BLANK
+                if kept and not is_later and not any(both[UNIT_SIZE : UNIT_SIZE + kept]):
+                    end = start + border - kept
+                if before.physical_offset < safe_offset:
+                    return end
+        return end
 
     def _moved(self) -> None:
         self._max_physical_offset = None

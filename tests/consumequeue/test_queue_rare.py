@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from storageio import REAL_DISK, StoreCorrupt
+from storageio.testing import ForgettingDisk
 from tests.builds import World
-from tests.consumequeue.model import files_of, packed
+from tests.consumequeue.model import UNIT, files_of, packed
 from tests.consumequeue.test_batch import batch_queue
 
 
@@ -159,6 +161,45 @@ def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: Worl
 
     assert world.consumequeue.find_file_size(Disk(), str(tmp_path)) == 140
     assert len(asked) == 2 + 100
+
+
+@pytest.mark.parametrize("base", [0, 5 << 30])
+@pytest.mark.parametrize("flushed", [51, 76, 102, 153, 204])
+def test_after_a_crash_no_unit_leads_elsewhere_than_it_was_written_to(world: World, base: int, flushed: int) -> None:
+    """Over a sector's border a unit can lose the half before it alone: its record would be another one's, of an old message.
+
+    `flushed` units were on the disk, so that the sector's old version ends there; the log has the records of all.
+    """
+    disk, random = ForgettingDisk(), Random(flushed)
+    units = b"".join(UNIT.pack(base + 100 * number, 100, number) for number in range(flushed + 60))
+    opened = world.consumequeue.ConsumeQueues(disk, "/q", writable=True, file_size_bytes=4000)
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, units[: 20 * flushed])
+    opened.flush()
+    for first in (flushed, flushed + 7, flushed + 40):
+        queue.append_run(first, units[20 * first : 20 * min(flushed + 60, first + 33)])
+    for image in disk.images(random, 80, limit=40):
+        after = ForgettingDisk.of(image)
+        again = world.consumequeue.ConsumeQueues(after, "/q", writable=True, file_size_bytes=4000)
+        again.recover(base + 100 * flushed, base + 100 * (flushed + 60))
+        found = again.get("T", 0)
+        assert found.max_offset >= flushed
+        assert [tuple(unit) for _, unit in found.units()] == [
+            (base + 100 * number, 100, number) for number in range(found.max_offset)
+        ]
+
+
+def test_a_first_unit_behind_blanks_is_no_torn_one(world: World, tmp_path: Path) -> None:
+    """A blank says a long record at 0: the unit behind it, over a sector's border, is whole."""
+    for first in range(20, 30):
+        root = str(tmp_path / str(first))
+        opened = world.consumequeue.ConsumeQueues(REAL_DISK, root, writable=True, file_size_bytes=2000)
+        opened.get_or_add("T", 0).append_run(first, packed(first, 40))
+        opened.close()
+        again = world.consumequeue.ConsumeQueues(REAL_DISK, root, writable=True, file_size_bytes=2000)
+        again.recover(0)
+        queue = again.get("T", 0)
+        assert (queue.min_offset, queue.max_offset) == (first, first + 40)
 
 
 # Batch queues

@@ -1,0 +1,39 @@
+"""Sectors of a queue's page that a crash of the machine took, with others of the same page that it did not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.messagestore.kit import number_of, open_small, put_numbers, read_all
+
+SECTOR_SIZE = 512
+FILE_SIZE = 6000
+
+
+@pytest.mark.parametrize("flushed", [51, 76, 102, 128, 153])
+def test_a_torn_page_of_a_queue_gives_no_other_message_than_was_put(world: Any, tmp_path: Path, flushed: int) -> None:
+    """The sector that ends in the middle of the first unit behind a flush is as it was then, those behind it are new.
+
+    A unit whose place is lost says 0: a consumer would get the log's first message again, and never the one that was put.
+    """
+    sizes = {"mapped_file_size_consume_queue": FILE_SIZE}
+    with open_small(world, tmp_path / "s", **sizes) as store:
+        put_numbers(world, store, range(flushed))
+        store.engine.settle()
+        store.flush()
+        path = Path("consumequeue/T/0") / f"{0:020d}"
+        before = (tmp_path / "s" / path).read_bytes()
+        put_numbers(world, store, range(flushed, flushed + 60))
+        store.engine.settle()
+        shutil.copytree(tmp_path / "s", tmp_path / "crashed")
+    torn = bytearray((tmp_path / "crashed" / path).read_bytes())
+    at = 20 * flushed // SECTOR_SIZE * SECTOR_SIZE
+    torn[at : at + SECTOR_SIZE] = before[at : at + SECTOR_SIZE]
+    (tmp_path / "crashed" / path).write_bytes(torn)
+    with open_small(world, tmp_path / "crashed", **sizes) as store:
+        assert [number_of(message) for message in read_all(store, "T")] == list(range(flushed + 60))
+        assert put_numbers(world, store, range(1))[0].queue_offset == flushed + 60
