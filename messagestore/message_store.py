@@ -58,7 +58,7 @@ THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def _abandon_all() -> None:
+def _abandon_all() -> None:  # pragma: no cover - runs in a forked child alone, whose lines nobody counts
     """In a forked child: every store belongs to the parent."""
     for engine in list(_open_engines):
         engine.abandon()

@@ -387,6 +387,7 @@ def test_who_has_not_looked_lately_divides_what_others_saw() -> None:
     assert sharing.share("t", "g", "b", [0, 1]) == {1: 0}
     assert sharing.share("t", "g", "a", [0, 1, 2, 3]) == {0: 0, 1: 1}
     assert sharing.share("t", "g", "b", None) == {2: 0, 3: 0}
+    assert sharing.share("t", "g", "closed meanwhile", [0, 1, 2, 3]) == {}, "who left is given nothing, and takes nothing"
     assert sharing.share("t", "g", "a", None) == {0: 0, 1: 1}
 
 

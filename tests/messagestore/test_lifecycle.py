@@ -190,6 +190,36 @@ def test_what_is_no_message_is_refused_before_anything_is_written(world: Any, tm
         assert [number_of(found) for found in store.read("T", 0)] == [0, 1]
 
 
+@pytest.mark.parametrize("way", ["put_batch", "put_async", "begin_transaction"])
+def test_text_that_no_file_could_hold_is_refused_by_every_way_to_put(world: Any, tmp_path: Path, way: str) -> None:
+    """Half a character in a tag: by name and not by an error of Python's, and nothing of a batch is in."""
+    bad = world.commitlog.Message("T", b"", queue_id=0, tags="\udcff")
+    with open_small(world, tmp_path / "s") as store:
+        store.put(message(world, 0))
+        end = store.engine.log.written_offset
+        given = ("T", 0, [message(world, 1), bad]) if way == "put_batch" else (bad,)
+        with pytest.raises(InvalidMessage):
+            getattr(store, way)(*given)
+        assert store.engine.log.written_offset == end
+        assert store.put(message(world, 1)).queue_offset == 1
+
+
+def test_columns_are_refused_where_a_put_is(world: Any, tmp_path: Path) -> None:
+    """A store that became read-only, and a topic that cannot be: with an error or with a status, and nothing is written."""
+    pytest.importorskip("numpy")
+    flag = world.module("messagestore.running_flags").Flag
+    with open_small(world, tmp_path / "s") as store:
+        put_numbers(world, store, range(3))
+        end = store.engine.log.written_offset
+        assert store.append_columns("a/b", 0, [b"x"], check=False).status.name == "MESSAGE_ILLEGAL"
+        store.engine.flags.set(flag.DISK_FULL, "a test says so")
+        with pytest.raises(PutRejected, match="a test says so"):
+            store.append_columns("T", 0, [b"x", b"y"])
+        assert store.engine.log.written_offset == end
+        store.engine.flags.clear(flag.DISK_FULL)
+        assert store.append_columns("T", 0, [b"x", b"y"]).queue_offset == 3
+
+
 @pytest.mark.parametrize("topic", ["", "x" * 128, "%RETRY%" + "x" * 250, "..", "a/b", "\udcff"])
 def test_topics_that_cannot_be(world: Any, tmp_path: Path, topic: str) -> None:
     """MESSAGE_ILLEGAL, checked or not; nothing is made."""

@@ -37,6 +37,14 @@ def test_views_are_the_records_that_read_decodes(world: World, tmp_path: Path, s
         assert len(store.engine.log.queue.files) > 1
 
 
+def test_a_queue_that_nobody_put_to_has_no_views(world: World, tmp_path: Path) -> None:
+    """As it has no messages: nothing is made on the disk by asking."""
+    with open_small(world, tmp_path) as store:
+        fill(world, store, 3)
+        assert list(store.read_raw("T", 7)) == [] and list(store.read_raw("nobody", 0)) == []
+        assert not (tmp_path / "consumequeue" / "nobody").exists()
+
+
 def test_a_view_outlives_the_store(world: World, tmp_path: Path) -> None:
     """It keeps the map of its file."""
     with open_small(world, tmp_path) as store:
