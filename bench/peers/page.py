@@ -24,15 +24,16 @@ SETUP = """## How each was set up
 - "until dispatched": the time ends when queues and index have caught up. "decoded": body, topic, tags, keys and the dictionary
   of properties of each message are read; ours checks both checksums on the way, the Java decoder none. "columns": body, topic,
   tags, keys, queue offset, physical offset and store time as Arrow batches, against the Java decoder's objects. "raw": a view a
-  message, nothing in it touched.
+  message, nothing in it touched (`check=False`); "headed": ours asks the head of each, the Java store still none.
 - **LMDB** (`sync=False`, writable map, `append=True`), **RocksDB** (`rocksdict`, raw mode, no compression, its log on),
   **SQLite** (write-ahead log, `synchronous=OFF`), **persist-queue** (file queue) and a **plain file** (`struct`, `zlib.crc32`,
   one `write` a call): one record is key and body, on both sides; "whole" has topic and tags too, on both sides, the peer's as
   msgpack (`msgspec`). Key and body, or all of it, are read of each. In the durable row
-  each syncs every put, ours with `sync_flush_through_ring`, in the others ours has the pool, whose ring is a mapped file and
-  survives the process as well. persist-queue and the plain file are shown without a wanted ratio.
+  each syncs every put, ours with `sync_flush_through_ring`, in the others ours has its defaults, whose puts survive the process
+  as well. persist-queue and the plain file are shown without a wanted ratio.
 - growth: log files of 4 MiB, ours against ours; the target is a cost within 1.2 times that of a single file.
-- Before every timed stretch `sync` brings to the disk what the other side left dirty; who begins changes every round.
+- Before every timed stretch `sync` brings to the disk what the other side left dirty, and free memory is touched; who begins
+  changes every round.
 """
 
 WHY = """## Where ours loses, and why
@@ -41,11 +42,11 @@ WHY = """## Where ours loses, and why
 
 What bounds a row, as far as it was measured:
 
-- **Fresh pages.** On the mapped path a put of 1 KiB touches 0.3 new pages of the page cache, each 0.7 us when the machine has
-  them and 5 to 15 us when its host must give them: then a row of 100 B in `append_columns` spends 1.0 of its 1.1 us in the
-  system, most of it zeroing pages. Both engines pay that, so the ratio of the mapped path cannot go far; the pool's ring takes
-  no new pages for the log. Beside other work, where the Java store's busy threads got less of two cores than our one, ratios
-  of nearly the same code were 4.8 and 2.8 for puts and 23 for columns.
+- **Fresh pages.** On the mapped path a put of 1 KiB touches 0.3 new pages of the page cache, each 0.3 to 0.7 us when they are
+  at hand. Both engines pay that; the pool's ring takes no new pages for the log.
+- **The disk.** What goes through the pool is written past the page cache, into blocks that were only allocated: 1.5 to 1.9 GB/s
+  here, 2.3 to 3.4 where they were written before. A committer is a thread of Python: behind each write it waits up to 5 ms
+  until a busy put lets go of the interpreter, so it writes as much at a time as the ring allows.
 - **Python itself.** The caller's loop that builds a message with its key and tag takes 0.4 us of a put's 0.85 us, and 0.5 us of
   the 0.7 us that a message costs in `put_many` (processor time in the machine's fast state; all of it doubles in its slow
   one). So a `put_many` that cost nothing would not be 1.5 times as fast as this one, and neither 3 times the Java batch nor
@@ -63,14 +64,18 @@ What bounds a row, as far as it was measured:
   thousand pages. The bound named with the row has that and nothing else.
 - **Columns.** One walk checks, takes apart and copies a record; one thread, memory used again. Checks take more than a
   third of a row of 1 KiB, and its bytes, 5 KB from the last row's, most of the rest.
-- **Views.** A raw record is one `memoryview`, which Python makes, counts and frees in some 100 ns, as the Java slice.
+- **Views.** A raw record is one `memoryview`, which Python makes, counts and frees in 65 ns. A look at each record's head, which
+  `read_raw` takes unless it is told not to, is a miss of the processor's caches, and as much again ("headed").
 - **Checksums.** Ours checks both on every decoded message and on every row of columns, the Java decoder none: together 90 ns
   at 1 KiB where the processor takes 256 bytes a step (VPCLMULQDQ), else 160 ns.
 """
 
 NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the
-rounds, the least and the greatest. Nothing else ran on the machine while they were made. Absolute figures say little all the
-same: its fresh pages have a fast and a slow state, and mostly the slow one met these rounds.
+rounds, the least and the greatest. Nothing else ran on the machine while they were made. It is a virtual one whose host takes
+back what is freed: whoever takes such a page again waits 5 to 15 us for it, and everything that is written through the page
+cache then measures the host. So before every stretch, of either side, memory is touched and given back at once
+(`bench/peers/pages.py`), and pages are at hand as they are on a machine of one's own. Without that the mapped path of both
+sides is two to five times slower and their ratio goes towards 1: puts of 1 KiB had 0.85, `append_columns` 4.4.
 """
 
 
