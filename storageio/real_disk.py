@@ -264,8 +264,10 @@ class _RecordLock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o644)
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, 0, os.SEEK_SET)
-            except (BlockingIOError, PermissionError) as error:
+            except OSError as error:
                 os.close(self._descriptor)
+                if not isinstance(error, BlockingIOError | PermissionError):
+                    raise
                 raise StoreLocked(f"{path}: another process has the store open for writing") from error
             here = os.fstat(self._descriptor)
             self._key = (here.st_dev, here.st_ino)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,19 @@ def test_a_folder_is_not_made_where_a_file_is(tmp_path: Path) -> None:
     with pytest.raises(DiskError):
         real_disk_make(tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == DATA
+
+
+def test_a_file_system_without_locks_is_named_and_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's, whose lock server is gone: it is no other process, and whoever tries again and again runs out of nothing."""
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "lockf", failing(errno.ENOLCK))
+        for _ in range(3):
+            with pytest.raises(DiskError) as caught:
+                REAL_DISK.lock(str(tmp_path / "lock"))
+            assert caught.value.errno == errno.ENOLCK
+    assert len(os.listdir("/proc/self/fd")) == before
+    REAL_DISK.lock(str(tmp_path / "lock")).release()
 
 
 def test_a_folder_that_another_was_faster_to_make_is_there(tmp_path: Path) -> None:
