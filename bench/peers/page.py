@@ -64,7 +64,7 @@ What bounds a row, as far as it was measured:
   thousand pages. The bound named with the row has that and nothing else.
 - **Columns.** One walk checks, takes apart and copies a record; one thread, memory used again. Checks take more than a
   third of a row of 1 KiB, and its bytes, 5 KB from the last row's, most of the rest.
-- **Views.** A raw record is one `memoryview`, which Python makes, counts and frees in 65 ns. A look at each record's head, which
+- **Views.** A raw record is one `memoryview`, which Python makes, counts and frees in 65 ns. A look at each record's head, as
   `read_raw` takes unless it is told not to, is a miss of the processor's caches, and as much again ("headed").
 - **Checksums.** Ours checks both on every decoded message and on every row of columns, the Java decoder none: together 90 ns
   at 1 KiB where the processor takes 256 bytes a step (VPCLMULQDQ), else 160 ns.

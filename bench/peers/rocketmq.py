@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .bounds import Bound, checked_records, decoded_in_memory
-from .bounds_write import build_many, built_and_copied, built_and_stored, handed_over, longest_store, stored
+from .bounds_write import build_many, built_and_committed, built_and_stored, handed_over, longest_store, stored
 from .codecs import messages_with_properties
 from .java_store import JavaStores
 from .own_store import OwnStore
@@ -113,7 +113,7 @@ def pool_rows(bench: Bench) -> Iterator[Row]:
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put through the pool, 1 thread, 1 KiB, until dispatched", 3,
         lambda: k / ours.put("P", k, 1024)["seconds"], lambda: k / java.put("P", k, 1024)["seconds"],
-        bound=built_and_copied(k, 1024))  # fmt: skip
+        bound=built_and_committed(bench.folder, k, 1024))  # fmt: skip
     yield from bench.row("put through the pool, 1 thread, 100 B, until dispatched", None,
         lambda: n / ours.put("P", n, 100)["seconds"], lambda: n / java.put("P", n, 100)["seconds"])  # fmt: skip
     bench.done(ours, java)
