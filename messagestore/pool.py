@@ -23,7 +23,7 @@ from storageio import DIRECT_BLOCK, Disk, DiskError
 from .ring import Ring, is_refusal, whole_blocks
 
 LOG = logging.getLogger(__name__)
-COMMIT_PIECE = 16 << 20  # between two a busy put keeps the interpreter for milliseconds
+COMMIT_PIECE = 32 << 20  # between two a busy put keeps the interpreter for milliseconds
 PAGE_SIZE = 4096
 PIN_PAUSE_S = 0.0002
 READER_PAUSES = 250  # without a step of the reader, after which puts go on without it

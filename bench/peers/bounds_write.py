@@ -59,8 +59,8 @@ def built_and_committed(folder: Path, count: int, body: int, tags: Tags = TAGS) 
 
 
 def _committed_s(folder: Path, ring: memoryview, size: int) -> float:
-    """Past the page cache, into a file with all its blocks, a quarter of the ring at a time."""
-    path, piece = folder / "committed", len(ring) // 4
+    """Past the page cache, into a file with all its blocks, half the ring at a time."""
+    path, piece = folder / "committed", len(ring) // 2
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
     try:
         os.posix_fallocate(file, 0, -(-size // piece) * piece)
