@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,42 @@ def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
         assert [store.get("q").body[:2] for _ in range(7)] == [b"06", b"07", b"08", b"09", b"10", b"11", b"la"]
     with RabbitStore.open(path, settings=RabbitSettings(background=False)) as again:
         assert len(again.queue("q")) == 7 and again.lost == []
+
+
+def test_what_the_collector_lacks_room_for_holds_up_no_sync_and_is_not_tried_each_time(tmp_path, monkeypatch):
+    """Between two tries the thread does everything else."""
+    monkeypatch.setattr(housekeeper, "_RETRY_S", 3600.0)
+    disk, path = Failing(), str(tmp_path / "vhost")
+    disk.fails = lambda operation, called: operation == "create" and called.endswith(".rdt")
+    store_settings = StoreSettings(file_size_limit=20_000, file_garbage_fraction=0.2)
+    with RabbitStore.open(path, disk=disk, settings=RabbitSettings(flush_interval_ms=1, store=store_settings)) as store:
+        store.declare_queue("q")
+        for number in range(12):
+            store.publish("q", b"%02d" % number + bytes(5000))
+        store.sync()
+        for number in range(6):
+            delivery = store.get("q")
+            if number % 2:
+                store.ack(delivery)
+        until(lambda: disk.failed)
+        for number in range(3):
+            store.publish("q", b"later %d" % number)
+            until(lambda body=b"later %d" % number: is_durable(path, "q", body))
+        assert disk.failed == 1
+
+
+def test_an_idle_stores_journals_go_to_the_segments(tmp_path, quick):
+    """So that an opening after a kill has little to replay; what comes after it is no less safe."""
+    path = str(tmp_path / "vhost")
+    with RabbitStore.open(path, settings=SETTINGS) as store:
+        folder = Path(store.declare_queue("q").parts[0].index.folder)
+        segment, size = folder / "0.idx", 0
+        for number in range(3):
+            store.publish("q", b"%d" % number)
+            until(lambda size=size: segment.exists() and segment.stat().st_size > size)
+            size = segment.stat().st_size
+            assert is_durable(path, "q", b"%d" % number)
+        until(lambda: not (folder / "journal.jif").stat().st_size)
 
 
 class Stopping(logging.Handler):

@@ -119,3 +119,11 @@ def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     shutil.copytree(folder, tmp_path / "copy")
     assert [entry.seq_id for entry in loaded(tmp_path / "copy")[1]] == [0, 1, 2, 3]
+
+
+def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path):
+    """Where one is shown, it can be found in a dump of the segment."""
+    index = filled(tmp_path / "q", 2)
+    index.close()
+    entry = loaded(tmp_path / "q")[1][1]
+    assert repr(entry) == "<1 " + "00" * 15 + "01 PD>"

@@ -200,3 +200,17 @@ def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects():
     data = write_dets(ROWS)
     with pytest.raises(StoreCorrupt, match="lost objects"):
         read_dets(data[: OBJECTS_AT + 4] + bytes(4) + data[OBJECTS_AT + 8 :], "recovery.dets")
+
+
+def test_a_location_with_bytes_behind_it_is_no_row():
+    """A chunk that is longer than its term, in a file whose sums agree: named, and no place is read out of it."""
+    row = tables.LocationRow(bytes(16), 1, 0, 0, 40)
+    data = tables.write_locations([row])
+    assert tables.read_locations(data, "") == [row]
+    at = data.index(b"msg_location")
+    start = data.rindex(b"bWLA", 0, at) - 4
+    length = int.from_bytes(data[start : start + 4], "big")
+    stop = start + 8 + length
+    longer = data[:start] + (length + 1).to_bytes(4, "big") + data[start + 4 : stop] + b"\0" + data[stop:]
+    with pytest.raises(StoreCorrupt, match="bytes behind the term"):
+        tables.read_locations(longer, "msg_store_index.ets")

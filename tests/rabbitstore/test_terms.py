@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rabbitstore import properties
 from rabbitstore.content import Content, decode_content, encode_content
 from rabbitstore.content_cy import split_term
-from rabbitstore.properties import Typed
 from rabbitstore.journal import read_journal
+from rabbitstore.properties import Typed
 from rabbitstore.terms import Atom, CharList, Opaque, decode, encode
 from storageio import InvalidMessage, StoreCorrupt
 
