@@ -1,0 +1,129 @@
+"""From records to units and keys, where a stretch of the log is not what it usually is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebytes.java_hash import java_hash_code
+from tests.messagestore.kit import START_MS, Clock, message, number_of, open_small, put_numbers, read_all
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+def hold(store: Any) -> Any:
+    """The dispatcher waits, so that all that is put lies in one stretch; call it to let go."""
+    dispatcher = store.engine.dispatcher
+    limit, held = dispatcher._limit, store.engine.log.written_offset
+    dispatcher._limit = lambda: held
+
+    def let_go() -> None:
+        dispatcher._limit = limit
+        store.engine.settle()
+
+    return let_go
+
+
+def units_of(store: Any, topic: str, queue_id: int = 0) -> list[tuple[int, int, int]]:
+    """As the queue has them."""
+    return [tuple(unit) for _, unit in store.engine.queues.get(topic, queue_id).units()]
+
+
+def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path) -> None:
+    """Names long and short, far more than there was room for at first: each unit is in its own record's queue."""
+    topics = [f"{number}-" + "x" * (number % 110) for number in range(150)]
+    with open_small(world, tmp_path) as store:
+        let_go = hold(store)
+        for number in range(900):
+            store.put(message(world, number, topic=topics[number % 150], queue_id=number % 2))
+        let_go()
+        for place, topic in enumerate(topics):
+            found = {number_of(stored) for queue in (0, 1) for stored in store.read(topic, queue)}
+            assert found == set(range(place, 900, 150))
+
+
+def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path: Path) -> None:
+    """Section 2.3: behind a gap units go to the current place; a number that was there already is passed over.  Another queue
+    of the same stretch has all of its own.
+    """
+    with open_small(world, tmp_path) as store:
+        put_numbers(world, store, range(1))
+        store.engine.settle()
+        let_go = hold(store)
+        offsets = []
+        for number, place in enumerate((1, 2, 7, 8, 3, 20)):
+            store.engine.offsets.set_next_offset("T", 0, place)
+            offsets.append(store.put(message(world, number)).physical_offset)
+            put_numbers(world, store, range(number, number + 1), topic="other")
+        let_go()
+        assert [unit[0] for unit in units_of(store, "T")][1:] == [offsets[row] for row in (0, 1, 2, 3, 5)]
+        assert [number_of(stored) for stored in read_all(store, "other")] == list(range(6))
+
+
+def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is handed out in pieces, none twice and none left out."""
+    kernel = world.module("messagestore._dispatch_cy")
+    count = (1 << 15) + 100
+    if not kernel.is_compiled():
+        count = 250
+        monkeypatch.setattr(kernel, "UNITS_MAX", 100)
+    with open_small(world, tmp_path, mapped_file_size_commit_log=8 << 20, mapped_file_size_consume_queue=6_000_000) as store:
+        let_go = hold(store)
+        store.put_many([world.commitlog.Message("T", b"x", queue_id=0) for _ in range(count)])
+        let_go()
+        places = [unit[0] for unit in units_of(store, "T")]
+        assert places == sorted(set(places)) and len(places) == count
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 11), (11, 11)])
+def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: int) -> None:
+    """Nothing is read there."""
+    with pytest.raises(ValueError, match="not inside the buffer"):
+        world.module("messagestore._dispatch_cy").Dispatcher([]).dispatch(
+            bytes(10), start, stop, 0, 4, None, 0, lambda _: False
+        )
+
+
+@pytest.mark.parametrize(
+    ("levels", "text", "wait_ms"),
+    [
+        ("1s 5s 10s", "3", 10_000), ("1s 5s 10s", "+3", 10_000), ("1s 5s 10s", "99", 10_000), ("", "3", 1000),
+        ("1s 5s 10s", "0", None), ("1s 5s 10s", "-1", None), ("1s 5s 10s", "+0", None),
+    ],
+)  # fmt: skip
+def test_what_a_waiting_messages_unit_says(world: Any, tmp_path: Path, levels: str, text: str, wait_ms: int | None) -> None:
+    """Section 1.7: when it is due, of a level beyond the last the last one's, a second where there are none; of no level the
+    hash of its tags.
+    """
+    with open_small(world, tmp_path, clock=Clock(), message_delay_level=levels, deliver_delayed=False) as store:
+        waiting = world.commitlog.Message(SCHEDULE, b"x", queue_id=2, tags="paid", properties={"DELAY": text})
+        assert store.engine.log.appender.append(waiting, 2).status.name == "PUT_OK"
+        store.engine.settle()
+        ((_, _, code),) = units_of(store, SCHEDULE, 2)
+        assert code == (java_hash_code("paid") if wait_ms is None else START_MS + wait_ms)
+
+
+def test_properties_without_a_name_or_a_value_are_none(world: Any, tmp_path: Path) -> None:
+    """Section 1.3: they vanish, those behind them count; several spaces between keys make no key."""
+    changes = {"enabled_append_prop_crc": False}
+    with open_small(world, tmp_path, **changes) as store:
+        store.put(world.commitlog.Message("T", b"0", queue_id=0, keys=["abc"], tags="paid", properties={"UNIQ_KEY": "uuuuu"}))
+        store.put(world.commitlog.Message("T", b"1", queue_id=0, tags="paid", properties={"KEYS": "a  b "}))
+        path = min((tmp_path / "commitlog").iterdir())
+    data = path.read_bytes()
+    for whole, odd in ((b"KEYS\x01abc\x02", b"KEYSabc\x01\x02"), (b"UNIQ_KEY\x01uuuuu\x02", b"\x01NIQ_KEY_uuuuu\x02")):
+        assert data.count(whole) == 1 and len(whole) == len(odd)
+        data = data.replace(whole, odd)
+    path.write_bytes(data)
+    (tmp_path / "abort").write_bytes(b"1")
+    for derived in ("consumequeue", "index"):
+        shutil.rmtree(tmp_path / derived)
+    with open_small(world, tmp_path, **changes) as store:
+        assert [stored.body for stored in store.get("T", 0, 0, tags={"paid"}).messages] == [b"0", b"1"]
+        assert [len(store.query("T", key)) for key in ("abc", "uuuuu", "a", "b", "")] == [0, 0, 1, 1, 0]
+        assert sum(file.header.next_item - 1 for file in store.engine.index.files) == 2
