@@ -57,7 +57,7 @@ class ConsumeQueueExt:
         file = self._disk.open(self._files[index].path, Mode.READ)
         try:
             at = place - self._files[index].start_offset
-            return _unit_at(file.read(at, EXT_UNIT_SIZE_MIN + (1 << 15)), 0)
+            return unit_at(file.read(at, EXT_UNIT_SIZE_MIN + (1 << 15)), 0)
         finally:
             file.close()
 
@@ -85,7 +85,7 @@ class ConsumeQueueExt:
             size = int.from_bytes(data[at : at + 2], "big", signed=True)
             if size <= 0:
                 return
-            unit = _unit_at(data, at)
+            unit = unit_at(data, at)
             if unit is None:
                 raise StoreCorrupt(
                     "extended unit", file=file.path, offset=at, expected="a unit whose sizes agree", found=f"{size} bytes"
@@ -94,7 +94,7 @@ class ConsumeQueueExt:
             at += size
 
 
-def _unit_at(data: bytes, at: int) -> ExtUnit | None:
+def unit_at(data: bytes, at: int) -> ExtUnit | None:
     """None when the sizes are none, disagree or leave the data."""
     if at + EXT_UNIT_SIZE_MIN > len(data):
         return None

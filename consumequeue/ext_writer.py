@@ -5,10 +5,10 @@ from __future__ import annotations
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
 from storageio import SECTOR_SIZE, Disk, InvalidMessage
 
-from .ext import ExtUnit, ext_folder
+from .ext import ExtUnit, ext_folder, unit_at
 from .layout import EXT_ADDRESS_BASE, EXT_END, EXT_END_SIZE, EXT_UNIT, EXT_UNIT_SIZE_MAX, EXT_UNIT_SIZE_MIN
 from .queue_files import QueueFiles
-from .unit_folder import EVERYTHING
+from .unit_folder import EVERYTHING, READ_SIZE, zero_rest
 
 END = EXT_END.to_bytes(2, "big", signed=True)
 EMPTY_BITMAP_SIZE = 2  # zeros at the end of a unit without a bitmap
@@ -50,16 +50,19 @@ class ExtWriter:
 
     def _walk(self, start: int, last: int = EVERYTHING) -> tuple[int, bytes]:
         """(where the whole units of a file end that stand together and begin at `last` or before, the bytes of the last)."""
+        at, unit = 0, b""
+        read_at, data = 0, b""
         with self._files.borrow(self._path(start)) as file:
-            data = file.read(0, self.file_size_bytes)
-        at = size = 0
-        while start + at <= last and at + EXT_UNIT_SIZE_MIN <= len(data):
-            found, _, _, bitmap_size = EXT_UNIT.unpack_from(data, at)
-            if bitmap_size < 0 or found != EXT_UNIT_SIZE_MIN + bitmap_size or at + found > len(data):
-                break
-            size = found
-            at += size
-        return start + at, data[at - size : at]
+            while start + at <= last:
+                found = unit_at(data, at - read_at)
+                if found is None and (at > read_at or not data):
+                    read_at, data = at, file.read(at, min(READ_SIZE, self.file_size_bytes - at))
+                    found = unit_at(data, 0)
+                if found is None:
+                    break
+                unit = data[at - read_at : at - read_at + found.size_bytes]
+                at += found.size_bytes
+        return start + at, unit
 
     def append(self, unit: ExtUnit) -> int:
         """The unit's address: what goes into the queue's own unit in place of the tags code."""
@@ -127,10 +130,8 @@ class ExtWriter:
                 if found.start_offset not in kept:
                     self._files.delete(found.path)
         if kept:
-            rest = kept[-1] + self.file_size_bytes - end
             with self._files.borrow(self._path(kept[-1])) as file:
-                file.write(end - kept[-1], bytes(rest))
-                file.sync()
+                zero_rest(file, end - kept[-1], self.file_size_bytes)
         self._starts, self._end = kept, end if kept else 0
         self._flushed = min(self._flushed, self._end)
 

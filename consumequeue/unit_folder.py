@@ -13,7 +13,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
-from storageio import DiskError, StoreCorrupt, StoreError, StoreReadOnly
+from storageio import DiskError, File, StoreCorrupt, StoreError, StoreReadOnly
 
 from .queue_files import OpenMap, QueueFiles
 
@@ -231,18 +231,8 @@ class UnitFolder(ABC):
 
     def _zero_rest(self, start: int, at: int) -> bool:
         """Zero what is not zero from `at` to the file's end, and sync it; whether there was any."""
-        is_changed = False
         with self._files.borrow(self.path(start)) as file:
-            at = start + min(file.next_data(at - start), self.file_size_bytes)
-            while at < start + self.file_size_bytes:
-                size = min(READ_SIZE, start + self.file_size_bytes - at)
-                if file.read(at - start, size) != ZEROS[:size]:
-                    file.write(at - start, ZEROS[:size])
-                    is_changed = True
-                at = start + min(file.next_data(at + size - start), self.file_size_bytes)
-            if is_changed:
-                file.sync()
-        return is_changed
+            return zero_rest(file, at - start, self.file_size_bytes)
 
     # Reading
 
@@ -399,3 +389,18 @@ class UnitFolder(ABC):
             if not self._files.disk.list(self.folder):
                 self._files.disk.delete_folder(self.folder)
                 self._files.disk.sync_folder(os.path.dirname(self.folder))
+
+
+def zero_rest(file: File, at: int, size_bytes: int) -> bool:
+    """Zero what is not zero from `at` to a file's end, and sync it; whether there was any.  What takes no room goes on so."""
+    is_changed = False
+    at = min(file.next_data(at), size_bytes)
+    while at < size_bytes:
+        size = min(READ_SIZE, size_bytes - at)
+        if file.read(at, size) != ZEROS[:size]:
+            file.write(at, ZEROS[:size])
+            is_changed = True
+        at = min(file.next_data(at + size), size_bytes)
+    if is_changed:
+        file.sync()
+    return is_changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -185,3 +186,32 @@ def test_a_flush_syncs_the_files_that_were_written_since_and_a_full_one_when_the
         synced.append([int(call.path.rpartition("/")[2]) // SIZE for call in disk.calls if call.operation == "sync"])
     assert synced == [[0], [0, 0, 1], [1], [1, 1, 2]]
     assert sorted({call.path for call in disk.calls if call.operation == "sync folder"}) == [f"{tmp_path}/T/0"]
+
+
+def test_opening_after_a_kill_takes_no_room_for_files_that_are_mostly_empty(world: World, tmp_path: Path) -> None:
+    """48 MiB a queue: written full of zeros, the files of a thousand queues would fill the disk."""
+    size = 48 << 20
+    writer = opened(world, REAL_DISK, str(tmp_path), size)
+    addresses = write(world, writer, 30)
+    writer.flush()
+    disk = CountingDisk()
+    again = opened(world, disk, str(tmp_path), size)
+    assert again.truncate(addresses[20]) and again.end == addresses[20] - BASE + 34
+    path = tmp_path / "T/0" / f"{0:020d}"
+    assert path.stat().st_size == size and path.stat().st_blocks * 512 < 1 << 20
+    assert list(read(world, REAL_DISK, str(tmp_path), size).units())[-1] == (addresses[20], unit(world, 20))
+
+
+@pytest.mark.parametrize("bitmap_size", [0, 9, 30_000])
+def test_a_file_of_more_units_than_one_read_holds_is_walked_to_its_end(world: World, tmp_path: Path, bitmap_size: int) -> None:
+    """Whatever lies over the border of two reads; a place in the middle of one is no unit."""
+    size = 20 + bitmap_size
+    packed = struct.pack(">hqqh", size, 5, 1_700_000_000_000, bitmap_size) + b"\xff" * bitmap_size
+    count = 600_000 // size
+    (tmp_path / "T/0").mkdir(parents=True)
+    (tmp_path / "T/0" / f"{0:020d}").write_bytes((packed * count).ljust(1 << 20, b"\0"))
+    again = opened(world, REAL_DISK, str(tmp_path), 1 << 20)
+    assert again.end == size * count
+    assert not again.truncate(BASE + size * (count - 1) + 1)
+    assert again.truncate(BASE + size * (count - 2)) and again.end == size * (count - 1)
+    assert again.append(world.consumequeue.ExtUnit(5, 6, b"", 20)) == BASE + size * (count - 1)
