@@ -487,3 +487,28 @@ def test_a_failed_dispatcher_ends_the_wait_with_its_error(store: MessageStore) -
             next(consumer)
         store.engine.dispatcher.failure = None
     time.sleep(0)
+
+
+def test_a_reader_that_begins_behind_the_last_message_commits_nothing(tmp_path: Path) -> None:
+    """Offsets are the writer's alone; beside it the group's first consumer gets what comes from then on."""
+    with open_store(tmp_path) as writer:
+        put_all(writer, 0, 9)
+        writer.flush()
+        writer.get("t", 0, 0)
+        with open_store(tmp_path, "r") as reader, reader.consumer("t", group="g", queues=[0, 1, 2], start="last") as late:
+            assert late.poll() == []
+            put_all(writer, 9, 12)
+            writer.get("t", 0, 0)
+            assert sorted(number_of(stored) for stored in until(lambda: late.poll())) == [9, 10, 11]
+            assert reader.committed_offsets("t", "g") == writer.committed_offsets("t", "g") == {}
+
+
+def test_a_seek_to_a_time_in_a_queue_without_a_message_goes_nowhere(tmp_path: Path) -> None:
+    """One of those that a consumer was given may have none yet; the others go."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 9)
+        with store.consumer("t", group="g", queues=[0, 7]) as consumer:
+            consumer.seek_to_time(1 << 60)
+            assert (consumer.position(0), consumer.position(7)) == (3, 0)
+            consumer.seek_to_time(0)
+            assert [number_of(stored) for stored in consumer.poll()] == [0, 3, 6]

@@ -787,6 +787,24 @@ def test_a_commit_that_fails_behind_the_puts_turns_the_store_read_only(tmp_path:
         assert all_numbers(again) == list(range(10))
 
 
+def test_after_a_failed_sync_nothing_more_is_committed(tmp_path: Path) -> None:
+    """A put on its way then stays in the ring for the next opening, and is not brought to files that are in doubt."""
+    disk = FailingSync()
+    store = pooled(tmp_path, disk=disk)
+    put_all(store, 0, 12)
+    disk.broken = True
+    with pytest.raises(DiskError, match="broken"):
+        store.flush()
+    before = log_files(tmp_path)[0].read_bytes()
+    assert store.engine.log.appender.append(message(12), 0).status is PutStatus.PUT_OK
+    assert commit(store) < store.engine.log.written_offset
+    assert log_files(tmp_path)[0].read_bytes() == before
+    store.close()
+    disk.broken = False
+    with open_store(tmp_path) as again:
+        assert all_numbers(again) == list(range(13))
+
+
 def test_a_failed_commit_turns_the_store_read_only(tmp_path: Path) -> None:
     """What was committed stays readable; the stop is no clean one."""
     disk = BrokenLog()
