@@ -478,8 +478,10 @@ class MessageStore(ReadPath):
         queue = self._queue(topic, queue_id)
         low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         end = high if stop is None else min(stop, high)
-        confirm = self._reader.message_or_gone
-        return read_queue_columns(self._engine.log, queue, max(start, low), end, columns or COLUMNS, confirm)
+        reader = self._reader
+        return read_queue_columns(
+            self._engine.log, queue, max(start, low), end, columns or COLUMNS, reader.message_or_gone, reader._low
+        )
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
         """The log as it grows, from the record at a physical offset (the oldest) on, in log order.

@@ -24,31 +24,34 @@ Confirm = Callable[[ConsumeQueue, int, int, int], StoredMessage | None]
 
 
 def read_queue_columns(
-    log: CommitLog, queue: ConsumeQueue | None, start: int, stop: int, columns: Sequence[str], confirm: Confirm
-) -> pa.RecordBatchReader:
+    log: CommitLog, queue: ConsumeQueue | None, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
+    low: Callable[[ConsumeQueue], int],
+) -> pa.RecordBatchReader:  # fmt: skip
     """The wanted columns of messages `start` to before `stop`; those whose records left the log are passed over.
 
     `confirm(queue, queue_offset, physical_offset, size)` is asked about a unit that points at no record of its size: it
-    raises `StoreCorrupt`, or answers None when the record left the log meanwhile.
+    raises `StoreCorrupt`, or answers None when the record left the log meanwhile.  `low(queue)`: where the queue begins now.
     """
     import pyarrow as pa  # 150 ms
 
     wanted = schema(columns)
-    pieces = _pieces(log, queue, start, stop, columns, confirm) if queue is not None else iter(())
+    pieces = _pieces(log, queue, start, stop, columns, confirm, low) if queue is not None else iter(())
     return pa.RecordBatchReader.from_batches(wanted, pieces)
 
 
 def _pieces(
-    log: CommitLog, queue: ConsumeQueue, start: int, stop: int, columns: Sequence[str], confirm: Confirm
-) -> Iterator[pa.RecordBatch]:
+    log: CommitLog, queue: ConsumeQueue, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
+    low: Callable[[ConsumeQueue], int],
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Checked records of a queue, in order; a batch lies in one log file and is bounded in rows and bytes."""
     at = start
     while at < stop:
         units = queue.index_buffer(at)
-        if units is None:
-            if at >= queue.min_offset:
+        if units is None:  # a queue file was deleted meanwhile, perhaps by another process
+            now = low(queue)
+            if at >= now:
                 return
-            at = queue.min_offset  # a queue file was deleted meanwhile
+            at = now
             continue
         piece, passed = _piece(log, queue, at, units[: min(stop - at, BATCH_ROWS) * UNIT_SIZE], columns, confirm)
         if piece is not None:

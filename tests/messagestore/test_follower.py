@@ -19,7 +19,7 @@ from messagestore import MessageStore, StoreConfig, follower
 from messagestore.follower import LogFollower
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
 from storageio.testing import CountingDisk, WrappedDisk
-from tests.messagestore.writers import LOG_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
+from tests.messagestore.writers import LOG_SIZE, QUEUE_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
 
 
 def log_of(root: Path, count: int, **changes: Any) -> tuple[bytearray, list[int]]:
@@ -408,6 +408,30 @@ def test_in_the_writing_process_files_that_retention_took_are_passed_over_too(tm
         found = [number_of(stored) for _ in range(9) for stored in own.poll()]
         assert found == [number_of(stored) for stored in store.engine.log.messages()]
         assert own.skipped_bytes == 2 * LOG_SIZE
+
+
+@pytest.mark.parametrize("way", ["read", "read_raw", "read_columns"])
+def test_a_queue_file_that_goes_before_a_read_opens_it_ends_no_read(tmp_path: Path, way: str) -> None:
+    """Another process's retention took it: the read goes on with the first message that is left, whatever form it has."""
+    if way == "read_columns":
+        pytest.importorskip("pyarrow")
+    disk = Acting()
+    with open_store(tmp_path) as writer:
+        put_all(writer, 0, 1500)
+        writer.flush()
+        writer.get("t", 0, 0)
+        with open_store(tmp_path, "r", disk=disk) as reader:
+            found = getattr(reader, way)("t", 0)
+            disk.once("open", f"consumequeue/t/0/{QUEUE_SIZE:020d}", lambda: writer.delete_before(3 * LOG_SIZE))
+            if way == "read":
+                offsets = [stored.physical_offset for stored in found]
+            elif way == "read_raw":
+                offsets = [int.from_bytes(view[28:36], "big") for views in found for view in views]
+            else:
+                offsets = [offset for batch in found for offset in batch.column("physical_offset").to_pylist()]
+        left = [stored.physical_offset for stored in writer.read("t", 0)]
+        assert offsets[-len(left) :] == left and offsets == sorted(offsets)
+        assert offsets[0] == 0 and len(offsets) < 500
 
 
 def test_in_the_writing_process_a_file_that_cannot_be_opened_is_an_error_and_no_gap(tmp_path: Path) -> None:
