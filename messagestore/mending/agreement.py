@@ -22,6 +22,7 @@ from storageio import StoreCorrupt
 from .._dispatch_cy import Dispatcher
 from ..broker_config.topics import LIGHT_PREFIX
 from ..light_queues import all_places, is_light, light_unit, names_light_queues
+from .left_alone import has_no_folder_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 KEYS_MAX = 1 << 17  # items gathered at once
 OF_THE_LOG = "queue_offset"  # the kind of a problem that no rebuild mends
+NO_FOLDER = "topic_name"  # another
 Lane = tuple[str, int]
 
 
@@ -44,7 +46,8 @@ class Agreement:
         self._kernel = Dispatcher(delays_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
         self._next: dict[Lane, int] = {}
-        self._closed: dict[Lane, int] = {}  # how many numbers the log passed over
+        self._numbers: dict[Lane, tuple[int, int]] = {}  # behind the last one that the log gave, and behind the greatest
+        self._nameless: set[str] = set()
         self._has_light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.units = 0
@@ -71,7 +74,7 @@ class Agreement:
         gathered = []
         while at < piece.stop:
             buffer = self._fresh_index() if self._index is not None else None
-            at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self.is_ignored)
+            at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self._has_no_queue)
             for topic, queue_id, first, units in self._kernel.runs():
                 if not is_light(topic):
                     self._run(topic, queue_id, first, bytes(units))
@@ -79,6 +82,13 @@ class Agreement:
                 gathered.append(self._pairs_of(self._items, buffer))
             assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
         return gathered
+
+    def _has_no_queue(self, topic: str) -> bool:
+        """Asked by the kernel; a topic that can have none is said once."""
+        if topic not in self._nameless and has_no_folder_name(topic):
+            self._nameless.add(topic)
+            self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
+        return self.is_ignored(topic)
 
     def light(self, piece: Piece) -> None:
         """Units of light queues, which hold records of other topics, compared; pieces come in log order.
@@ -138,19 +148,21 @@ class Agreement:
             break  # one a run: the rest follows from it
 
     def _placed(self, queue: ConsumeQueue | None, lane: Lane, first: int, units: bytes) -> tuple[int, bytes]:
-        """Where units go, and which: dispatch closes a gap in the log's numbers, and passes over one that was given before.
+        """Where units go, and which, by section 2.3: dispatch closes a gap in the log's numbers and passes over a number whose
+        place is taken, but for number 0, which goes anywhere.
 
         That is the log's own trouble, said once where it begins; no rebuild of the queue changes it.
         """
-        known, place = self._next.get(lane), first - self._closed.get(lane, 0)
-        if known is None or place == known:
-            return place, units
-        if queue is not None:
-            wanted = f"a record of queue offset {known + self._closed.get(lane, 0)}"
-            self._say(queue.folder, known * UNIT_SIZE, OF_THE_LOG, wanted, first)
-        if place > known:
-            self._closed[lane] = first - known
-        return known, units[UNIT_SIZE * max(0, known - place) :]
+        known, (goes_on, fresh) = self._next.get(lane), self._numbers.get(lane, (first, first))
+        after = first + len(units) // UNIT_SIZE
+        self._numbers[lane] = after, max(after, fresh)
+        if known is None:
+            return first, units
+        if queue is not None and first not in (goes_on, fresh):
+            self._say(queue.folder, known * UNIT_SIZE, OF_THE_LOG, f"a record of queue offset {fresh}", first)
+        if first == 0:
+            return known, units[:UNIT_SIZE] + units[UNIT_SIZE * (1 + known) :]
+        return known, units[UNIT_SIZE * max(0, known - first) :]
 
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
         """Units behind the last one that the log knows of."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from storageio import Disk, Kind
+from consumequeue.consume_queues import check_topic
+from storageio import Disk, InvalidMessage, Kind
 
 from ..broker_config.topics import Topics, is_deleted
 from ..recovery import OWN_FOLDER
@@ -16,7 +17,7 @@ REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # where a r
 
 
 def left_alone(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
-    """Whether a topic was deleted, or has batch queues.
+    """Whether a topic was deleted, has batch queues, or a name that no folder can have.
 
     Deleted is one that topics.json, where there is one, does not name and that has no queue folder either: a broker takes both
     away, while a store without a broker writes queues and no table.
@@ -32,8 +33,18 @@ def left_alone(disk: Disk, root: str, topics: Topics | None = None) -> Callable[
 
     def is_left_alone(topic: str) -> bool:
         config = known.get(topic)
-        return (
-            topic in batch or (config is not None and config.is_batch) or (is_deleted(known, topic) and not has_folder(topic))
-        )
+        has_others = topic in batch or (config is not None and config.is_batch)
+        return has_others or has_no_folder_name(topic) or (is_deleted(known, topic) and not has_folder(topic))
 
     return is_left_alone
+
+
+def has_no_folder_name(topic: str) -> bool:
+    """Whether no queue of a topic can be: one wrong bit makes "my/topic" of "my-topic", and records of RocketMQ's have no
+    checksum over their topic.  Such a record is in the log alone, and keeps nobody out.
+    """
+    try:
+        check_topic(topic)
+    except InvalidMessage:
+        return True
+    return False

@@ -30,7 +30,7 @@ from ..foreign import refuse_foreign
 from ..recovery import OWN_FOLDER, SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
 from ..ring import RING_NAME, restore
 from ..set_back import set_back_numbers
-from .agreement import OF_THE_LOG, Agreement
+from .agreement import NO_FOLDER, OF_THE_LOG, Agreement
 from .damage import Hole, Survey, survey
 from .fillers import fill
 from .left_alone import left_alone
@@ -258,7 +258,7 @@ class Recovery:
             if index is not None:
                 index.close()
         for finding in comparison.problems:
-            if finding.kind == OF_THE_LOG:
+            if finding.kind in (OF_THE_LOG, NO_FOLDER):
                 continue
             of_index = finding.file.startswith(self.places.index)
             wrong[INDEX if of_index else QUEUES].append(finding.as_dict())

@@ -214,19 +214,55 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
     assert kinds(folder) == set()
 
 
-def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path) -> None:
-    """Dispatch passes over a number that was given before; named once, and no rebuild of the queue changes it."""
+@pytest.mark.parametrize(
+    ("numbers", "read"),
+    [
+        ([0, 1, 2, 3, 4, 3, 4, 5, 6], [0, 1, 2, 3, 4, 7, 8]),
+        ([0, 1, 4, 5, 2, 3, 4, 6], [0, 1, 2, 3, 6, 7]),
+        ([0, 0, 0], [0, 1, 2]),
+        ([0, 1, 2, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 7, 8]),
+        ([3, 4, 0, 5, 6], [0, 1, 2, 4]),
+    ],
+    ids=str,
+)
+def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, numbers: list[int], read: list[int]) -> None:
+    """Which records get a place says section 2.3 of the format; number 0 goes anywhere.  A rebuild changes nothing of it: each
+    recovery wanted one, for ever.
+    """
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
-        for number in range(5):
-            opened.put(Message("T0", b"%d" % number, queue_id=0))
-        opened.engine.offsets.set_next_offset("T0", 0, 3)
-        for number in range(5, 9):
-            opened.put(Message("T0", b"%d" % number, queue_id=0))
+        for at, number in enumerate(numbers):
+            opened.engine.offsets.set_next_offset("T0", 0, number)
+            opened.put(Message("T0", b"%d" % at, queue_id=0))
         opened.engine.settle()
-        assert [message.body for message in opened.read("T0", 0)] == [b"0", b"1", b"2", b"3", b"4", b"7", b"8"]
-    assert [(problem.kind, problem.found) for problem in verify_store(str(folder)).problems] == [("queue_offset", 3)]
+        assert [int(message.body) for message in opened.read("T0", 0)] == read
+    assert kinds(folder) == {"queue_offset"}
     assert Recovery(str(folder)).plan().actions == []
+    rebuild_store(str(folder))
+    assert kinds(folder) == {"queue_offset"}
+
+
+@pytest.mark.parametrize("has_table", [True, False], ids=["a-brokers", "no-topics"])
+@pytest.mark.parametrize("topic", [b"my/topic", b"x\0y", b"..", b"", b"\xff" * 100], ids=repr)
+def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path, topic: bytes, has_table: bool) -> None:
+    """One wrong bit makes "my/topic" of "my-topic", in a record without a checksum over its topic: no opening came past it."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as opened:
+        if has_table:
+            opened.create_topic("T0", 1)
+    log = record_bytes(0, b"strange", topic=topic)
+    log += record_bytes(len(log), b"first", topic=b"T0")
+    (folder / "commitlog").mkdir(exist_ok=True)
+    (folder / "commitlog" / f"{0:020d}").write_bytes(log.ljust(65536, b"\0"))
+    shutil.rmtree(folder / "brokerstore", ignore_errors=True)
+    (folder / "abort").write_text("1")
+    with MessageStore.open(folder, config=SMALL) as opened:
+        opened.put(Message("T0", b"last", queue_id=0))
+        assert [message.body for message in opened.read("T0", 0)] == [b"first", b"last"]
+    (problem,) = verify_store(str(folder)).problems
+    assert (problem.kind, Recovery(str(folder)).plan().actions) == ("topic_name", [])
+    rebuild_store(str(folder))
+    assert kinds(folder) == {"topic_name"} and (folder / "consumequeue" / "T0").is_dir()
 
 
 # Holes
