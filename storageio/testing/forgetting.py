@@ -226,10 +226,6 @@ class ForgettingDisk:
         self.look()
         return questions([node for node in self._nodes() if node.is_dirty], self._changes)
 
-    def image(self, answers: list[int | tuple[int, ...]]) -> Image:
-        """What is left with these answers to `questions`."""
-        return build(self._root, self.questions(), answers)
-
     def images(self, random: Random, chances: int = 4, *, limit: int = 0) -> Iterator[Image]:
         """Everything lost; nothing lost; each thing lost or kept alone; prefixes; by chance, whole and torn.
 
@@ -265,8 +261,9 @@ class ForgettingDisk:
         for question in self.questions():
             if question.node is not None:
                 found.add(paths.get(question.node.inode, "/gone"))
-            elif question.change is not None:
+            else:
                 change = question.change
+                assert change is not None, "of a file or of a name"
                 found.add(f"{paths.get(change.to_folder.inode, '/gone')}/{change.to_name or change.name}")
         return found
 

@@ -79,7 +79,8 @@ def build(root: FolderNode, asked: list[Question], answers: list[Answer]) -> Ima
         if question.change is not None:
             assert isinstance(answer, int), "names are not torn"
             _apply(question.change, answer, names)
-        elif question.node is not None:
+        else:
+            assert question.node is not None, "of a file or of a name"
             contents.setdefault(question.node, {})[question.at] = answer
     image = Image({}, (), {})
     folders: list[str] = []
