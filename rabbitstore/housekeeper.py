@@ -70,20 +70,18 @@ class Housekeeper:
             _LOG.error("%s: background work failed: %s", self._store.path, error)
 
     def _work(self) -> None:
-        try:
-            if self._store.has_work:
-                self._store.sync()
-        finally:
-            if time.monotonic() >= self._collect_at:
-                self._collect()
+        if self._store.has_work:
+            self._store.sync()
+        if time.monotonic() >= self._collect_at:
+            self._collect()
 
     def _rest(self) -> None:
         try:
             self._store.flush_journals()
         finally:
             self._store.balance_memory()
-            if self._collect_at:
-                self._collect()
+        if self._collect_at:
+            self._collect()
 
     def _collect(self) -> None:
         """What the collector cannot do now, on a full disk for one, it tries again in a while: only room is lost meanwhile."""
