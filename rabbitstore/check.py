@@ -128,19 +128,15 @@ def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, f
         elif last.kind == "message_lost":
             folder.problems.pop()  # the compaction is the problem
         if last.kind in _RECORD_KINDS and last.file.endswith(".rdq"):
-            place = _place(folder, entry)
-            if place is not None:
-                found.bad_records.setdefault(last.file, set()).add(place.offset)
+            found.bad_records.setdefault(last.file, set()).update(_offset(folder, entry))
     elif entry.msg_id and message.msg_id != entry.msg_id:
         found.problems.append(Problem(message.file, message.offset, "wrong_term_id", entry.msg_id.hex(), message.msg_id.hex()))
 
 
-def _place(folder: VhostFolder, entry: IndexEntry) -> Record | None:
-    for name in store_names(entry.persistent):
-        place = folder.stores[name].places.get(entry.msg_id)
-        if place is not None:
-            return place[1]
-    return None
+def _offset(folder: VhostFolder, entry: IndexEntry) -> list[int]:
+    """Where its record begins in the first store that has it."""
+    stores = (folder.stores[name].places for name in store_names(entry.persistent))
+    return [places[entry.msg_id][1].offset for places in stores if entry.msg_id in places][:1]
 
 
 def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, unacked: dict[int, int], found: Checked) -> None:

@@ -67,6 +67,9 @@ def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted
     patch(path, at + 24, b"\xee" * 40)
     kill_server(folder)
     assert len(readable(folder)) < len(before)
+    seen = verify(str(folder)).to_json()
+    kinds = sorted(problem["kind"] for problem in seen["problems"])
+    assert (seen["ok"], kinds, seen["messages"]) == (False, ["bad_term", "unfinished_compaction"], ALL)
     plan = plan_recovery(str(folder))
     assert plan.records_dropped == 0 and {action.kind for action in plan.actions} == {"salvage", "rewrite_records"}
     apply_recovery(plan)
