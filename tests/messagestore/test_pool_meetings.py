@@ -1,0 +1,130 @@
+"""The pool's ring where two meet: a put and the reader, two commits, an interrupt and a new file, a ring and another's log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import pool
+from messagestore.ring import NOTE, NOTES_AT, Ring
+from storageio import REAL_DISK
+from tests.messagestore.test_pool import all_numbers, commit, pooled
+from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
+
+
+def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader comes between the put's look at the ring and its taking room there; the put looks again."""
+    with pooled(tmp_path) as store:
+        store.engine.dispatcher.stop()  # it pins too
+        buffers: Any = store.engine.log.buffers
+        put_all(store, 0, 100)
+        commit(store)
+        wait = buffers._wait_for_reader
+        seen: list[tuple[memoryview, bytes]] = []
+
+        def meet(end: int) -> int:
+            limit: int = wait(end)
+            if not seen and end > buffers._size:  # more than the ring has beside its first bytes
+                commit_here = buffers._write_out
+                commit_here(buffers._entries(), store.engine.log.appender.base, store.engine.log.appender.position, 0)
+                view, index, size = buffers.pin(buffers._given - buffers._size, 1000)
+                seen.append((view[index : index + size], bytes(view[index : index + size])))
+            return limit
+
+        def let_go(_seconds: float) -> None:
+            view, before = seen[-1]
+            assert bytes(view) == before, "written over while it was read"
+            buffers.unpin()
+
+        monkeypatch.setattr(buffers, "_wait_for_reader", meet)
+        monkeypatch.setattr(pool.time, "sleep", let_go)
+        put_all(store, 100, 3000)
+        assert len(seen) == 1
+        commit(store)
+        store.engine.dispatcher.catch_up()
+        assert all_numbers(store) == list(range(3000))
+
+
+def test_a_log_that_lost_its_next_file_gets_back_what_its_last_one_had(tmp_path: Path) -> None:
+    """The machine took the new file's name along; what the ring holds of the file before is brought to it all the same."""
+    with pooled(tmp_path / "store") as store:
+        number = 0
+        while len(store.engine.log.queue.files) < 2:
+            commit(store)
+            put_all(store, number, number + 1)
+            number += 1
+        shutil.copytree(tmp_path / "store", tmp_path / "left")
+    (tmp_path / "left" / "commitlog" / f"{LOG_SIZE:020d}").unlink()
+    with open_store(tmp_path / "left") as left:
+        assert all_numbers(left) == list(range(number - 1))
+        put_all(left, number, number + 1)
+        assert left.engine.log.queue.files[1].start_offset == LOG_SIZE
+        assert all_numbers(left) == [*range(number - 1), number]
+
+
+def test_a_ring_where_one_lies_is_made_anew(tmp_path: Path) -> None:
+    """A note of the old one with a greater number would be believed, and what stands behind it taken for news."""
+    old = Ring(REAL_DISK, str(tmp_path), 1 << 14, 1 << 12)
+    for offset in range(10_000, 10_009):
+        old.note(offset)
+    old.close(keep=True)
+    made = Ring(REAL_DISK, str(tmp_path), 1 << 14, 1 << 12)
+    made.note(500)
+    made.close(keep=True)
+    notes = [NOTE.unpack_from((tmp_path / "ring").read_bytes(), at) for at in NOTES_AT]
+    assert max(notes) == (1, 500)
+
+
+def test_a_commit_that_another_thread_was_faster_with_changes_nothing(tmp_path: Path) -> None:
+    """It listed what there was to commit before: over two files by now, of which one is full and done with."""
+    with pooled(tmp_path) as store:
+        buffers: Any = store.engine.log.buffers
+        put_all(store, 0, 30)
+        commit(store)
+        number = 30
+        while len(store.engine.log.queue.files) == 1:
+            put_all(store, number, number + 1)
+            number += 1
+        listed = buffers._entries(), store.engine.log.appender.base, store.engine.log.appender.position
+        assert len(listed[0]) == 2
+        committed = commit(store)
+        before = [path.read_bytes() for path in log_files(tmp_path)]
+        assert buffers._write_out(*listed, 0) == committed == store.engine.log.committed_offset
+        assert [path.read_bytes() for path in log_files(tmp_path)] == before
+        put_all(store, number, number + 9)
+        commit(store)
+        assert all_numbers(store) == list(range(number + 9))
+
+
+def test_an_interrupt_between_a_new_file_and_its_room_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The put that it met is gone or in, the next commit brings all others to the files, and puts go on in the new one."""
+    with pooled(tmp_path / "store") as store:
+        buffers: Any = store.engine.log.buffers
+        make_room = buffers._more_room
+
+        def interrupted(position: int, size_bytes: int) -> None:
+            if store.engine.log.appender.base != buffers._base:
+                raise KeyboardInterrupt
+            make_room(position, size_bytes)
+
+        store.engine.log.appender.write_through(interrupted)
+        number = 0
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                put_all(store, number, number + 1)
+                number += 1
+        assert len(store.engine.log.queue.files) == 2
+        commit(store)
+        assert all_numbers(store) == list(range(number))
+        store.engine.log.appender.write_through(make_room)
+        put_all(store, number, number + 400)
+        commit(store)
+        assert all_numbers(store) == list(range(number + 400))
+        store.flush()
+    with open_store(tmp_path / "store") as again:
+        assert all_numbers(again) == list(range(number + 400))
