@@ -215,7 +215,7 @@ def _write(parts: list[str], value: Json, line: str, depth: int) -> None:
     elif isinstance(value, bool) or value is None:
         parts.append({True: "true", False: "false", None: "null"}[value])
     elif isinstance(value, int | float):
-        parts.append(repr(value))
+        parts.append(repr(value).replace("inf", "1e9999"))  # what is read of such a number is no word of JSON's
     else:
         raise TypeError(f"{type(value).__name__} has no place in a config file")
 

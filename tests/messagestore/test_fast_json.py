@@ -159,3 +159,9 @@ def test_what_json_cannot_hold_is_refused() -> None:
     """A programmer's error, not a file's."""
     with pytest.raises(TypeError, match="bytes"):
         dumps({"a": b"x"})
+
+
+def test_a_number_beyond_all_is_written_as_one() -> None:
+    """Read as infinite and written as a word: the file that was saved could not be read, nor, one save later, its backup."""
+    written = dumps(loads(b'{"a":1e999,"b":[-2E4000]}', file="f"), pretty=False)
+    assert dumps(loads(written, file="f"), pretty=False) == written == b'{"a":1e9999,"b":[-1e9999]}'
