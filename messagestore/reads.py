@@ -10,7 +10,7 @@ from typing import Protocol
 
 from commitlog import CHECK_ALL, CommitLog, StoredMessage
 from commitlog._scan_cy import Reader
-from consumequeue import BatchQueue, ConsumeQueue, is_ext_address
+from consumequeue import BatchQueue, BatchUnit, ConsumeQueue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
 from storageio import DiskError, StoreCorrupt
 from storebytes.java_hash import java_hash_code
@@ -116,19 +116,38 @@ class QueueReader:
             page.next_offset = unit.base_offset + unit.batch_size
             if codes is not None and unit.tags_code & 0xFFFFFFFF not in codes:
                 continue
-            message = self._log.message_at(unit.physical_offset, CHECK_ALL)
+            message = self._batch_message(queue, unit)
             if message is not None and (tags is None or message.tags in tags):
                 page.messages.append(message)
                 page.size_bytes += unit.size_bytes
                 page.status = GetStatus.FOUND
         return page
 
+    def _batch_message(self, queue: BatchQueue, unit: BatchUnit) -> StoredMessage | None:
+        """The record that a unit points at; None when it left the log while we looked, as of `message_or_gone`."""
+        try:
+            message = self._log.message_at(unit.physical_offset, CHECK_ALL)
+        except DiskError:  # deleted since its file was found
+            message = None
+        if message is not None and message.size == unit.size_bytes:
+            return message
+        self._refresh()
+        if not queue.is_writable:
+            queue.reload()
+        known = queue.unit(queue.index_of(unit.base_offset))
+        if unit.physical_offset < self._log.min_offset or known is None or known[:2] != unit[:2]:
+            return None
+        raise StoreCorrupt(
+            f"messages from {unit.base_offset} on of {queue.topic}-{queue.queue_id}", file=queue.folder, offset=0,
+            expected=f"a record of {unit.size_bytes} bytes at {unit.physical_offset}", found="no whole record",
+        )  # fmt: skip
+
     def batch_messages(self, queue: BatchQueue, start: int, stop: int) -> Iterator[StoredMessage]:
         """Every record of a range of queue offsets, in order."""
         for unit in batches(queue, start):
             if unit.base_offset >= stop:
                 return
-            message = self._log.message_at(unit.physical_offset, CHECK_ALL)
+            message = self._batch_message(queue, unit)
             if message is not None:
                 yield message
 

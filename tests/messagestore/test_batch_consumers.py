@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storageio import InvalidMessage
+from storageio import InvalidMessage, StoreCorrupt
 from tests.messagestore.kit import Clock
 from tests.messagestore.test_batch_topics import open_batch, put_inner
 from tests.messagestore.writers import until
@@ -120,6 +120,26 @@ def test_the_first_batch_queue_says_how_long_its_files_are(world: Any, tmp_path:
             store.flush()
             until(lambda: consumer.queues == [0])
             assert bases(consumer.poll(99, 5)) == list(range(0, 150, 3))
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_damaged_batch_is_an_error_and_not_left_out(world: Any, tmp_path: Path, mode: str) -> None:
+    """A consumer passed over it without a word and its group counted it as done with."""
+    with open_batch(world, tmp_path / "s") as store:
+        places = [put_inner(world, store, count).physical_offset for count in (3, 4, 2)]
+    path = min((tmp_path / "s" / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    data[places[1] + 88] ^= 0xFF  # of its body
+    path.write_bytes(data)
+    with open_batch(world, tmp_path / "s", mode) as store:
+        with pytest.raises(StoreCorrupt, match="from 3 on of B-0"):
+            store.get("B", 0, 0)
+        assert bases(store.get("B", 0, 0, max_count=1).messages) == [0]
+        assert bases(store.get("B", 0, 7).messages) == [7]
+        with pytest.raises(StoreCorrupt, match="from 3 on"):
+            list(store.read("B", 0))
+        with store.consumer("B", group="g", queues=[0]) as consumer, pytest.raises(StoreCorrupt, match="from 3 on"):
+            consumer.poll(9)
 
 
 def test_a_real_stores_batches_are_consumed_once(world: Any, fixture_store: Any) -> None:
