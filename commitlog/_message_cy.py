@@ -173,7 +173,7 @@ def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Si
     UNUSUAL for what is raw, or wrong, or a number for the real store, or needs more than `room` bytes: nothing counts then
     that was written.
     """
-    properties: dict[str, str] | None = message.properties
+    properties: dict[Any, Any] | None = message.properties  # what is in it is not believed: nothing here may raise
     if message.properties_raw is not None:
         return UNUSUAL
     if properties:
@@ -212,7 +212,7 @@ def _put_keys(message: Message, out: Target, at: Size, stop: Size) -> Size:
     """One key or several, a space between two; where the next goes, or UNUSUAL."""
     if message._key is not None:
         return _put_word(out, at, stop, message._key, SPACE, PAIR_END)
-    keys: list[str] = message._keys  # type: ignore[assignment]
+    keys: list[Any] = message._keys  # type: ignore[assignment]
     for key in keys:
         at = _put_word(out, at, stop, key, SPACE, SPACE)
         if at < 0:
@@ -272,7 +272,7 @@ def _texts_of(message: Message) -> list[str]:
     if message.tags:
         texts.append("TAGS")
         texts.append(message.tags)
-    if message.properties:
+    if message.properties:  # pragma: no branch - nobody asks for the texts of a message without properties
         for name, value in message.properties.items():
             texts.append(name)
             texts.append(value)

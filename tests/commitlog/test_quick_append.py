@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from random import Random
 from typing import Any
 
@@ -89,13 +90,36 @@ def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
     assert log.appender.append(quick.commitlog.Message("t", b"x"), 0).physical_offset == 0
 
 
-@pytest.mark.parametrize("wrong", [{"properties": {"a": None}}, {"keys": ["a", None]}, {"tags": "\x01"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"properties": {"a": None}}, {"properties": {"a": 5}}, {"properties": {5: "a"}}, {"keys": ["a", None]},
+        {"keys": ["a", 5]}, {"tags": "\x01"},
+    ],
+)  # fmt: skip
 def test_what_is_no_text_is_refused_with_the_lock_free(quick: World, wrong: dict[str, Any]) -> None:
     """Behind text that was written into the row already; neither log nor number moves."""
     log = MemoryLog(quick)
     with pytest.raises(InvalidMessage):
         log.appender.append(quick.commitlog.Message("t", b"x", queue_id=0, **{"keys": ["k"], **wrong}))
     assert (log.files, log.offsets.next_offset("t", 0), log.appender.lock.locked()) == ([], 0, False)
+
+
+class Tag(StrEnum):
+    """Text of a class of its own."""
+
+    PAID = "paid"
+
+
+def test_text_of_a_class_of_its_own_is_written_as_the_text_it_is(quick: World) -> None:
+    """As a value, a name or a key: none of the message's other keys, tags and properties is lost for it."""
+    given, plain = MemoryLog(quick), MemoryLog(quick)
+    for log, text in ((given, Tag.PAID), (plain, "paid")):
+        for more in ({"properties": {"a": text}}, {"properties": {text: "a"}}, {"keys": ["k", text]}):
+            message = quick.commitlog.Message("t", b"x", queue_id=0, tags="t", **{"keys": ["k"], **more})
+            log.appender.append(message)
+            log.appender.append_many([message])
+    assert given.bytes == plain.bytes and given.bytes.count(b"paid") == 6
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["keys", "keys-and-tags"])
