@@ -41,6 +41,7 @@ WHYS = {**STOPS, NEW_LANE: "new_lane", INDEX_FULL: "index_full"}
 UNITS_MAX = 32768  # records of one stretch
 AHEAD_RECORDS = 4  # a record's begin and end are read long before the memory has brought them
 CACHE_LINE_SIZE = 64
+LEVEL_MAX = (1 << 31) - 1  # the real store reads 32 bits
 LANES_FIRST = 64  # a power of two
 NAME_SIZE_USUAL = 64
 NO_LANE = -1  # of a record that enters no queue
@@ -397,9 +398,11 @@ def _due_time(table: Dispatcher, properties: Source, at: Size, stop: Size, store
         at += 1
     while at < stop:
         digit: I32 = properties[at] - 48
-        if digit < 0 or digit > 9 or level > 100000000:
+        if digit < 0 or digit > 9:
             return 0
         level = level * 10 + digit
+        if level > LEVEL_MAX:
+            return 0
         at += 1
     if level <= 0:
         return 0

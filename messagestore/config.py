@@ -143,7 +143,7 @@ def delay_times_ms(levels: str) -> list[int]:
     """
     times = []
     for level in levels.split():
-        if level[-1] not in _UNITS_MS or not level[:-1].isdigit():
+        if level[-1] not in _UNITS_MS or not level[:-1].isdecimal():
             raise InvalidMessage(f"delay level {level!r}: a number and one of s, m, h, d wanted")
         times.append(int(level[:-1]) * _UNITS_MS[level[-1]])
     return times

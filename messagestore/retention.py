@@ -116,7 +116,7 @@ class Retention:
         """Whether the local hour is one of `delete_when`, a list separated by semicolons."""
         hour = datetime.fromtimestamp(self._disk.now_ms() / 1000).hour
         hours = [part.strip() for part in self._config.delete_when.split(";")]
-        return any(part.isdigit() and int(part) == hour for part in hours)
+        return any(part.isdecimal() and int(part) == hour for part in hours)
 
     # What may go
 

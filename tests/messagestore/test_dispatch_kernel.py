@@ -93,6 +93,7 @@ def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: i
     ("levels", "text", "wait_ms"),
     [
         ("1s 5s 10s", "3", 10_000), ("1s 5s 10s", "+3", 10_000), ("1s 5s 10s", "99", 10_000), ("", "3", 1000),
+        ("1s 5s 10s", "2147483647", 10_000),
         ("1s 5s 10s", "0", None), ("1s 5s 10s", "-1", None), ("1s 5s 10s", "+0", None),
     ],
 )  # fmt: skip

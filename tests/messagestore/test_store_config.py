@@ -23,6 +23,7 @@ from storageio import InvalidMessage
         ({"message_delay_level": "1s 5x"}, "delay level '5x'"),
         ({"message_delay_level": "s"}, "delay level 's'"),
         ({"message_delay_level": "-1s"}, "delay level '-1s'"),
+        ({"message_delay_level": "\N{SUPERSCRIPT TWO}s"}, "delay level '.s'"),
     ],
 )
 def test_what_no_store_could_work_with_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
