@@ -30,11 +30,12 @@ PATIENCE_S = 0.1  # after that a waiting put looks whether anybody leads
 class _Ticket:
     """One put that waits.  Its gate is opened when it is covered, or when it is its turn to lead."""
 
-    __slots__ = ("end_offset", "gate", "leads")
+    __slots__ = ("end_offset", "gate", "is_covered", "leads")
 
     def __init__(self, end_offset: int) -> None:
         self.end_offset = end_offset
         self.leads = False
+        self.is_covered = False  # and on no list any more
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -144,6 +145,8 @@ class FlushService:
 
     def _leave(self, ticket: _Ticket) -> None:
         """Let all go who are covered, and have the first of the others lead."""
+        if ticket.is_covered and not ticket.leads:
+            return
         with self._group_guard:
             flushed = self.flushed_offset if self.failure is None else ticket.end_offset
             covered = [other for other in self._tickets if other.end_offset <= flushed or self.failure is not None]
@@ -156,6 +159,8 @@ class FlushService:
                 for following in self._tickets[:1]:
                     following.leads = True
                     covered.append(following)
+            for other in covered:
+                other.is_covered = not other.leads
         for other in covered:
             other.open()
 
