@@ -8,7 +8,9 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from .layout import PHYSICAL_OFFSET_MAX, SIZE_AT, UNIT_SIZE
+from storageio import SECTOR_SIZE
+
+from .layout import PHYSICAL_OFFSET_MAX, PRE_BLANK, SIZE_AT, UNIT_SIZE
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
@@ -23,10 +25,13 @@ if not cython.compiled:
         get_i32,
         get_i64,
         i64s_of,
+        is_same,
         source_of,
+        source_of_bytes,
     )
 
 NO_SIZE = 0  # a unit's size where there is no unit
+_BLANK: Source = source_of_bytes(PRE_BLANK)
 
 
 @cython.cfunc
@@ -78,6 +83,58 @@ def _run(source: Source, count: Size, wants_new: Bool, state: I64s) -> Nothing:
         index += 1
     state[0] = top
     state[1] = index
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_lost(source: Source, at: Size, kept: Size) -> Bool:
+    """Whether the unit at `at` says a place before that of the one before it, with `kept` zeros to begin with."""
+    before: Size = at - UNIT_SIZE
+    if get_i64(source, at) > get_i64(source, before) or is_same(source, before, UNIT_SIZE, _BLANK, UNIT_SIZE):
+        return False
+    index: Size = 0
+    while index < kept and source[at + index] == 0:
+        index += 1
+    return index == kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _lost_front(source: Source, size: Size, place: Size, safe_offset: I64, state: I64s) -> Nothing:
+    """state[0] = place of the first unit found, or -1; state[1] = whether a unit that is vouched for ended the look."""
+    border: Size = (place + size - 1) // SECTOR_SIZE * SECTOR_SIZE
+    state[0] = -1
+    state[1] = 0
+    while border > place:
+        kept: Size = border % UNIT_SIZE
+        at: Size = border - kept - place
+        if at < UNIT_SIZE:
+            break
+        if kept > 0 and _is_lost(source, at, kept):
+            state[0] = place + at
+        if get_i64(source, at - UNIT_SIZE) < safe_offset:
+            state[1] = 1
+            break
+        border -= SECTOR_SIZE
+
+
+def find_lost_front(units: bytes | memoryview, place: int, safe_offset: int) -> tuple[int, bool]:
+    """(Place of the first unit that lost what stood before a sector's border, -1 without one; whether the look is over).
+
+    The units lie at `place` of their file.  It goes backwards until one points before `safe_offset`.
+    """
+    held: memoryview = memoryview(units).cast("B")
+    source: Source = source_of(held)
+    size: Size = len(held) // UNIT_SIZE * UNIT_SIZE
+    first: Size = place
+    limit: I64 = safe_offset
+    held_state: memoryview = memoryview(array("q", [0, 0]))
+    state: I64s = i64s_of(held_state)
+    with cython.nogil:
+        _lost_front(source, size, first, limit, state)
+    return state[0], state[1] != 0
 
 
 def count_valid(units: bytes | memoryview) -> int:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from commitlog.offset_files import list_offset_files
 from storageio import SECTOR_SIZE, InvalidMessage
 
-from ._units_cy import count_below, count_new, count_repeated, count_valid
+from ._units_cy import count_below, count_new, count_repeated, count_valid, find_lost_front
 from .layout import PRE_BLANK, UNIT, UNIT_SIZE
 from .queue_files import QueueFiles
 from .unit_folder import READ_SIZE, UnitFolder
 
+LOOK_SIZE = 12_800 * UNIT_SIZE  # of units looked at in one go
 NO_RECORD = -1  # the greatest record end of a queue without units
 END_MAX = (1 << 63) - 1
 
@@ -99,16 +100,14 @@ class ConsumeQueue(UnitFolder):
         Units of records before `safe_offset` are vouched for, so the look backwards ends there.
         """
         for start in reversed(self.starts):
-            last = min(end - start, self.file_size_bytes) - 1
-            for border in range(last // SECTOR_SIZE * SECTOR_SIZE, 0, -SECTOR_SIZE):
-                kept = border % UNIT_SIZE
-                both = self._read(start, start + border - kept - UNIT_SIZE, 2 * UNIT_SIZE)
-                before, unit = (Unit._make(fields) for fields in UNIT.iter_unpack(both))
-                is_later = unit.physical_offset > before.physical_offset or both[:UNIT_SIZE] == PRE_BLANK
-                if kept and not is_later and not any(both[UNIT_SIZE : UNIT_SIZE + kept]):
-                    end = start + border - kept
-                if before.physical_offset < safe_offset:
+            stop = min(end - start, self.file_size_bytes)
+            while stop > UNIT_SIZE:
+                first = max(0, stop - LOOK_SIZE)
+                found, is_over = find_lost_front(self._read(start, start + first, stop - first), first, safe_offset)
+                end = start + found if found >= 0 else end
+                if is_over:
                     return end
+                stop = first + UNIT_SIZE  # a unit is looked at beside the one before it
         return end
 
     def _moved(self) -> None:
