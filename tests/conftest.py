@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +55,15 @@ def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathF
         return Fixture(_unpacked[name])
 
     return unpack
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """What stores say of damage goes nowhere while the test runs, and to the next test again."""
+    loggers = [logging.getLogger(name) for name in ("brokerstore", "consumequeue", "messagestore")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from storebytes.builds import build_name
 from tests.faults.golden import fast_folder
 from tests.faults.rabbit_entries import GONE, Entry, Vhost, flip_clean, small_vhost, stopped_cleanly, sweeps
 
-logging.getLogger("brokerstore").setLevel(logging.CRITICAL)
+pytestmark = pytest.mark.usefixtures("quiet")
 SCARCE = 1 if build_name() == "compiled" else 7  # the plain text takes part with fewer
 # (each so many-th place, each so many-th of them recovered): odd steps, so that every bit of every field has its turn
 SHARES = {

@@ -7,6 +7,11 @@ import pytest
 from tests.lab.counted import COUNTED, Counted
 
 
+@pytest.fixture(autouse=True)
+def no_news(quiet: None) -> None:
+    """Thousands of openings after a crash say what they cut."""
+
+
 @pytest.fixture
 def counted() -> Counted:
     return COUNTED

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
-
-logging.getLogger("messagestore").setLevel(logging.CRITICAL)
-logging.getLogger("consumequeue").setLevel(logging.CRITICAL)
-logging.getLogger("brokerstore").setLevel(logging.CRITICAL)
-
 
 RING = {"transient_store_ring_size": 1}
 MODES: dict[str, dict[str, Any]] = {

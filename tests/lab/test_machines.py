@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-logging.getLogger("messagestore").setLevel(logging.CRITICAL)
-logging.getLogger("brokerstore").setLevel(logging.CRITICAL)
 EXAMPLES = int(os.environ.get("BROKERSTORE_LAB_EXAMPLES", "0"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from random import Random
 from typing import Any
 
@@ -10,9 +9,6 @@ import pytest
 
 from storageio.testing import ForgettingDisk, Image
 from tests.lab.counted import Counted
-
-for name in ("messagestore", "brokerstore"):
-    logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def damaged(lab: Any) -> tuple[Any, Image]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import Any
 
 import pytest
 
 from storageio import DiskError, Mode, StoreError
 from storageio.testing import ForgettingDisk, Image
-
-for name in ("messagestore", "consumequeue", "brokerstore"):
-    logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from random import Random
 from typing import Any
 
 import pytest
 
 from tests.lab.counted import Counted
-
-logging.getLogger("messagestore").setLevel(logging.CRITICAL)  # thousands of cut tails
 
 
 @pytest.mark.parametrize("block", range(6))
