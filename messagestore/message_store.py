@@ -579,7 +579,7 @@ def _named_errors() -> Iterator[None]:
     """What is no message, and text that no file could hold."""
     try:
         yield
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
         raise InvalidMessage(str(error)) from error
     except AttributeError as error:
         raise TypeError(f"a Message is wanted: {error}") from error

@@ -94,6 +94,7 @@ def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: i
     [
         ("1s 5s 10s", "3", 10_000), ("1s 5s 10s", "+3", 10_000), ("1s 5s 10s", "99", 10_000), ("", "3", 1000),
         ("1s 5s 10s", "2147483647", 10_000),
+        ("1s 5s 10s", "2147483648", None), ("1s 5s 10s", "9" * 40, None),
         ("1s 5s 10s", "0", None), ("1s 5s 10s", "-1", None), ("1s 5s 10s", "+0", None),
     ],
 )  # fmt: skip
@@ -102,7 +103,8 @@ def test_what_a_waiting_messages_unit_says(world: Any, tmp_path: Path, levels: s
     hash of its tags.
     """
     with open_small(world, tmp_path, clock=Clock(), message_delay_level=levels, deliver_delayed=False) as store:
-        waiting = world.commitlog.Message(SCHEDULE, b"x", queue_id=2, tags="paid", properties={"DELAY": text})
+        pairs = f"DELAY\x01{text}\x02TAGS\x01paid\x02".encode()
+        waiting = world.commitlog.Message(SCHEDULE, b"x", queue_id=2, properties_raw=pairs)
         assert store.engine.log.appender.append(waiting, 2).status.name == "PUT_OK"
         store.engine.settle()
         ((_, _, code),) = units_of(store, SCHEDULE, 2)
