@@ -49,9 +49,9 @@ What bounds a row, as far as it was measured:
   until a busy put lets go of the interpreter, so it writes as much at a time as the ring allows.
 - **Python itself.** The caller's loop that builds a message with its key and tag takes 0.4 us of a put's 0.85 us, and 0.5 us of
   the 0.7 us that a message costs in `put_many` (processor time in the machine's fast state; all of it doubles in its slow
-  one). So a `put_many` that cost nothing would not be 1.5 times as fast as this one, and 3 times the Java batch at 100 B cannot be
-  reached with messages that are Python objects: `append_columns` has none. A loop that reads
-  five attributes of a message takes 0.4 us. The Java compiler takes all that for next to nothing.
+  one). So a `put_many` that cost nothing would not be 1.5 times as fast as this one, and 3 times the Java batch at 100 B cannot
+  be reached with messages that are Python objects: `append_columns` has none. A loop that reads five attributes of a message
+  takes 0.4 us. The Java compiler takes all that for next to nothing.
 - **One sync.** A synchronous put of one thread is one write past the page cache and one `fdatasync`: 85-95 % of it is the
   system's, the rest Python's (10-20 us). Blocks are written with zeros ahead, or the journal of the file system would take a
   quarter more.
