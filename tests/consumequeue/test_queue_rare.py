@@ -301,3 +301,10 @@ def test_a_search_by_time_over_batches_that_are_cut_meanwhile_ends(world: World,
     for boundary in world.consumequeue.Boundary:
         asked.clear()
         assert world.consumequeue.batch_offset_by_time(cut, 1020, boundary) == 0
+
+
+def test_a_look_for_a_lost_front_stops_at_the_first_unit_it_was_given(world: World) -> None:
+    """The one before it lies in the stretch before: nothing is read in front of the buffer."""
+    find = world.module("consumequeue._units_cy").find_lost_front
+    assert find(bytes(60), 500, 0) == (-1, False)
+    assert find(packed(5, 1) + bytes(20), 480, 0) == (500, False)

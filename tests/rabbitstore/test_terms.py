@@ -228,3 +228,11 @@ def test_a_publish_that_stands_twice_in_a_journal_is_one():
         (0, 0, True),
         (1, 2 * len(publish) + len(mark), False),
     ]
+
+
+def test_a_header_that_is_no_text_stays_bytes_and_is_base64_in_json() -> None:
+    """AMQP says nothing of the encoding of a long string: no byte of it is lost."""
+    raw = properties.encode({"headers": {"plain": "text", "raw": b"\xff\xfe"}})
+    headers = properties.decode(raw)["headers"]
+    assert headers == {"plain": "text", "raw": b"\xff\xfe"}
+    assert properties.to_json(headers) == {"plain": "text", "raw": {"base64": "//4="}}
