@@ -136,9 +136,9 @@ asan: $(VENV)/.kernels $(VENV)/.dev
 # Branches of write and recovery code that tests of the plain build meet: a table, in some ten minutes.
 coverage: $(VENV)/.dev
 	@$(RUN) -m pip install $(PIP_OPTIONS) "coverage>=7.6"
-	@BROKERSTORE_PURE=1 $(RUN) -m coverage run --branch --source=commitlog,consumequeue,indexfile,messagestore,rabbitstore,storageio \
-		-m pytest -q tests/commitlog tests/consumequeue tests/indexfile tests/messagestore tests/rabbitstore tests/storageio tests/lab
-	@$(RUN) -m coverage report --precision=1 --skip-covered
+	@BROKERSTORE_PURE=1 $(RUN) -m coverage run -m pytest -q tests/storebytes tests/commitlog tests/consumequeue tests/indexfile \
+		tests/messagestore tests/rabbitstore tests/storageio tests/lab tests/faults tests/brokerstore
+	@$(RUN) -m coverage report
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py
