@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 
@@ -19,6 +20,16 @@ def packed(first: int, count: int) -> bytes:
 def files_of(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def built(queues: Any, count: int = 35) -> Path:
+    """A closed queue of 35 units in four files; its folder."""
+    opened = queues()
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, count))
+    opened.flush()
+    opened.close()
+    return Path(queue.folder)
 
 
 class PlainQueue:

@@ -12,18 +12,8 @@ import pytest
 from storageio import REAL_DISK, StoreCorrupt
 from storageio.testing import ForgettingDisk
 from tests.builds import World
-from tests.consumequeue.model import UNIT, files_of, packed
+from tests.consumequeue.model import UNIT, built, files_of, packed
 from tests.consumequeue.test_batch import batch_queue
-
-
-def built(queues: Any, count: int = 35) -> Path:
-    """35 units in four files; their folder."""
-    opened = queues()
-    queue = opened.get_or_add("T", 0)
-    queue.append_run(0, packed(0, count))
-    opened.flush()
-    opened.close()
-    return Path(queue.folder)
 
 
 def name_of(number: int) -> str:

@@ -13,17 +13,7 @@ from hypothesis import strategies as st
 from storageio import REAL_DISK, DiskError, StoreCorrupt
 from storageio.testing import CountingDisk, FailingDisk
 from tests.builds import World
-from tests.consumequeue.model import PROPERTY, UNIT, files_of, packed
-
-
-def built(queues: Any, count: int = 35) -> Any:
-    """A closed queue of 35 units in four files; its folder."""
-    opened = queues()
-    queue = opened.get_or_add("T", 0)
-    queue.append_run(0, packed(0, count))
-    opened.flush()
-    opened.close()
-    return Path(queue.folder)
+from tests.consumequeue.model import PROPERTY, UNIT, built, files_of, packed
 
 
 def overwrite(folder: Path, unit: int, data: bytes) -> None:

@@ -287,18 +287,24 @@ def leave_room(world: Any, store: Any, left_bytes: int) -> None:
         store.put(world.commitlog.Message("F", bytes(size - empty), queue_id=0))
 
 
+def commit_without_op_record(world: Any, store: Any, disk: SwitchDisk) -> Any:
+    """Commits message 1, then message 2, whose record has room in the log and the one behind it none; the second one."""
+    size = half(world, store, 1).commit().size_bytes
+    begun = half(world, store, 2)
+    disk.refuse = refuse_new_log_files
+    leave_room(world, store, size + 20)
+    with pytest.raises(PutRejected):
+        begun.commit()
+    disk.refuse = lambda _operation, _path: None
+    return begun
+
+
 @pytest.mark.parametrize("then", ["commit", "rollback", "check", "reopen"])
 def test_a_disk_full_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, then: str) -> None:
     """The message is in its topic already: no second one comes of trying again, and it cannot be rolled back any more."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
-        size = half(world, store, 1).commit().size_bytes
-        begun = half(world, store, 2)
-        disk.refuse = refuse_new_log_files
-        leave_room(world, store, size + 20)
-        with pytest.raises(PutRejected):
-            begun.commit()
-        disk.refuse = lambda _operation, _path: None
+        begun = commit_without_op_record(world, store, disk)
         assert (bodies(store.read("T", 1)), undecided(store)) == ([1, 2], [])
         if then == "commit":
             assert begun.commit().queue_offset == 1
@@ -621,13 +627,7 @@ def test_an_op_record_that_comes_behind_the_groups_offset_changes_nothing(world:
     """A full disk kept it back; the committed message was on the disk, so the group went on without it."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
-        size = half(world, store, 1).commit().size_bytes
-        begun = half(world, store, 2)
-        disk.refuse = refuse_new_log_files
-        leave_room(world, store, size + 20)
-        with pytest.raises(PutRejected):
-            begun.commit()
-        disk.refuse = lambda _operation, _path: None
+        commit_without_op_record(world, store, disk)
         assert progress(store) == (2, 1)
         assert store.check_transactions(lambda _half: False, older_than_ms=0) == 0
         assert [op.body for op in read_all(store, OP)] == [b"0,", b"1,"]

@@ -1,5 +1,6 @@
 """The real server's folders, unpacked once."""
 
+import errno
 import json
 import tarfile
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from storageio import DiskError, Mode
-from storageio.testing import CountingDisk, FailingDisk
+from storageio.testing import CountingDisk, FailingDisk, WrappedDisk
 from storageio.testing.wrapped import WrappedFile
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -46,6 +47,17 @@ class ChangesFail(FailingDisk):
     def open(self, path, mode):
         self.before("create" if mode is Mode.CREATE else "open", path)
         return TornFile(self, self.inner.open(path, mode))
+
+
+class FailsOnce(WrappedDisk):
+    """One read of a message file fails, when it is told to."""
+
+    will_fail = False
+
+    def before(self, operation, path):
+        if self.will_fail and operation == "read" and path.endswith(".rdq"):
+            self.will_fail = False
+            raise DiskError(operation, path, errno.EIO, "input/output error")
 
 
 class WhenItWasWritten(CountingDisk):

@@ -1,7 +1,6 @@
 """Consumers that go away, lose their queue or meet a disk that fails: no message stays with somebody who does not have it."""
 
 import contextlib
-import errno
 import threading
 
 import pytest
@@ -9,6 +8,8 @@ import pytest
 from rabbitstore import RabbitSettings, RabbitStore
 from storageio import DiskError, StoreClosed
 from storageio.testing import WrappedDisk
+
+from .conftest import FailsOnce
 
 QUIET = RabbitSettings(background=False)
 
@@ -76,17 +77,6 @@ def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_qu
         store.publish("q", b"short", properties={"expiration": "60000"})
         assert len(waiting.queue) == 1 and not waiting.queue.direct
     assert waiting.found[0].body == b"short"
-
-
-class FailsOnce(WrappedDisk):
-    """One read of a message file fails, when it is told to."""
-
-    will_fail = False
-
-    def before(self, operation, path):
-        if self.will_fail and operation == "read" and path.endswith(".rdq"):
-            self.will_fail = False
-            raise DiskError(operation, path, errno.EIO, "input/output error")
 
 
 def test_a_message_on_its_way_that_cannot_be_read_for_once_comes_with_the_next_get(tmp_path):

@@ -1,6 +1,5 @@
 """A virtual host's folder read in moments that seldom come: beside a collector, after a kill, made to cost memory."""
 
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -14,9 +13,8 @@ from rabbitstore.records import encode_record
 from rabbitstore.recover import apply_recovery, plan_recovery
 from rabbitstore.store_folder import StoreFolder
 from storageio import REAL_DISK, DiskError, StoreCorrupt, UnknownStore
-from storageio.testing import WrappedDisk
 
-from .conftest import WhenItWasWritten
+from .conftest import FailsOnce, WhenItWasWritten
 from .test_shared_store import ident, term
 
 SMALL = RabbitSettings(
@@ -63,17 +61,6 @@ def test_messages_that_the_collector_moves_under_a_reader_are_found_where_they_a
     assert {problem.kind for problem in reader.problems} <= {"message_lost"}  # acknowledged since: its entry was read before
     reader.close()
     store.close()
-
-
-class FailsOnce(WrappedDisk):
-    """One read of a message file fails, when it is told to."""
-
-    will_fail = False
-
-    def before(self, operation, path):
-        if self.will_fail and operation == "read" and path.endswith(".rdq"):
-            self.will_fail = False
-            raise DiskError(operation, path, errno.EIO, "input/output error")
 
 
 def test_a_read_that_fails_is_no_lost_message(path):
