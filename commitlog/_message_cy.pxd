@@ -3,7 +3,7 @@ from storebytes._bytes_cy cimport *
 
 cdef I32 NAME_END, PAIR_END, SPACE
 cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE
-cdef Size START_SIZE, UNUSUAL
+cdef Size START_SIZE, UNUSUAL, ASKED_AGAIN, _asked_again
 cdef Source _CRC, _KEYS, _TAGS, _KEYS_START, _TAGS_START
 
 @cython.final
@@ -36,4 +36,15 @@ cdef class StoredMessage:
     cdef readonly I64 queue_offset, physical_offset, born_timestamp_ms, store_timestamp_ms, prepared_transaction_offset
     cdef I64 _born_high, _born_low, _store_high, _store_low
     cdef dict _properties
+    cdef Bool _was_asked
     cdef dict _pairs(self)
+    cdef Bool _is_only_question(self) noexcept
+
+cdef extern from *:
+    """
+    #define STORED_AT(field) offsetof(struct __pyx_obj_9commitlog_11_message_cy_StoredMessage, field)
+    #define read_stored_inline(type) (storebytes_read_inline((PyTypeObject *)(type), "topic", STORED_AT(topic)) \\
+        || storebytes_read_inline((PyTypeObject *)(type), "body", STORED_AT(body)) \\
+        || storebytes_read_inline((PyTypeObject *)(type), "properties_raw", STORED_AT(properties_raw)))
+    """
+    int read_stored_inline(object kind) except -1

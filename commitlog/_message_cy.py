@@ -21,13 +21,19 @@ if not cython.compiled:
         put_bytes, put_text, source_of_bytes, take_text,
     )  # fmt: skip
 
+    def read_stored_inline(_kind: type) -> None:
+        """The interpreter's own slots are read so already."""
+
+
 SPACE = 32
+ASKED_AGAIN = 64
 _CRC: Source = source_of_bytes(b"__CRC32#")
 _KEYS: Source = source_of_bytes(b"KEYS")
 _TAGS: Source = source_of_bytes(b"TAGS")
 _KEYS_START: Source = source_of_bytes(b"KEYS\x01")
 _TAGS_START: Source = source_of_bytes(b"TAGS\x01")
 START_SIZE = 5
+_asked_again: Size = 0  # how many messages more are taken apart at the first question
 UNUSUAL = -1  # encode_properties has to look
 _RANGES = {  # of the integers, for the plain build; C types hold the compiled one to the same
     "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
@@ -339,6 +345,24 @@ def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
     return found
 
 
+@cython.cfunc
+def _last_value(raw: bytes, name: Source, name_size: Size) -> str | None:
+    """What `decode_properties` has of one name."""
+    source: Source = source_of_bytes(raw)
+    start: Size = -1
+    stop: Size = -1
+    size: Size = len(raw)
+    at: Size = 0
+    while at < size:
+        end: Size = find_byte(source, at, size, PAIR_END)
+        middle: Size = find_byte(source, at, end, NAME_END)
+        if at < middle < end - 1 and is_same(source, at, middle - at, name, name_size):
+            start = middle + 1
+            stop = end
+        at = end + 1
+    return None if start < 0 else take_text(source, start, stop - start)
+
+
 def delete_property(raw: bytes, name: bytes) -> bytes:
     """`raw` without every pair of that name (format page, section 1.3, last paragraph)."""
     kept = []
@@ -393,7 +417,7 @@ class StoredMessage:
     """A message read back.  It owns its bytes."""
 
     __slots__ = (
-        "_born_high", "_born_low", "_properties", "_store_high", "_store_low", "body", "body_crc", "born_port",
+        "_born_high", "_born_low", "_properties", "_store_high", "_store_low", "_was_asked", "body", "body_crc", "born_port",
         "born_timestamp_ms", "flag", "magic", "physical_offset", "prepared_transaction_offset", "properties_raw", "queue_id",
         "queue_offset", "reconsume_times", "size", "store_port", "store_timestamp_ms", "sys_flag", "topic",
     )  # fmt: skip
@@ -420,6 +444,7 @@ class StoredMessage:
     _store_high: int
     _store_low: int
     _properties: dict[str, str] | None
+    _was_asked: Bool  # for its tags or keys
 
     @property
     def all_properties(self) -> dict[str, str]:
@@ -432,19 +457,37 @@ class StoredMessage:
         return self._pairs()
 
     def _pairs(self) -> dict[str, str]:
+        global _asked_again
         if self._properties is None:
+            _asked_again = ASKED_AGAIN if self._was_asked else max(0, _asked_again - 1)
             self._properties = decode_properties(self.properties_raw, False)
         return self._properties
+
+    def _is_only_question(self) -> Bool:
+        """Whether to have a property out of the bytes, as for one who asks a message but once.
+
+        For who asks again all of them are taken apart, and of the next messages at once.
+        """
+        if self._properties is not None or self._was_asked or _asked_again > 0:
+            return False
+        self._was_asked = True
+        return True
 
     @property
     def tags(self) -> str | None:
         """The TAGS property."""
+        if self._is_only_question():
+            return _last_value(self.properties_raw, _TAGS, 4)
         return self._pairs().get("TAGS")
 
     @property
     def keys(self) -> list[str]:
         """The words of the KEYS property."""
-        text: str | None = self._pairs().get("KEYS")
+        text: str | None
+        if self._is_only_question():
+            text = _last_value(self.properties_raw, _KEYS, 4)
+        else:
+            text = self._pairs().get("KEYS")
         if text is None:
             return []
         if " " not in text:
@@ -520,3 +563,4 @@ def source_hash() -> int:
 
 
 assert PROPERTIES_SIZE_MAX > CRC_SIZE
+read_stored_inline(StoredMessage)

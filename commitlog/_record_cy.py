@@ -10,7 +10,7 @@ from storageio import SECTOR_SIZE
 
 from .checks import (
     BAD_BODY_CRC, BAD_BODY_SIZE, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK, CHECK_ALL,
-    CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, TORN, TORN_PROPERTIES,
+    CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, ONE_CHECKSUM, TORN, TORN_PROPERTIES,
 )  # fmt: skip
 from .layout import (
     BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
@@ -280,10 +280,12 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
         return MISPLACED
     if checks & CHECK_PLACE and (get_i32(source, at + QUEUE_ID_AT) < 0 or get_i64(source, at + QUEUE_OFFSET_AT) < 0):
         return MISPLACED  # a place in no queue
-    if checks & CHECK_BODY and body_size > 0 and crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
-        return BAD_BODY_CRC
+    has_crc: Bool = (checks & CHECK_RECORD) != 0 and has_trailer(source, at + size, properties_size)
+    if checks & CHECK_BODY and body_size > 0 and not (has_crc and checks & ONE_CHECKSUM):
+        if crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
+            return BAD_BODY_CRC
     if checks & CHECK_RECORD:
-        if has_trailer(source, at + size, properties_size):
+        if has_crc:
             if crc32(source, at, size - CRC_SIZE) != _trailer_value(source, at + size):
                 return BAD_RECORD_CRC
         elif _lost_trailer(source, at + size, properties_size) or _lost_sector(source, at, place + 1 + extra, at + size, base):

@@ -32,6 +32,6 @@ cdef class Reader:
     cdef tuple _last
     cdef Bool _begins(self, Size at, Size size)
     cdef Bool _has_room(self, Size at, Size size)
-    cdef Bool ask_for_record(self, Size at)
-    cdef Bool _ask_for(self, Source units, Size at, Size most)
+    cdef Bool ask_for_record(self, Size at) noexcept
+    cdef Bool _ask_for(self, Source units, Size at, Size most) noexcept
     cdef str _name(self, Source source, Size at, Size size)

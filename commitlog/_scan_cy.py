@@ -32,7 +32,7 @@ if not cython.compiled:
 SPACE = 32
 _KEYS: Source = source_of_bytes(b"KEYS")
 _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
-AHEAD = 3  # units whose records are asked for early; without their bodies more
+AHEAD = 4  # units whose records are asked for early
 AHEAD_VIEWS = 8
 PREFETCHED_MAX = 4096  # bytes of one of them
 RECORD_ASKED_SIZE = 1536
@@ -208,6 +208,7 @@ class Reader:
         message.sys_flag = sys_flag
         message.born_timestamp_ms = get_i64(source, at + BORN_TIME_AT)
         message._properties = None
+        message._was_asked = False
         place: Size = at + BORN_HOST_AT
         message._born_high = 0
         if sys_flag & BORN_HOST_V6:

@@ -5,6 +5,8 @@ CHECK_BODY = 1  # the CRC of the body
 CHECK_RECORD = 2  # the CRC over the whole record, where the record has one, and that its properties have an end
 CHECK_PLACE = 4  # that the record says the offset it lies at, and a place that a queue can have
 CHECK_ALL = CHECK_BODY | CHECK_RECORD | CHECK_PLACE
+ONE_CHECKSUM = 8  # no checksum of the body where the one over the whole record covers it, and so is looked at
+CHECK_READ = CHECK_ALL | ONE_CHECKSUM  # for who reads: no byte of a record is changed unseen, each is read once
 
 # The answer of a check that is no positive size.
 BLANK = 0  # a blank record: the file ends here

@@ -104,14 +104,15 @@ class MappedFile:
     def pieces_of_data(self, position: int, size_bytes: int) -> list[tuple[int, int]]:
         """Stretches of at most so many bytes, from `position` on, that hold all that may be something but zeros.
 
-        All are found before one is read: reading ahead makes pages of what was never written, and they look like data then.
+        Reading ahead makes pages of what was never written, and they look like data then.  So all are found before one is
+        read, and none goes on behind the data's end: else each opening would find, and read, more zeros than the one before.
         """
         pieces = []
         at = self.next_data(position)
         while at < self.size_bytes:
-            stop = min(at + size_bytes, self.size_bytes)
-            pieces.append((at, stop))
-            at = self.next_data(stop)
+            end = min(max(self._opened().data_end(at), at + 1), self.size_bytes)
+            pieces += [(start, min(start + size_bytes, end)) for start in range(at, end, size_bytes)]
+            at = self.next_data(end)
         return pieces
 
     def select(self, position: int, size_bytes: int) -> memoryview | None:

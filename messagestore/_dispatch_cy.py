@@ -39,7 +39,7 @@ INDEX_FULL = -21
 WHYS = {**STOPS, NEW_LANE: "new_lane", INDEX_FULL: "index_full"}
 
 UNITS_MAX = 32768  # records of one stretch
-AHEAD_RECORDS = 4  # a record's begin and end are read long before the memory has brought them
+AHEAD_RECORDS = 8  # a record's begin and end are read long before the memory has brought them
 CACHE_LINE_SIZE = 64
 LEVEL_MAX = (1 << 31) - 1  # the real store reads 32 bits
 LANES_FIRST = 64  # a power of two

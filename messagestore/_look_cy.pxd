@@ -7,7 +7,7 @@ from indexfile._index_cy cimport IndexBuffer, begins_at, ends_at, hash_of, key_h
 from messagestore._put_cy cimport PutPath
 
 cdef I64 FOR_EVER_MS, SLACK_MS
-cdef I32 CHECK_ALL
+cdef I32 CHECK_READ
 cdef Size HITS_AT_ONCE
 cdef object LOWER
 cdef str ODD

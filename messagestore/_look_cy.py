@@ -13,7 +13,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from commitlog._find_cy import LogReaders
 from commitlog._message_cy import StoredMessage
-from commitlog.checks import CHECK_ALL
+from commitlog.checks import CHECK_READ
 from consumequeue._time_cy import offset_by_time
 from consumequeue.batch_time import batch_offset_by_time
 from consumequeue.boundary import Boundary
@@ -54,7 +54,7 @@ class ReadPath(PutPath):
             offset: I64 = physical_offset
         except OverflowError:  # the compiled build's
             return None
-        return self._log_readers.message_at(offset, CHECK_ALL)
+        return self._log_readers.message_at(offset, CHECK_READ)
 
     def query(
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: Size = 32
@@ -192,11 +192,11 @@ class Asked:
             return False
         reader.ask_for_record(offset - reader.base)
         if self._is_odd:
-            message = reader.decode(offset - reader.base, CHECK_ALL)
+            message = reader.decode(offset - reader.base, CHECK_READ)
             if message is None or not has_key(message, self._topic_text, self._key_text):
                 return False
         else:
-            message = reader.decode_keyed(offset - reader.base, self._topic, self._key, CHECK_ALL)
+            message = reader.decode_keyed(offset - reader.base, self._topic, self._key, CHECK_READ)
             if message is None:
                 return False
         if message.store_timestamp_ms < self._low or message.store_timestamp_ms > self._high:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
 from commitlog._record_cy import is_protected
 from commitlog._scan_cy import Reader, find_record, scan
+from commitlog.checks import CHECK_READ
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 
@@ -149,7 +150,7 @@ class OwnFollower(Follower):
                 continue
             at, stop = self._at - file.start_offset, min(file.size_bytes, limit - file.start_offset)
             try:
-                messages, at, why = self._log.reader(file).decode_range(at, stop, BATCH, CHECK_ALL)
+                messages, at, why = self._log.reader(file).decode_range(at, stop, BATCH, CHECK_READ)
             except DiskError:  # deleted since we found it
                 if self._at >= self._log.min_offset:
                     raise

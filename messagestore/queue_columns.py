@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog import CHECK_ALL, CommitLog, StoredMessage
+from commitlog import CommitLog, StoredMessage
 from commitlog._rows_cy import split_units
 from commitlog.arrow_columns import checked_batch, schema
+from commitlog.checks import CHECK_READ
 from commitlog.columns import BATCH_ROWS, Batch
 from consumequeue import ConsumeQueue
 from consumequeue.layout import UNIT, UNIT_SIZE
@@ -86,7 +87,7 @@ def _records(opened: _Opened, units: memoryview, columns: Sequence[str]) -> pa.R
     rows, total = split_units(units, UNIT_SIZE, opened.base, len(opened.view), BATCH_BYTES, positions, sizes)
     if rows == 0:
         return None
-    made = checked_batch(Batch(opened.view, opened.base, positions[:rows], sizes[:rows]), columns, CHECK_ALL, total)
+    made = checked_batch(Batch(opened.view, opened.base, positions[:rows], sizes[:rows]), columns, CHECK_READ, total)
     return made if made.num_rows else None
 
 

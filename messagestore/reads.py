@@ -8,8 +8,9 @@ from enum import Enum
 from itertools import chain
 from typing import Protocol
 
-from commitlog import CHECK_ALL, CommitLog, StoredMessage
+from commitlog import CommitLog, StoredMessage
 from commitlog._scan_cy import Reader
+from commitlog.checks import CHECK_READ
 from consumequeue import BatchQueue, BatchUnit, ConsumeQueue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
 from storageio import DiskError, StoreCorrupt
@@ -126,7 +127,7 @@ class QueueReader:
     def _batch_message(self, queue: BatchQueue, unit: BatchUnit) -> StoredMessage | None:
         """The record that a unit points at; None when it left the log while we looked, as of `message_or_gone`."""
         try:
-            message = self._log.message_at(unit.physical_offset, CHECK_ALL)
+            message = self._log.message_at(unit.physical_offset, CHECK_READ)
         except DiskError:  # deleted since its file was found
             message = None
         if message is not None and message.size == unit.size_bytes:
@@ -199,7 +200,7 @@ class QueueReader:
 
     def message(self, queue: ConsumeQueue, place: int, physical: int, size: int) -> StoredMessage:
         """The record that a unit points at."""
-        message = self._log.message_at(physical, CHECK_ALL)
+        message = self._log.message_at(physical, CHECK_READ)
         if message is None or message.size != size:
             found = "no whole record" if message is None else f"a record of {message.size} bytes"
             raise StoreCorrupt(
@@ -246,7 +247,7 @@ class QueueReader:
     def _some(self, queue: ConsumeQueue, at: int, stop: int) -> list[StoredMessage]:
         """A stretch of messages whose units and records are as they should be, none where the first is not."""
         reader, units = self._stretch(queue, at, min(stop - at, SOME_UNITS))
-        return reader.decode_units(units, UNIT_SIZE, SOME_BYTES) if reader is not None else []
+        return reader.decode_units(units, UNIT_SIZE, SOME_BYTES, CHECK_READ) if reader is not None else []
 
     def views(self, queue: ConsumeQueue, start: int, stop: int, *, check: bool = True) -> Iterator[list[memoryview]]:
         """As `messages`, but the records' bytes as they lie in the log, many at a time: only place and size are checked.

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from commitlog.arrow_columns import record_batch
-from commitlog.checks import CHECK_BODY, CHECK_PLACE, CHECK_RECORD
+from commitlog.checks import CHECK_PLACE, CHECK_READ
 from commitlog.columns import Batch
 from commitlog.findings import Finding
 from storageio import MissingExtra, StoreCorrupt
@@ -67,7 +67,7 @@ class ReadRequest:
         """Of every record: lengths and place, and checksums where they were asked for or bodies are read."""
         wanted = self.options.check_crc
         is_checked = "body" in self.schema.names if wanted is None else wanted
-        return CHECK_PLACE | (CHECK_BODY | CHECK_RECORD if is_checked else 0)
+        return CHECK_READ if is_checked else CHECK_PLACE
 
 
 def record_batches(split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:

@@ -92,6 +92,9 @@ class File(Protocol):
         `offset` itself where the system cannot tell: what was allocated and never written need not be read to know it.
         """
 
+    def data_end(self, offset: int) -> int:
+        """Where what `next_data` found ends: zeros follow, as far as the system can tell; else the file's size."""
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """All of it, or an error."""
 

@@ -126,17 +126,25 @@ class RealFile:
 
     def next_data(self, offset: int) -> int:
         """Asked of the file system."""
+        return self._seek("SEEK_DATA", offset, offset)
+
+    def data_end(self, offset: int) -> int:
+        """Asked of the file system."""
+        return self._seek("SEEK_HOLE", offset, self.size())
+
+    def _seek(self, what: str, offset: int, unknown: int) -> int:
+        """Where data or a hole begins; `unknown` where the system cannot tell, the file's size when there is none."""
         with _named("next data", self._path):
             size = os.fstat(self._descriptor).st_size
-            if offset >= size or not hasattr(os, "SEEK_DATA"):
-                return min(offset, size)
+            if offset >= size or not hasattr(os, what):
+                return min(unknown, size)
             try:
-                return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+                return os.lseek(self._descriptor, offset, getattr(os, what))
             except OSError as error:
                 if error.errno == errnos.ENXIO:  # nothing but holes from there on
                     return size
                 if error.errno == errnos.EINVAL:
-                    return offset
+                    return unknown
                 raise
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:

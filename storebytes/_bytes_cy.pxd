@@ -15,6 +15,7 @@ cdef extern from *:
     #ifndef STOREBYTES_PRIMITIVES
     #define STOREBYTES_PRIMITIVES
     #include <string.h>
+    #include <structmember.h>
     static inline int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) {
         const unsigned char *stop = source + size - count + 1;
         while (source < stop && (source = (const unsigned char *)memchr(source, wanted[0], stop - source))) {
@@ -32,7 +33,24 @@ cdef extern from *:
     #define storebytes_big64(value) (value)
     #define storebytes_little32(value) __builtin_bswap32(value)
     #endif
-    #define storebytes_prefetch(place) __builtin_prefetch(place)
+    /* A member that CPython reads inline, in the place of the getter that Cython made: the name lives for ever, the field is
+       an object and never NULL. */
+    static inline int storebytes_read_inline(PyTypeObject *type, const char *name, Py_ssize_t at) {
+        PyMemberDef *member = (PyMemberDef *)PyMem_RawCalloc(2, sizeof(PyMemberDef));
+        PyObject *descriptor = NULL;
+        int failed = -1;
+        if (member) {
+            member->name = name; member->type = T_OBJECT_EX; member->offset = at; member->flags = READONLY;
+            descriptor = PyDescr_NewMember(type, member);
+        }
+        if (descriptor) failed = PyDict_SetItemString(type->tp_dict, name, descriptor);
+        Py_XDECREF(descriptor);
+        PyType_Modified(type);
+        return failed;
+    }
+    /* The empty statement is there because gcc takes a function that only prefetches for one that does nothing, and leaves
+       its calls out. */
+    #define storebytes_prefetch(place) do { __builtin_prefetch(place); __asm__ volatile(""); } while (0)
     #define storebytes_utf8(text, size) PyUnicode_AsUTF8AndSize(text, size)
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
     static const char storebytes_64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -119,6 +137,7 @@ cdef inline void prefetch(Source source, Size at, Size size) noexcept nogil:
     while at < stop:
         storebytes_prefetch(source + at)
         at += 64
+    storebytes_prefetch(source + stop - 1)    # the last line where the stretch begins in the middle of one
 
 cdef inline memoryview take_view(memoryview view, Size at, Size size):
     # What slicing does, without the slice and its two integers; of a contiguous view of bytes only.

@@ -75,6 +75,11 @@ class WrappedFile:
         self._disk.before("next data", self.path)
         return self._inner.next_data(offset)
 
+    def data_end(self, offset: int) -> int:
+        """Seen, then done."""
+        self._disk.before("next data", self.path)
+        return self._inner.data_end(offset)
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Seen, then done."""
         self._disk.before("write", self.path)

@@ -6,11 +6,14 @@ import random
 from array import array
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commitlog.checks import CHECK_READ
+from commitlog.layout import CRC_SIZE
 from storageio import REAL_DISK, StoreCorrupt
 from tests.builds import World, is_compiled_here, load
 from tests.commitlog.logs import MemoryLog
@@ -57,6 +60,30 @@ def test_any_flipped_byte_of_a_protected_record_is_seen(world: World, v6: bool, 
         where, why, records = look(world, broken)
         assert (where, records) == (size, 1), at
         assert why != "end", at
+        assert world.module("commitlog._scan_cy").Reader(broken).decode(size, CHECK_READ) is None, at
+
+
+def test_readers_look_at_the_bodys_checksum_where_no_other_covers_it(world: World) -> None:
+    """Any bit of the body of a record without a checksum over all of it."""
+    data, size = two_records(world, with_crc=False)
+    reader = world.module("commitlog._scan_cy").Reader
+    begin = data.index(b"body of some bytes", size)
+    assert reader(data).decode(size, CHECK_READ).body == b"body of some bytes"
+    for bit in range(8 * 18):
+        broken = bytearray(data)
+        broken[begin + bit // 8] ^= 1 << bit % 8
+        assert reader(broken).decode(size, CHECK_READ) is None, bit
+
+
+def test_a_wrong_body_checksum_under_a_right_one_over_the_record_is_for_verify(world: World) -> None:
+    """So it was written, not damaged: readers give the message, a check of everything names it."""
+    data, size = two_records(world, with_crc=True)
+    data[8] ^= 1
+    digits = f"{crc32(data[: size - CRC_SIZE]) & 0x7FFFFFFF:010d}"[::-1]
+    data[size - 11 : size - 1] = digits.encode()
+    reader = world.module("commitlog._scan_cy").Reader(data)
+    assert (reader.decode(0, CHECK_READ).body, reader.decode(0)) == (b"body of some bytes", None)
+    assert look(world, data)[1] == "bad_body_crc"
 
 
 def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: World) -> None:

@@ -52,6 +52,30 @@ def test_a_property_lies_where_a_message_has_it(world: World, name: bytes) -> No
     assert sum(value is not None for value in wanted) == {b"TAGS": 4, b"KEYS": 1, b"a": 2}.get(name, 0)
 
 
+@pytest.mark.parametrize("asked", [["tags"], ["keys"], ["keys", "tags"], ["tags", "keys"], ["properties", "tags", "keys"]])
+def test_a_message_asked_once_or_again_says_the_same(world: World, asked: list[str]) -> None:
+    """Once it looks for the pair in its bytes, then it takes all apart, then its followers do so at once, for a while."""
+    scan, data, places, _, _ = located(world)
+    wanted = [world.commitlog.decode_properties(raw, False) for raw in RAWS]
+    texts = [{"properties": pairs, "tags": pairs.get("TAGS"), "keys": pairs.get("KEYS", "").split()} for pairs in wanted]
+    for _ in range(20):
+        for place, pairs in zip(places, texts, strict=True):
+            message = scan.Reader(data).decode(place)
+            assert [getattr(message, name) for name in asked] == [pairs[name] for name in asked]
+
+
+def test_what_the_interpreter_reads_inline_is_read_only(world: World) -> None:
+    """As the other attributes are, and told apart by message."""
+    scan, data, places, _, _ = located(world)
+    first, last = scan.Reader(data).decode(places[0]), scan.Reader(data).decode(places[-1])
+    assert (first.topic, first.body, last.properties_raw) == ("t", b"b", RAWS[-1])
+    assert len(last.topic) == 1 + 70 * (len(RAWS) - 1)
+    if world.build == "compiled":
+        for name in ("topic", "body", "properties_raw"):
+            with pytest.raises(AttributeError):
+                setattr(first, name, None)
+
+
 def test_absent_values_are_gathered_as_nothing(world: World) -> None:
     """A start of -1 has no bytes, whatever its size; those around it lie next to each other."""
     scan = world.module("commitlog._scan_cy")

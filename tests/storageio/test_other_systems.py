@@ -101,7 +101,9 @@ def test_reading_goes_on_without_the_calls_of_linux(tmp_path: Path, monkeypatch:
     file = REAL_DISK.open(str(tmp_path / "f"), Mode.READ)
     assert file.read(7, 5000) == DATA[7:5007] and file.read(len(DATA) - 3, 9) == DATA[-3:]
     monkeypatch.delattr(os, "SEEK_DATA")
+    monkeypatch.delattr(os, "SEEK_HOLE")
     assert (file.next_data(5), file.next_data(len(DATA) + 9)) == (5, len(DATA))
+    assert (file.data_end(5), file.data_end(len(DATA) + 9)) == (len(DATA), len(DATA))
     file.close()
     assert [entry.name for entry in REAL_DISK.list(str(tmp_path))] == ["f"]
 
@@ -118,7 +120,20 @@ def test_a_file_system_that_knows_no_holes_has_data_everywhere(
         with pytest.raises(DiskError):
             file.next_data(5)
     else:
-        assert file.next_data(5) == found
+        assert (file.next_data(5), file.data_end(5)) == (found, len(DATA))
+    file.close()
+
+
+def test_data_ends_where_nothing_was_written(tmp_path: Path) -> None:
+    """So what an opening reads behind a log's end does not grow with each opening."""
+    size = 1 << 20
+    file = REAL_DISK.open(str(tmp_path / "f"), Mode.CREATE)
+    file.allocate(size)
+    file.write(0, b"x" * 5000)
+    file.write(size // 2, b"y")
+    found = [(at, file.data_end(at)) for at in (0, size // 2)]
+    assert [file.next_data(end) for _, end in found] == [size // 2, size]
+    assert all(at < end <= at + 65536 for at, end in found)
     file.close()
 
 
