@@ -55,6 +55,7 @@ if not cython.compiled:
         i32s_of,
         i64s_of,
         java_hash,
+        prefetch,
         put_i32,
         put_i64,
         source_of_bytes,
@@ -359,6 +360,15 @@ def room_of(index: IndexBuffer) -> Size:
 def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
     """Strictly: the last record itself is indexed again."""
     return physical_offset < get_i64(index._target, END_OFFSET_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def ask_for_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
+    """Have a slot on its way from memory, for a `walk` soon."""
+    source: Target = index._target
+    prefetch(source, HEADER_SIZE + SLOT_SIZE * (hash_code % index.slots), SLOT_SIZE)
 
 
 @cython.cfunc

@@ -22,7 +22,7 @@ from indexfile._index_cy import IndexBuffer, hash_of
 from ._put_cy import PutPath
 
 if not cython.compiled:
-    from indexfile._index_cy import begins_at, ends_at, key_hash, next_item, walk
+    from indexfile._index_cy import ask_for_slot, begins_at, ends_at, key_hash, next_item, walk
     from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Bool, I64s, Size, i64s_of
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -62,14 +62,16 @@ class ReadPath(PutPath):
         """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
-        self._settle()
         index = self._engine.index
         if index is None:
+            self._settle()  # also says that the store is closed
             return []
         low: I64 = 0 if begin_ms is None else _within(begin_ms)
         high: I64 = FOR_EVER_MS if end_ms is None else _within(end_ms)
         most: Size = index.max_matches
         asked: Asked = _asked(self._log_readers, topic, key, low, high, min(max_count, most))
+        asked.ask_for_slot(index)
+        self._settle()
         spare = self._spare  # taken for the time of this call, so that two threads never share it
         self._spare = None
         hits: Hits = Hits() if spare is None else spare
@@ -125,7 +127,7 @@ class Hits:
 class Asked:
     """One question for a key, and what was found.  Made by `_asked`."""
 
-    __slots__ = ("_found", "_high", "_is_odd", "_key", "_key_text", "_low", "_most", "_readers", "_topic", "_topic_text")
+    __slots__ = ("_code", "_found", "_high", "_is_odd", "_key", "_key_text", "_low", "_most", "_readers", "_topic", "_topic_text")
 
     _readers: LogReaders
     _topic_text: str
@@ -136,12 +138,22 @@ class Asked:
     _low: I64
     _high: I64
     _most: Size
+    _code: I32  # the hash of topic and key
     _found: dict[int, StoredMessage]  # none before the first hit: most of what misses never needs it
+
+    def ask_for_slot(self, index: Any) -> Bool:
+        """Of the newest file, the only one of most stores: its memory is on its way while the caller does other things."""
+        files: list[Any] = index.listed
+        if files:
+            buffer: IndexBuffer | None = files[len(files) - 1].mapped
+            if buffer is not None:
+                ask_for_slot(buffer, key_hash(self._code))
+        return True
 
     def look(self, index: Any, hits: Hits) -> Bool:
         """Through all files, newest first and newest item first (section 3.6)."""
         begin_ms: I64 = max(0, self._low - SLACK_MS) if self._low > 0 else 0
-        code: I32 = hash_of(self._topic, self._key)
+        code: I32 = self._code
         files: list[Any] = index.listed
         place: Size = len(files)
         is_newest: Bool = True
@@ -222,6 +234,7 @@ def _asked(readers: LogReaders, topic: str, key: str, low: I64, high: I64, most:
     asked._key_text = key
     asked._topic = _encoded(topic)
     asked._key = _encoded(key)
+    asked._code = hash_of(asked._topic, asked._key)
     is_ascii: Bool = len(asked._topic) == len(topic) and len(asked._key) == len(key)
     asked._is_odd = not is_ascii and (ODD in topic or ODD in key)
     asked._low = low
