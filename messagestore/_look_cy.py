@@ -127,7 +127,19 @@ class Hits:
 class Asked:
     """One question for a key, and what was found.  Made by `_asked`."""
 
-    __slots__ = ("_code", "_found", "_high", "_is_odd", "_key", "_key_text", "_low", "_most", "_readers", "_topic", "_topic_text")
+    __slots__ = (
+        "_code",
+        "_found",
+        "_high",
+        "_is_odd",
+        "_key",
+        "_key_text",
+        "_low",
+        "_most",
+        "_readers",
+        "_topic",
+        "_topic_text",
+    )
 
     _readers: LogReaders
     _topic_text: str

@@ -1,7 +1,6 @@
 """The flusher: brings the log to the disk.  Owns one thread.
 
-Synchronous: whoever waits first leads: he syncs for all who wrote before (group commit) and lets them go at once; the first
-of those who wrote during the sync leads next.  Nobody is let go before the sync that covers his record returned.
+Synchronous: group commit (`_group_cy`).  Nobody is let go before the sync that covers his record returned.
 Asynchronous: a timed sync of at least some pages, and of everything now and then.
 
 A failed sync is final.  The kernel may have dropped the pages, so a second try proves nothing: the waiting puts fail, the
@@ -19,51 +18,28 @@ from concurrent.futures import Future
 from commitlog import CommitLog, PutResult
 from storageio import DiskError, FlushTimeout
 
+from ._group_cy import GroupCommit
 from .config import StoreConfig
 from .progress import Wakeup
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
-PATIENCE_S = 0.1  # after that a waiting put looks whether anybody leads
 
 
-class _Ticket:
-    """One put that waits.  Its gate is opened when it is covered, or when it is its turn to lead."""
-
-    __slots__ = ("end_offset", "gate", "is_covered", "leads")
-
-    def __init__(self, end_offset: int) -> None:
-        self.end_offset = end_offset
-        self.leads = False
-        self.is_covered = False  # and on no list any more
-        self.gate = threading.Lock()
-        self.gate.acquire()
-
-    def open(self) -> None:
-        """Twice is harmless."""
-        if self.gate.locked():
-            self.gate.release()
-
-
-class FlushService:
+class FlushService(GroupCommit):
     """Knows how much of the log is on the disk, and when its newest record was stored."""
 
     def __init__(self, log: CommitLog, config: StoreConfig, flags: RunningFlags, flushed: int) -> None:
         """Nothing runs before `start`."""
+        super().__init__(flushed, config.sync_flush_timeout_ms)
         self._log = log
         self._config = config
         self._flags = flags
-        self.flushed_offset = flushed
         self.flushed_timestamp_ms = 0
-        self.failure: DiskError | None = None
         self.on_committed: list[Callable[[], None]] = []
         self.on_flushed: list[Callable[[], None]] = []
         self.on_failed: list[Callable[[], None]] = []
         self._has_pool = log.buffers is not None
-        self._leader = threading.Lock()  # held by the one who syncs
-        self._group_guard = threading.Lock()
-        self._tickets: list[_Ticket] = []  # of the puts that wait for a sync
-        self._has_leader = False
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
         self._is_abandoned = False
@@ -110,59 +86,6 @@ class FlushService:
             for call in self.on_committed:
                 call()
         return committed
-
-    def wait(self, end_offset: int) -> None:
-        """Return when everything before `end_offset` is on the disk: lead a group, or be covered by another's.
-
-        Raises `DiskError` when the sync failed and `FlushTimeout` when it was not seen to end in time.  Every lock is held by
-        a `with` alone, so that an interrupt anywhere leaves none behind.
-        """
-        ticket = _Ticket(end_offset)
-        try:
-            with self._group_guard:
-                ticket.leads = not self._has_leader
-                self._has_leader = True
-                self._tickets.append(ticket)
-            self._wait(ticket, time.monotonic() + self._config.sync_flush_timeout_ms / 1000)
-        finally:
-            self._leave(ticket)
-        if self.failure is not None and self.flushed_offset < end_offset:
-            raise self.failure
-
-    def _wait(self, ticket: _Ticket, deadline: float) -> None:
-        """Until it is covered or a sync failed."""
-        while self.flushed_offset < ticket.end_offset and self.failure is None:
-            if ticket.leads:
-                with self._leader:
-                    if self.flushed_offset < ticket.end_offset:
-                        self._flush(0)
-                continue
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise FlushTimeout(f"no sync covered {ticket.end_offset} within {self._config.sync_flush_timeout_ms} ms")
-            if not ticket.gate.acquire(timeout=min(left_s, PATIENCE_S)) and not self._leader.locked():
-                ticket.leads = True  # whoever was to lead is gone
-
-    def _leave(self, ticket: _Ticket) -> None:
-        """Let all go who are covered, and have the first of the others lead."""
-        if ticket.is_covered and not ticket.leads:
-            return
-        with self._group_guard:
-            flushed = self.flushed_offset if self.failure is None else ticket.end_offset
-            covered = [other for other in self._tickets if other.end_offset <= flushed or self.failure is not None]
-            self._tickets = [
-                other for other in self._tickets
-                if other.end_offset > flushed and self.failure is None and other is not ticket
-            ]  # fmt: skip
-            if ticket.leads:
-                self._has_leader = bool(self._tickets)
-                for following in self._tickets[:1]:
-                    following.leads = True
-                    covered.append(following)
-            for other in covered:
-                other.is_covered = not other.leads
-        for other in covered:
-            other.open()
 
     def resolve_later(self, result: PutResult, future: Future[PutResult]) -> None:
         """Resolve a future when its record is on the disk."""

@@ -263,6 +263,15 @@ cdef inline Bool take_raw_lock(RawLock lock, I64 timeout_us) except -1:
 cdef inline Nothing give_raw_lock(RawLock lock) noexcept:
     PyThread_release_lock(lock)
 
+cdef inline I64 place_of_lock(RawLock lock) noexcept:
+    return <I64><Size>lock
+
+cdef inline Nothing give_raw_locks(I64s places, Size count) noexcept:
+    cdef Size row
+    with nogil:
+        for row in range(count):
+            PyThread_release_lock(<RawLock><Size>places[row])
+
 cdef inline I64 now_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)

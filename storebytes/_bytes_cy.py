@@ -183,6 +183,15 @@ def take_raw_lock(lock: RawLock, timeout_us: I64) -> Bool:
     return lock.acquire(timeout=-1 if timeout_us < 0 else timeout_us / 1e6)  # type: ignore[no-any-return]
 
 
+def place_of_lock(_lock: RawLock) -> int:
+    """Of the compiled build, for `give_raw_locks`."""
+    return 0
+
+
+def give_raw_locks(_places: I64s, _count: Size) -> None:
+    """Of the compiled build: all of them, without the interpreter."""
+
+
 def give_raw_lock(lock: RawLock) -> None:
     """By whoever has it."""
     lock.release()

@@ -126,11 +126,11 @@ def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path)
 
 def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
     """It was to lead, and another's sync covered it before it woke: the second gate-opener met an error of Python's."""
-    ticket = world.module("messagestore.flusher")._Ticket(7)
-    ticket.open()
-    ticket.open()
-    assert ticket.gate.acquire(timeout=0)
-    assert not ticket.gate.acquire(timeout=0)
+    group = world.module("messagestore._group_cy")
+    ticket = group.Ticket(7)
+    group.open_all([ticket, ticket])
+    group.open_all([ticket])
+    assert (bool(ticket.wait(0)), bool(ticket.wait(0))) == (True, False)
 
 
 def test_a_store_closed_again_touches_nothing_of_the_next_ones(world: Any, tmp_path: Path) -> None:
