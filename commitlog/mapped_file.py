@@ -101,6 +101,11 @@ class MappedFile:
             self._close_file()
         return found
 
+    def forget_zeros(self, position: int) -> None:
+        """See `storageio.File.forget_zeros`."""
+        if position < self.size_bytes:
+            self._opened().forget_zeros(position)
+
     def pieces_of_data(self, position: int, size_bytes: int) -> list[tuple[int, int]]:
         """Stretches of at most so many bytes, from `position` on, that hold all that may be something but zeros.
 

@@ -244,6 +244,7 @@ def _used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int,
     """Each file with more than zeros behind a physical offset: from which position, and behind the last byte that is none."""
     for file in log.queue.files:
         start = max(0, offset - file.start_offset)
+        file.forget_zeros(start)
         end = _last_used(file, start) if start < file.size_bytes else start
         if end > start:
             yield file, start, end

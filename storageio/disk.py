@@ -95,6 +95,12 @@ class File(Protocol):
     def data_end(self, offset: int) -> int:
         """Where what `next_data` found ends: zeros follow, as far as the system can tell; else the file's size."""
 
+    def forget_zeros(self, offset: int) -> None:
+        """Before `next_data`: what was read ahead behind `offset` and never written looks like data while it is in memory.
+
+        Advice only.
+        """
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """All of it, or an error."""
 

@@ -132,6 +132,12 @@ class RealFile:
         """Asked of the file system."""
         return self._seek("SEEK_HOLE", offset, self.size())
 
+    def forget_zeros(self, offset: int) -> None:
+        """Pages that are as on the disk leave the memory; what was written and is not there yet stays."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, offset, 0, os.POSIX_FADV_DONTNEED)
+
     def _seek(self, what: str, offset: int, unknown: int) -> int:
         """Where data or a hole begins; `unknown` where the system cannot tell, the file's size when there is none."""
         with _named("next data", self._path):

@@ -97,6 +97,9 @@ class ForgettingFile:
         self._disk.before("next data", self._path)
         return min(offset, len(self._node.live))
 
+    def forget_zeros(self, _offset: int) -> None:
+        """Nothing is read ahead here."""
+
     def data_end(self, offset: int) -> int:
         """As a file system that cannot tell."""
         self._disk.before("next data", self._path)

@@ -75,6 +75,10 @@ class WrappedFile:
         self._disk.before("next data", self.path)
         return self._inner.next_data(offset)
 
+    def forget_zeros(self, offset: int) -> None:
+        """Done."""
+        self._inner.forget_zeros(offset)
+
     def data_end(self, offset: int) -> int:
         """Seen, then done."""
         self._disk.before("next data", self.path)

@@ -124,6 +124,21 @@ def test_a_file_system_that_knows_no_holes_has_data_everywhere(
     file.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no such advice")
+def test_zeros_that_were_read_are_no_data_when_they_are_forgotten(tmp_path: Path) -> None:
+    """What was written stays, on the disk or not."""
+    size = 4 << 20
+    file = REAL_DISK.open(str(tmp_path / "f"), Mode.CREATE)
+    file.allocate(size)
+    file.sync()
+    assert file.read(0, size) == bytes(size)
+    file.write(size // 2, b"y")
+    file.forget_zeros(0)
+    assert file.next_data(0) > 0 or file.data_end(0) == size  # a file system that cannot tell has data everywhere
+    assert file.read(size // 2, 1) == b"y" and file.next_data(size // 2) == size // 2
+    file.close()
+
+
 def test_data_ends_where_nothing_was_written(tmp_path: Path) -> None:
     """So what an opening reads behind a log's end does not grow with each opening."""
     size = 1 << 20
