@@ -205,6 +205,33 @@ def direct_sync(folder: Path, count: int, body: int) -> Bound:
     return Bound("writes the same blocks past the page cache into a file written before, and syncs each", rate)
 
 
+def built_and_synced(folder: Path, count: int, body: int) -> Bound:
+    """For a synchronous `put_many`: each batch past the page cache into blocks that were only allocated, and synced."""
+    size = -(-BATCH * (body + RECORD_MORE) // BLOCK) * BLOCK
+
+    def rate() -> float:
+        file = os.open(folder / "direct", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+        try:
+            os.posix_fallocate(file, 0, count // BATCH * size)
+            os.fsync(file)
+            with mmap.mmap(-1, size) as blocks, memoryview(blocks) as view:
+                _copy_blocks(view, size)
+                return count / _seconds(lambda: _write_batches(file, view, count // BATCH, body))
+        finally:
+            os.close(file)
+            (folder / "direct").unlink()
+
+    return Bound("builds the same messages, copies as many bytes, writes them past the page cache and syncs them", rate)
+
+
+def _write_batches(file: int, view: memoryview, batches: int, body: int) -> None:
+    for i in range(batches):
+        build_many(BATCH, body)
+        _copy_blocks(view, len(view))
+        os.pwritev(file, [view], i * len(view))
+        os.fdatasync(file)
+
+
 def _write_zeros(file: int, size: int) -> None:
     with mmap.mmap(-1, 1 << 20) as zeros:
         for at in range(0, size + len(zeros), len(zeros)):

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from .bounds import Bound, checked_records, decoded_in_memory
-from .bounds_write import build_many, built_and_committed, built_and_stored, handed_over, longest_store, stored
+from .bounds_write import (
+    build_many,
+    built_and_committed,
+    built_and_stored,
+    built_and_synced,
+    handed_over,
+    longest_store,
+    stored,
+)
 from .codecs import messages_with_properties
 from .java_store import JavaStores
 from .own_store import OwnStore
@@ -132,7 +140,8 @@ def sync_rows(bench: Bench) -> Iterator[Row]:
         bound=handed_over(bench.folder, many, 1024, 32))  # fmt: skip
     yield from bench.row("synchronous flush, put_many of 1,000 against a batch of 32, 1 KiB", 10,
         lambda: 4 * many / ours.put_many("S", 4 * many, 1024, MANY)["put_seconds"],
-        lambda: many / java.put_batch("S", many, 1024, BATCH)["put_seconds"])  # fmt: skip
+        lambda: many / java.put_batch("S", many, 1024, BATCH)["put_seconds"],
+        bound=built_and_synced(bench.folder, 4 * many, 1024))  # fmt: skip
     bench.done(ours, java)
 
 
