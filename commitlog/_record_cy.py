@@ -281,9 +281,10 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
     if checks & CHECK_PLACE and (get_i32(source, at + QUEUE_ID_AT) < 0 or get_i64(source, at + QUEUE_OFFSET_AT) < 0):
         return MISPLACED  # a place in no queue
     has_crc: Bool = (checks & CHECK_RECORD) != 0 and has_trailer(source, at + size, properties_size)
-    if checks & CHECK_BODY and body_size > 0 and not (has_crc and checks & ONE_CHECKSUM):
-        if crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
-            return BAD_BODY_CRC
+    if has_crc and checks & ONE_CHECKSUM and crc32(source, at, size - CRC_SIZE) == _trailer_value(source, at + size):
+        return size
+    if checks & CHECK_BODY and body_size > 0 and crc32(source, body_at, body_size) != get_i32(source, at + BODY_CRC_AT):
+        return BAD_BODY_CRC
     if checks & CHECK_RECORD:
         if has_crc:
             if crc32(source, at, size - CRC_SIZE) != _trailer_value(source, at + size):
