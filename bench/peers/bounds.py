@@ -53,6 +53,24 @@ def decoded_in_memory(codec: Callable[[], Codec], body: int) -> Bound:
     return Bound("decodes the same out of msgpack (pairs: two slices) in the processor's cache, and reads it", rate)
 
 
+def missed_in_a_dictionary(calls: int, messages: int) -> Bound:
+    """For a query that misses: Python's own table, of nothing, and the loop that asks it."""
+
+    def rate() -> float:
+        find, chosen = dict[str, list[bytes]]().get, random.Random(3)
+        numbers = [chosen.randrange(messages) for _ in range(calls)]
+
+        def ask() -> int:
+            for number in numbers:
+                for body in find("none-" + str(number), ()):
+                    len(body)
+            return calls
+
+        return rate_of(ask)
+
+    return Bound("makes the same keys and asks an empty dictionary for them", rate)
+
+
 def checked_records(ours: OwnStore, start: int) -> Bound:
     """For columns: both checksums of each record from a physical offset on, as they lie in the log, nothing taken out."""
     log = ours.store.engine.log

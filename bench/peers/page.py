@@ -58,8 +58,10 @@ What bounds a row, as far as it was measured:
   quarter more.
 - **Two cores.** The dispatcher shares them with the putting thread and, with a pool, the committer; beside other work both
   engines slow down, which the least and the greatest ratio show.
-- **Small reads.** Look-ups by offset, by key and by time run in compiled code over the maps. What is left of a miss is the
-  call, a slot and an item somewhere in an index of 420 MB; of a search by time some fifteen looks, each in another page of the
+- **Small reads.** Look-ups by offset, by key and by time run in compiled code over the maps. They are asked for a tenth of a
+  second at a stretch: with a hundredth, as before, the Java compiler had not come to its best and a miss seemed as fast as the
+  Java store's. What is left of a miss is the call, some attributes of Python's (a third), a slot and an item somewhere in an
+  index of 420 MB; of a hit its record's lines too; of a search by time some fifteen looks, each in another page of the
   log; of `message_at` the checksum over the record, which the Java store does not compute.
 - **Growth.** A query of a single file's log finds its records in the processor's cache; of a hundred files, in one of a hundred
   thousand pages. The bound named with the row has that and nothing else.
@@ -76,11 +78,12 @@ What bounds a row, as far as it was measured:
 """
 
 NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the
-rounds, the least and the greatest. Nothing else ran on the machine while they were made. It is a virtual one whose host takes
-back what is freed: whoever takes such a page again waits 5 to 15 us for it, and everything that is written through the page
-cache then measures the host. So before every stretch, of either side, memory is touched and given back at once
-(`bench/peers/pages.py`), and pages are at hand as they are on a machine of one's own. Without that the mapped path of both
-sides is two to five times slower and their ratio goes towards 1: puts of 1 KiB had 0.85, `append_columns` 4.4.
+rounds (three; of scans, look-ups and synchronous puts seven), the least and the greatest. Nothing else ran on the machine while
+they were made. It is a virtual one whose host takes back what is freed: whoever takes such a page again waits 5 to 15 us for
+it, and everything that is written through the page cache then measures the host. So before every stretch, of either side,
+memory is touched and given back at once (`bench/peers/pages.py`), and pages are at hand as they are on a machine of one's own.
+Without that the mapped path of both sides is two to five times slower and their ratio goes towards 1: puts of 1 KiB had 0.85,
+`append_columns` 4.4.
 """
 
 
