@@ -5,9 +5,16 @@ from commitlog._scan_cy cimport Reader
 
 cdef I64 NO_TIME
 
+cdef class ReadableFile:
+    cdef public Reader reader
+
+cdef class FileList:
+    cdef public list files
+
 @cython.final
 cdef class LogReaders:
-    cdef object _queue, _files
+    cdef FileList _queue
+    cdef object _files
     cdef I64 _first, _size
     cpdef Reader of_file(self, object file)
     cpdef Reader reader_of(self, I64 offset)

@@ -21,12 +21,28 @@ if not cython.compiled:
 NO_TIME = -1  # the store time where no record begins
 
 
+class ReadableFile:
+    """What a look-up wants of a `MappedFile`: the reader over its map, None before one was asked for."""
+
+    __slots__ = ("reader",)
+
+    reader: Reader | None
+
+
+class FileList:
+    """What a look-up wants of a `MappedFileQueue`: the files, oldest first; a new list after every change."""
+
+    __slots__ = ("files",)
+
+    files: list[Any]
+
+
 class LogReaders:
     """The readers of a log's files, found by physical offset."""
 
     __slots__ = ("_files", "_first", "_queue", "_size")
 
-    def __init__(self, queue: Any) -> None:
+    def __init__(self, queue: FileList) -> None:
         """`queue`: the log's `MappedFileQueue`."""
         self._queue = queue
         self._files: Any = None  # the list that `_first` and `_size` are of
@@ -37,7 +53,7 @@ class LogReaders:
         """A reader over one file, kept by the file while its map is."""
         reader: Reader | None = file.reader
         if reader is None:
-            reader = file.reader = Reader(self._queue.view(file), file.start_offset)
+            reader = file.reader = Reader(self._queue.view(file), file.start_offset)  # type: ignore[attr-defined]
         return reader
 
     def reader_of(self, offset: I64) -> Reader | None:
@@ -48,14 +64,15 @@ class LogReaders:
         reader: Reader | None
         if files is not self._files:
             self._first = files[0].start_offset
-            self._size = self._queue.file_size_bytes
+            self._size = self._queue.file_size_bytes  # type: ignore[attr-defined]
             self._files = files
         place: I64 = (offset - self._first) // self._size if offset >= self._first else -1
         if 0 <= place < len(files):
-            reader = files[place].reader
+            held: ReadableFile = files[place]
+            reader = held.reader
             if reader is not None and reader.base <= offset < reader.base + reader.size:
                 return reader
-        file = self._queue.find(offset)
+        file = self._queue.find(offset)  # type: ignore[attr-defined]
         return None if file is None else self.of_file(file)
 
     def min_offset(self) -> int:

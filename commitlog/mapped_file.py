@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt
 
-from ._scan_cy import Reader
+from ._find_cy import ReadableFile
 from .offset_files import OffsetFile
 
 PAGE_SIZE = 4096
 
 
-class MappedFile:
+class MappedFile(ReadableFile):
     """A file of fixed size, named by the physical offset of its first byte.
 
     Three positions, each a byte in this file: *written* (appended; every process sees it, or, with a pool buffer, only this
@@ -37,7 +37,7 @@ class MappedFile:
         self._file: File | None = None
         self._direct: File | None = None
         self._map: Map | None = None
-        self.reader: Reader | None = None  # over the map, made by who wants one
+        self.reader = None  # over the map, made by who wants one
 
     @classmethod
     def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int) -> MappedFile:

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from storageio import Disk, DiskError, StoreCorrupt, maps_max
 
+from ._find_cy import FileList
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .offset_files import OffsetFile, file_name
@@ -19,7 +20,7 @@ from .offset_files import OffsetFile, file_name
 SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # descriptors or addresses: fewer maps may help
 
 
-class MappedFileQueue:
+class MappedFileQueue(FileList):
     """Equally long files without a gap, oldest first.
 
     Files are made and taken away under one lock.  `prepare_next` makes the file behind the last one ahead of time, on the

@@ -15,6 +15,13 @@ cdef class IndexBuffer:
     cdef readonly Size slots, items
     cdef readonly bint is_writable
 
+cdef class MappedIndex:
+    cdef public IndexBuffer mapped
+
+cdef class IndexList:
+    cdef public list listed
+    cdef public Size max_matches
+
 cdef I32 key_hash(I32 code) noexcept nogil
 cdef Bool put_item(IndexBuffer index, I32 code, I64 physical_offset, I64 store_ms) noexcept nogil
 cdef I32 next_item(IndexBuffer index) noexcept nogil
@@ -27,4 +34,5 @@ cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil
 cdef Nothing replay(IndexBuffer index, Size limit, I32s heads, I64s state) noexcept nogil
+cpdef I32 hash_of_texts(str topic, str key) except? -1
 cpdef I32 hash_of(bytes topic, bytes key)

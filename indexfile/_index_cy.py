@@ -55,6 +55,7 @@ if not cython.compiled:
         i32s_of,
         i64s_of,
         java_hash,
+        java_hash_of_text,
         prefetch,
         put_i32,
         put_i64,
@@ -178,6 +179,23 @@ class IndexBuffer:
         end: I64 = log_end
         count = _count_below(self, count, end)
         return _count_below(self, count, _item_offset(self, count - 1)) if count > FIRST_ITEM else count
+
+
+class MappedIndex:
+    """What a query wants of an `IndexFile`: its bytes, None where there is no map."""
+
+    __slots__ = ("mapped",)
+
+    mapped: IndexBuffer | None
+
+
+class IndexList:
+    """What a query wants of `IndexFiles`: the files from oldest to newest, and how many hits it may give."""
+
+    __slots__ = ("listed", "max_matches")
+
+    listed: list[Any]
+    max_matches: Size
 
 
 @cython.cfunc
@@ -452,6 +470,13 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing
     if used != get_i32(source, SLOTS_USED_AT):
         state[0] = BAD_COUNT
         state[1] = used
+
+
+def hash_of_texts(topic: str, key: str) -> I32:
+    """As `hash_of`, without a bytes object of either: half a character becomes a question mark, as in Java."""
+    code: I32 = java_hash_of_text(topic, 0)
+    code = java_hash(_JOINT, 0, 1, code)
+    return java_hash_of_text(key, code)
 
 
 def hash_of(topic: bytes, key: bytes) -> I32:

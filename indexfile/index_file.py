@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from storageio import Disk, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
-from ._index_cy import IndexBuffer
+from ._index_cy import IndexBuffer, MappedIndex
 from .layout import (
     BAD_COUNT,
     BAD_HASH,
@@ -52,7 +52,7 @@ class Header(NamedTuple):
         return begin_ms <= self.end_timestamp_ms and self.begin_timestamp_ms <= end_ms and begin_ms <= end_ms
 
 
-class IndexFile:
+class IndexFile(MappedIndex):
     """One file.  It is mapped when first used; `close` drops the map."""
 
     def __init__(self, disk: Disk, path: str, slots: int, items: int, *, writable: bool) -> None:
@@ -65,7 +65,7 @@ class IndexFile:
         self._guard = threading.Lock()  # of opening and closing
         self._file: File | None = None
         self._map: Map | None = None
-        self.mapped: IndexBuffer | None = None  # as `buffer`, None where there is no map
+        self.mapped = None  # as `buffer`, None where there is no map
 
     @classmethod
     def create(cls, disk: Disk, path: str, slots: int, items: int, before: Header | None = None) -> IndexFile:

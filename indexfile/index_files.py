@@ -10,7 +10,7 @@ from itertools import islice
 
 from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
-from ._index_cy import IndexBuffer, hash_of
+from ._index_cy import IndexBuffer, IndexList, hash_of_texts
 from .index_file import Header, IndexFile
 from .layout import (
     FIRST_ITEM,
@@ -53,11 +53,11 @@ def index_paths(disk: Disk, folder: str) -> tuple[list[str], list[str]]:
 
 def item_hash(topic: str, key: str) -> int:
     """What an item keeps of a topic and a key (section 3.2)."""
-    code = hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
+    code = hash_of_texts(topic, key)
     return 0 if code == KEY_HASH_NONE else abs(code)
 
 
-class IndexFiles:
+class IndexFiles(IndexList):
     """The key index.  One thread builds; any number select."""
 
     def __init__(
@@ -239,7 +239,7 @@ class IndexFiles:
 
     def hits(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = FOR_EVER_MS) -> Iterator[int]:
         """As `select`, one after the other and without a limit."""
-        code = hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
+        code = hash_of_texts(topic, key)
         for file in reversed(self.files):
             header = file.header
             if header.overlaps(begin_ms, end_ms):

@@ -17,8 +17,9 @@ from commitlog.checks import CHECK_READ
 from consumequeue._time_cy import offset_by_time
 from consumequeue.batch_time import batch_offset_by_time
 from consumequeue.boundary import Boundary
-from indexfile._index_cy import IndexBuffer, hash_of
+from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
 
+from ._gate_cy import Gate
 from ._put_cy import PutPath
 
 if not cython.compiled:
@@ -35,19 +36,20 @@ ODD = "\N{REPLACEMENT CHARACTER}"  # what is no UTF-8 reads as this, so its byte
 class ReadPath(PutPath):
     """What look-ups need at every call.  A store is one of these."""
 
-    __slots__ = ("_engine", "_log_readers", "_reader", "_spare")
+    __slots__ = ("_engine", "_index", "_log_readers", "_reader", "_spare")
 
     def __init__(self, engine: Any) -> None:
         """`_reader` is set by the store: its `QueueReader`."""
         super().__init__(engine.log.appender, engine.flags.gate, engine.config.is_sync_flush)
         self._engine = engine
+        self._index: IndexList | None = engine.index
         self._log_readers: LogReaders = engine.log.readers
         self._reader: Any = None
-        self._spare: Hits | None = None
+        self._spare: Asked | None = None
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """The message whose record begins there, None when none does."""
-        if self._engine.is_closed or self._dispatcher is None:
+        if self._gate.is_closed or self._dispatcher is None:
             self._engine.check_open()
             self._engine.refresh()
         try:
@@ -62,22 +64,21 @@ class ReadPath(PutPath):
         """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
-        index = self._engine.index
+        index: IndexList | None = self._index
         if index is None:
             self._settle()  # also says that the store is closed
             return []
         low: I64 = 0 if begin_ms is None else _within(begin_ms)
         high: I64 = FOR_EVER_MS if end_ms is None else _within(end_ms)
-        most: Size = index.max_matches
-        asked: Asked = _asked(self._log_readers, topic, key, low, high, min(max_count, most))
-        asked.ask_for_slot(index)
-        self._settle()
-        spare = self._spare  # taken for the time of this call, so that two threads never share it
+        spare: Asked | None = self._spare  # taken for the time of this call, so that two threads never share it
         self._spare = None
-        hits: Hits = Hits() if spare is None else spare
-        asked.look(index, hits)
-        self._spare = hits
-        return asked.in_order()
+        asked: Asked = Asked(self._log_readers) if spare is None else spare
+        asked.begin(index, topic, key, low, high, max_count)
+        self._settle()
+        asked.look(index)
+        found = asked.taken()
+        self._spare = asked
+        return found
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
@@ -92,12 +93,8 @@ class ReadPath(PutPath):
 
     def _settle(self) -> Bool:
         """Wait for the dispatcher to reach what was written, so that what was put is found."""
-        dispatcher = self._dispatcher
-        is_settled: Bool = dispatcher is not None and not self._engine.is_closed
-        if is_settled:
-            position: I64 = dispatcher.position
-            is_settled = position >= self._appender.base + self._appender.position
-        if not is_settled:
+        gate: Gate = self._gate
+        if gate.is_closed or gate.dispatched < self._appender.base + self._appender.position:
             self._engine.settle()
         return True
 
@@ -109,98 +106,101 @@ def _within(time_ms: object) -> I64:
     return min(max(time_ms, -FOR_EVER_MS), FOR_EVER_MS)  # type: ignore[no-any-return, call-overload]
 
 
-class Hits:
-    """Room for the hits of a stretch of a chain, and for what the walk says of itself."""
-
-    __slots__ = ("_held", "_held_state", "found", "state")
-
-    def __init__(self) -> None:
-        """Used again and again, by one call at a time."""
-        self._held = memoryview(array("q", bytes(8 * HITS_AT_ONCE)))
-        self._held_state = memoryview(array("q", bytes(16)))
-        self.found: I64s = i64s_of(self._held)
-        self.state: I64s = i64s_of(self._held_state)
-
-
-@cython.freelist(8)
 @cython.cclass
 class Asked:
-    """One question for a key, and what was found.  Made by `_asked`."""
+    """One question for a key, and what was found.  Asked again and again, by one call at a time: its rooms are made once."""
 
     __slots__ = (
         "_code",
+        "_count",
+        "_first",
         "_found",
+        "_held",
+        "_held_state",
         "_high",
+        "_hits",
+        "_is_encoded",
         "_is_odd",
         "_key",
         "_key_text",
         "_low",
         "_most",
         "_readers",
+        "_state",
         "_topic",
         "_topic_text",
     )
 
-    _readers: LogReaders
-    _topic_text: str
-    _key_text: str
-    _topic: bytes
-    _key: bytes
-    _is_odd: Bool
-    _low: I64
-    _high: I64
-    _most: Size
-    _code: I32  # the hash of topic and key
-    _found: dict[int, StoredMessage]  # none before the first hit: most of what misses never needs it
+    def __init__(self, readers: LogReaders) -> None:
+        """Asks nothing yet."""
+        self._readers = readers
+        self._held = memoryview(array("q", bytes(8 * HITS_AT_ONCE)))
+        self._held_state = memoryview(array("q", bytes(16)))
+        self._hits: I64s = i64s_of(self._held)  # of a stretch of a chain
+        self._state: I64s = i64s_of(self._held_state)  # what the walk says of itself
+        self._first: StoredMessage | None = None  # found before all others: there is no more, mostly
+        self._found: dict[int, StoredMessage] | None = None  # from the second one on all, by physical offset
+        self._is_encoded: Bool = False  # only for the first hit: most of what misses never needs it
 
-    def ask_for_slot(self, index: Any) -> Bool:
-        """Of the newest file, the only one of most stores: its memory is on its way while the caller does other things."""
+    def begin(self, index: IndexList, topic: str, key: str, low: I64, high: I64, most: Size) -> Bool:
+        """For at most so many messages whose store time lies between `low` and `high`.
+
+        The slot of the newest file, the only one of most stores, is on its way from memory afterwards.
+        """
+        self._topic_text = topic
+        self._key_text = key
+        self._low = low
+        self._high = high
+        self._most = min(most, index.max_matches)
+        self._count: Size = 0
+        self._is_encoded = False
+        self._code: I32 = hash_of_texts(topic, key)
         files: list[Any] = index.listed
         if files:
-            buffer: IndexBuffer | None = files[len(files) - 1].mapped
+            newest: MappedIndex = files[len(files) - 1]
+            buffer: IndexBuffer | None = newest.mapped
             if buffer is not None:
                 ask_for_slot(buffer, key_hash(self._code))
         return True
 
-    def look(self, index: Any, hits: Hits) -> Bool:
+    def look(self, index: IndexList) -> Bool:
         """Through all files, newest first and newest item first (section 3.6)."""
         begin_ms: I64 = max(0, self._low - SLACK_MS) if self._low > 0 else 0
-        code: I32 = self._code
         files: list[Any] = index.listed
         place: Size = len(files)
         is_newest: Bool = True
-        while place > 0 and _wants_more(self):
+        while place > 0 and self._count < self._most:
             place -= 1
-            file = files[place]
+            file: MappedIndex = files[place]
             buffer: IndexBuffer | None = file.mapped
             first_ms: I64
             last_ms: I64
             if buffer is None:
-                header = file.header
+                header = file.header  # type: ignore[attr-defined]
                 first_ms, last_ms = header.begin_timestamp_ms, header.end_timestamp_ms
             else:
                 first_ms, last_ms = begins_at(buffer), ends_at(buffer)
             if begin_ms <= last_ms and first_ms <= self._high and begin_ms <= self._high:
                 if not is_newest:
-                    index.touch(file)
-                self._follow(file.buffer if buffer is None else buffer, code, begin_ms, hits)
+                    index.touch(file)  # type: ignore[attr-defined]
+                self._follow(file.buffer if buffer is None else buffer, begin_ms)  # type: ignore[attr-defined]
             if first_ms < begin_ms:
                 break
             is_newest = False
         return True
 
-    def _follow(self, buffer: IndexBuffer, code: I32, begin_ms: I64, hits: Hits) -> Bool:
+    def _follow(self, buffer: IndexBuffer, begin_ms: I64) -> Bool:
         """One file's chain.  It gives no more hits than the file has items, so a loop of items ends."""
         left: Size = next_item(buffer) - 1
         at: I32 = 0
         row: Size
-        while left > 0 and _wants_more(self):
-            walk(buffer, key_hash(code), at, begin_ms, self._high, hits.found, HITS_AT_ONCE, hits.state)
-            count: Size = min(hits.state[0], left)
-            at = hits.state[1]
+        while left > 0 and self._count < self._most:
+            walk(buffer, key_hash(self._code), at, begin_ms, self._high, self._hits, HITS_AT_ONCE, self._state)
+            count: Size = min(self._state[0], left)
+            at = self._state[1]
             for row in range(count):
-                if _wants_more(self):
-                    self._keep(hits.found[row])
+                if self._count < self._most:
+                    self._keep(self._hits[row])
             left -= count
             if at == 0:
                 break
@@ -208,13 +208,15 @@ class Asked:
 
     def _keep(self, offset: I64) -> Bool:
         """A hit that is no stranger of the same hash and of the time asked for."""
-        if self._found is not None and offset in self._found:
+        if self._is_known(offset):
             return False
         message: StoredMessage | None
         reader = self._readers.reader_of(offset)
         if reader is None:
             return False
         reader.ask_for_record(offset - reader.base)
+        if not self._is_encoded:
+            self._encode()
         if self._is_odd:
             message = reader.decode(offset - reader.base, CHECK_READ)
             if message is None or not has_key(message, self._topic_text, self._key_text):
@@ -225,42 +227,46 @@ class Asked:
                 return False
         if message.store_timestamp_ms < self._low or message.store_timestamp_ms > self._high:
             return False
-        if self._found is None:
-            self._found = {}
-        self._found[offset] = message
+        self._add(message)
         return True
 
-    def in_order(self) -> list[StoredMessage]:
-        """What was found, oldest first."""
+    def _encode(self) -> Bool:
+        """What is compared with records."""
+        topic, key = self._topic_text, self._key_text
+        self._topic: bytes = _encoded(topic)
+        self._key: bytes = _encoded(key)
+        is_ascii: Bool = len(self._topic) == len(topic) and len(self._key) == len(key)
+        self._is_odd: Bool = not is_ascii and (ODD in topic or ODD in key)
+        self._is_encoded = True
+        return True
+
+    def _is_known(self, offset: I64) -> Bool:
+        """Whether the record was found already: it may have the key twice."""
+        first: StoredMessage | None = self._first
+        if first is None:
+            return False
+        return first.physical_offset == offset if self._found is None else offset in self._found
+
+    def _add(self, message: StoredMessage) -> Bool:
+        """To what was found."""
+        self._count += 1
+        first: StoredMessage | None = self._first
+        if first is None:
+            self._first = message
+            return True
         if self._found is None:
+            self._found = {first.physical_offset: first}
+        self._found[message.physical_offset] = message
+        return True
+
+    def taken(self) -> list[StoredMessage]:
+        """What was found, oldest first; it is forgotten here, and the question may be used for another."""
+        first: StoredMessage | None = self._first
+        found = self._found
+        self._first = self._found = None
+        if first is None:
             return []
-        return [self._found[offset] for offset in sorted(self._found)]
-
-
-@cython.cfunc
-def _asked(readers: LogReaders, topic: str, key: str, low: I64, high: I64, most: Size) -> Asked:
-    """A question for at most so many messages whose store time lies between `low` and `high`."""
-    asked: Asked = Asked.__new__(Asked)
-    asked._readers = readers
-    asked._topic_text = topic
-    asked._key_text = key
-    asked._topic = _encoded(topic)
-    asked._key = _encoded(key)
-    asked._code = hash_of(asked._topic, asked._key)
-    is_ascii: Bool = len(asked._topic) == len(topic) and len(asked._key) == len(key)
-    asked._is_odd = not is_ascii and (ODD in topic or ODD in key)
-    asked._low = low
-    asked._high = high
-    asked._most = most
-    asked._found = None  # type: ignore[assignment]
-    return asked
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _wants_more(asked: Asked) -> Bool:
-    """Whether fewer were found than are wanted."""
-    return asked._most > 0 if asked._found is None else len(asked._found) < asked._most
+        return [first] if found is None else [found[offset] for offset in sorted(found)]
 
 
 @cython.cfunc

@@ -57,10 +57,10 @@ class DispatchService:
         self._limit = limit
         self._kernel = Dispatcher(delays_ms)
         self._keys_done = 0
+        self._gate = flags.gate
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_timestamp_ms = 0
-        self._gate = flags.gate
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.side: SideQueues | None = None  # queues that the kernel does not make
         self.on_progress: list[Callable[[], None]] = []
@@ -93,6 +93,15 @@ class DispatchService:
         """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
         if self.is_idle:
             self._wake.set()
+
+    @property
+    def position(self) -> int:
+        """The physical offset before which all is dispatched."""
+        return int(self._gate.dispatched)
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        self._gate.dispatched = offset
 
     @property
     def is_idle(self) -> bool:

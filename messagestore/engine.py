@@ -133,7 +133,7 @@ class Engine:
         self._consumer_offsets: ConsumerOffsets | None = None
         self._offsets_guard = threading.Lock()
         self.numbers_set_back: list[str] = []  # of consumers and delay levels, when the opening came after a crash
-        self.is_closed = self.is_clean_stop = False
+        self.is_clean_stop = False
         self._unclean: StoreError | None = None
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -460,12 +460,17 @@ class Engine:
 
     # Closing
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return bool(self.flags.gate.is_closed)
+
     def close(self) -> None:
         """Bring everything to the disk and let go.  The abort file stays where that is not possible."""
         with self._close_guard:
             if self.is_closed:
                 return
-            self.is_closed = True
+            self.flags.gate.is_closed = True
             self.flags.open(False)
         self.progress.notify()
         if not self.writable:
@@ -537,7 +542,7 @@ class Engine:
 
     def abandon(self) -> None:
         """In a forked child: the store is the parent's.  Touches no file, no lock, no thread."""
-        self.is_closed = True
+        self.flags.gate.is_closed = True
         self.flags.open(False)
         self._close_guard = threading.Lock()  # a thread that is not here may have held it
         self.log.appender.abandon()

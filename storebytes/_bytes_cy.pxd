@@ -338,6 +338,16 @@ cdef inline I32 java_hash(Source source, Size at, Size size, I32 seed) noexcept 
             at -= taken
     return <I32>code
 
+cdef inline I32 java_hash_of_text(str text, I32 seed) except? -1:
+    cdef Size size
+    cdef bytes replaced
+    cdef const char *encoded = storebytes_utf8(text, &size)
+    if encoded == NULL:
+        PyErr_Clear()
+        replaced = text.encode("utf-8", "replace")
+        return java_hash(<Source>PyBytes_AS_STRING(replaced), 0, len(replaced), seed)
+    return java_hash(<Source>encoded, 0, size, seed)
+
 cdef inline Size put_decimal(Target target, Size at, I64 value) noexcept nogil:
     cdef unsigned char digits[20]
     cdef unsigned long long left = <unsigned long long>value

@@ -244,6 +244,12 @@ def put_json_text(target: Target, at: Size, source: Source, start: Size, size: S
     return _put(target, at, dumps(take_text(source, start, size))[1:-1].encode())
 
 
+def java_hash_of_text(text: str, seed: I32) -> I32:
+    """`java_hash` of a text's UTF-8, in which half a character is a question mark."""
+    encoded = text.encode("utf-8", "replace")
+    return java_hash(encoded, 0, len(encoded), seed)
+
+
 def java_hash(source: Source, at: Size, size: Size, seed: I32) -> I32:
     """Java's String.hashCode of UTF-8 text, going on from `seed`."""
     units: Any = bytes(source[at : at + size])

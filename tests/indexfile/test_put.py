@@ -135,12 +135,23 @@ def test_a_message_whose_keys_span_a_roll(index: Any) -> None:
 )
 def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: int, want: int) -> None:
     """|JHash(topic#key)|, over UTF-16 units."""
-    assert world.module("indexfile._index_cy").hash_of(topic.encode(), key.encode()) == code
+    kernel = world.module("indexfile._index_cy")
+    assert kernel.hash_of(topic.encode(), key.encode()) == code
+    assert kernel.hash_of_texts(topic, key) == code
     opened = index()
     opened.build(topic, key, None, 100, 5000)
     item = Path(opened.files[0].path).read_bytes()[40 + 28 + 20 :]
     assert int.from_bytes(item[:4], "big") == want
     assert opened.select(topic, key) == [100]
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udfff", "a\udc00é", "\ud83d"])
+def test_the_hash_of_half_a_character(world: Any, half: str) -> None:
+    """It reads as a question mark, as Java encodes it, in a topic and in a key."""
+    kernel = world.module("indexfile._index_cy")
+    for topic, key in ((half, "k"), ("T", half), (half, half)):
+        wanted = kernel.hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
+        assert kernel.hash_of_texts(topic, key) == wanted
 
 
 def test_files_made_in_one_millisecond_have_names_in_order(index: Any, clock_disk: Any, tmp_path: Path) -> None:
