@@ -96,6 +96,7 @@ class ConsumeQueues:
         self.files = files or QueueFiles(disk, writable=writable)
         self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self.next_total: int | None = None  # the next offsets of all queues together; None: see `count`
         self.discover()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -133,6 +134,24 @@ class ConsumeQueues:
         queue = ConsumeQueue(self.folder, topic, queue_id, self.file_size_bytes, self.files)
         return self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
 
+    def append_run(self, queue: ConsumeQueue, queue_offset: int, units: bytes | memoryview) -> None:
+        """`append_run` of one of these queues, which `next_total` follows."""
+        if self.next_total is None:
+            queue.append_run(queue_offset, units)
+            return
+        before = queue.max_offset
+        try:
+            queue.append_run(queue_offset, units)
+        finally:  # a full disk may have taken a part
+            self.next_total += queue.max_offset - before
+
+    def count(self, physical_offset: int = EVERYTHING) -> int:
+        """The next offsets of all queues together, as they were when records before `physical_offset` were dispatched."""
+        return sum(
+            queue.max_offset if queue.max_physical_offset <= physical_offset else queue.find_physical(physical_offset)
+            for queue in self
+        )
+
     def load(self) -> None:
         """List and check the files of every queue now: a stray file or a wrong size is an error (section 0)."""
         for queue in self:
@@ -145,6 +164,7 @@ class ConsumeQueues:
         records have to be dispatched again because a queue lost units that may have been good; `EVERYTHING` when none did.
         """
         lost_from = EVERYTHING
+        self.next_total = None
         for queue in self:
             queue.drop_behind_hole()
             queue.recover(safe_offset, log_end)
@@ -164,6 +184,7 @@ class ConsumeQueues:
 
     def truncate(self, physical_offset: int) -> None:
         """Cut every queue (section 5.3)."""
+        self.next_total = None
         for queue in self:
             queue.truncate(physical_offset)
 
@@ -189,6 +210,7 @@ class ConsumeQueues:
 
     def remove(self, topic: str, queue_id: int) -> None:
         """Delete a queue with its folder, and the topic's folder after its last queue."""
+        self.next_total = None
         queue = self._topics.get(topic, {}).pop(queue_id, None)
         if queue is not None:
             queue.destroy()

@@ -385,7 +385,8 @@ class IndexFiles(IndexList):
         return True
 
     def _has_items(self, file: IndexFile, next_item: int) -> bool:
-        return self._size(file) == file_size(self.slots, self.items) and max(file.header.next_item, FIRST_ITEM) >= next_item
+        is_whole = self._size(file) == file_size(self.slots, self.items)
+        return is_whole and FIRST_ITEM <= next_item <= max(file.header.next_item, FIRST_ITEM)
 
     def _sync_name(self) -> None:
         if not self._is_new_name:

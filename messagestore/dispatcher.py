@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from commitlog import CHECK_PLACE, CommitLog, MappedFile
 from commitlog.layout import BLANK_SIZE
@@ -14,6 +15,7 @@ from storageio import DiskError, StoreCorrupt, StoreError
 
 from ._dispatch_cy import Dispatcher
 from .checkpoint import is_time
+from .index_note import UNKNOWN
 from .progress import Progress, Wakeup
 from .running_flags import Flag, RunningFlags
 from .side_queues import SideQueues
@@ -29,6 +31,13 @@ STRETCH_SIZE = 8 << 20  # bytes of one stretch at most: a reader waits for no mo
 
 class QueueGap(StoreError):
     """A queue ends before the units that are dispatched to it begin."""
+
+
+class Reached(NamedTuple):
+    """Of one moment, for who is on another thread."""
+
+    last_record_offset: int  # dispatched with all before it; -1 for none
+    next_total: int  # the queues' next offsets together then (`ConsumeQueues.next_total`), or `UNKNOWN`
 
 
 class DispatchService:
@@ -61,6 +70,7 @@ class DispatchService:
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_timestamp_ms = 0
+        self.reached = Reached(last_record_offset, UNKNOWN)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.side: SideQueues | None = None  # queues that the kernel does not make
         self.on_progress: list[Callable[[], None]] = []
@@ -88,6 +98,11 @@ class DispatchService:
     def wake(self) -> None:
         """Look at the log now."""
         self._wake.set()
+
+    def tell_reached(self) -> None:
+        """Between two stretches: set `reached`."""
+        total = self._queues.next_total
+        self.reached = Reached(self.last_record_offset, UNKNOWN if total is None else total)
 
     def nudge(self) -> None:
         """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
@@ -197,6 +212,7 @@ class DispatchService:
             if self.position >= limit or self.failure is not None:
                 return False
             self._stretch(limit)
+            self.tell_reached()
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)
             self._progress.notify()
@@ -233,7 +249,7 @@ class DispatchService:
             queue = self._queues.get_or_add(topic, queue_id)
             if self.refuses_gaps and first > queue.max_offset:
                 raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
-            queue.append_run(first, units if self.side is None else self.side.extended(queue, units, file))
+            self._queues.append_run(queue, first, units if self.side is None else self.side.extended(queue, units, file))
         if self.side is not None:
             self.side.dispatch(file, start, at)
         if is_time(self._kernel.last_store_timestamp_ms):

@@ -35,7 +35,7 @@ from .dispatcher import DispatchService, QueueGap
 from .doubt import end_doubt, leave_doubt
 from .flusher import FlushService
 from .housekeeper import Housekeeper, every
-from .index_note import drop_note, note_of, read_note, write_note
+from .index_note import IndexNote, drop_note, note_of, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
@@ -258,6 +258,7 @@ class Engine:
         self._make_services(start, end)
         if start < end.offset:
             self._dispatch_from(start)
+        self._count_queues(end, is_doubtful=is_doubtful)
         if is_doubtful:
             self.numbers_set_back = set_back_numbers(self.disk, self.places.config, self.queues, batch=self.side.batch)
         self._make_broker_services()
@@ -277,6 +278,15 @@ class Engine:
             self.dispatcher.begin_again(low)
             self.dispatcher.catch_up()
         self.dispatcher.refuses_gaps = False
+
+    def _count_queues(self, end: LogEnd, *, is_doubtful: bool) -> None:
+        """What later notes say of the queues.  After a clean stop the last note knows: a million queues are not looked at."""
+        note = read_note(self.disk, self.places.own)
+        if is_doubtful or len(self.queues) == 0:
+            self.queues.next_total = self.queues.count()
+        elif note is not None and note.next_total >= 0 and (note.last_offset, note.end_offset) == (end.last_offset, end.offset):
+            self.queues.next_total = note.next_total
+        self.dispatcher.tell_reached()
 
     def _drop_other_index(self) -> None:
         """One whose files have not the length that was given or found could take nothing: the first put would be its last."""
@@ -314,15 +324,30 @@ class Engine:
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
-        lost_from = self.queues.recover(end.dispatch_from, end.offset)
+        safe_offset, lost_from = self._recover_queues(end)
         self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
         lacks_any = self._lacks_listed() or self.side.lacks_batch_queues()
-        is_whole = self.queues.max_physical_offset() >= end.dispatch_from and not lacks_any
+        is_counted = safe_offset > end.dispatch_from
+        is_whole = (is_counted or self.queues.max_physical_offset() >= end.dispatch_from) and not lacks_any
         lost_in = self.log.queue.find(lost_from)
-        start = min(end.dispatch_from, lost_in.start_offset if lost_in else lost_from) if is_whole else low
+        start = min(safe_offset, lost_in.start_offset if lost_in else lost_from) if is_whole else low
         return min(start, self._rebuild_index(end, low))
+
+    def _recover_queues(self, end: LogEnd) -> tuple[int, int]:
+        """Cut each where it goes wrong: (before which record no queue lacks a unit, from where on some lost theirs)."""
+        note = read_note(self.disk, self.places.own)
+        if note is not None and self._may_be_whole(note, end):
+            lost_from = self.queues.recover(note.end_offset, end.offset)
+            if self.queues.count(note.end_offset) == note.next_total:
+                return note.end_offset, lost_from
+        return end.dispatch_from, self.queues.recover(end.dispatch_from, end.offset)
+
+    def _may_be_whole(self, note: IndexNote, end: LogEnd) -> bool:
+        """Whether the note tells more of the queues than the checkpoint does."""
+        is_of_use = note.next_total >= 0 and end.dispatch_from < note.end_offset <= end.offset
+        return is_of_use and not self.side.are_kept and index_note.still_holds(self.log, note)
 
     def _rebuild_index(self, end: LogEnd, low: int) -> int:
         """Keep of the index what the note vouches for, or what is sound, and say where the log's other keys begin."""
@@ -522,7 +547,7 @@ class Engine:
 
     def _write_note(self) -> None:
         """The short cut of the next opening."""
-        note_for_index = note_of(self.log, self.index, self.dispatcher.last_record_offset) if self.index is not None else None
+        note_for_index = note_of(self.log, self.index, *self.dispatcher.reached) if self.index is not None else None
         if note_for_index is not None:
             write_note(self.disk, self.places.own, note_for_index)
         write_queue_list(self.disk, self.places.own, self.queues)

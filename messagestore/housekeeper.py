@@ -170,7 +170,7 @@ class Housekeeper:
     def _flush_derived(self, thorough: bool) -> None:
         interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
         thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
-        last_offset = self._dispatcher.last_record_offset  # before what is derived from it is synced
+        reached = self._dispatcher.reached  # before what is derived from it is synced
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
         if thorough:
             began = time.monotonic()
@@ -180,7 +180,7 @@ class Housekeeper:
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
         if thorough and self._index is not None and position != self._noted_to:
-            note = note_of(self._log, self._index, last_offset)
+            note = note_of(self._log, self._index, *reached)
             index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile; the note vouches for it
             if note is not None:
                 write_note(self._log.disk, self._note_folder, note)

@@ -87,7 +87,7 @@ class SideQueues:
         for name, offset in light_places(message):
             queue = self._queues.get_or_add(name, 0)
             if message.physical_offset + message.size > queue.max_physical_offset:
-                queue.append_run(queue.max_offset if queue.starts else offset, unit)
+                self._queues.append_run(queue, queue.max_offset if queue.starts else offset, unit)
 
     def _add_batch(self, message: StoredMessage) -> None:
         """A unit that says how many messages the record holds."""
@@ -124,6 +124,11 @@ class SideQueues:
         return ConsumeQueueExt(self._queues.disk, folder) if self._queues.disk.stat(folder) is not None else None
 
     # Recovery and the disk
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether there are batch queues or extended units, whose ends say nothing of what is missing."""
+        return self.has_ext or self.has_batch_topics
 
     def recover(self, physical_offset: int) -> None:
         """After an unclean stop, with the ordinary queues cut: cut batch queues and extended units too.

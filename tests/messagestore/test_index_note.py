@@ -13,6 +13,8 @@ from commitlog import Message
 from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.checkpoint import Checkpoint
+from messagestore.dispatcher import DispatchService
+from messagestore.index_note import UNKNOWN, IndexNote, read_note
 from messagestore.mending.recover import Choice, Recovery
 from storageio import REAL_DISK
 
@@ -36,6 +38,14 @@ def crash(folder: Path) -> None:
 def hits(store: MessageStore, word: str, numbers: range) -> list[int]:
     """How often each key is found."""
     return [len(store.query("T", f"{word}{number}")) for number in numbers]
+
+
+def lose_units(queue: Path, kept: int) -> None:
+    """Zeros behind the first units."""
+    for path in sorted(queue.iterdir()):
+        units = path.read_bytes()
+        left = units[: max(0, 20 * kept - int(path.name))]
+        path.write_bytes(left.ljust(len(units), b"\0"))
 
 
 @pytest.fixture
@@ -84,6 +94,127 @@ def test_a_note_of_nonsense_is_not_believed(folder: Path, change: dict[str, obje
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with MessageStore.open(folder, "r+") as store:
         assert hits(store, "k", range(COUNT)) == [1] * COUNT
+
+
+def dispatched_from(folder: Path, patch: pytest.MonkeyPatch, config: StoreConfig = SMALL) -> tuple[int, list[int]]:
+    """Where dispatch begins when the folder is opened, and the queue offsets that are there then."""
+    began: list[int] = []
+
+    def looking(self: DispatchService) -> None:
+        began.append(self.position)
+        catch_up(self)
+
+    catch_up = DispatchService.catch_up
+    patch.setattr(DispatchService, "catch_up", looking)
+    with MessageStore.open(folder, "r+", config) as store:
+        end = store.engine.log.written_offset
+        found = [message.queue_offset for message in store.read("T", 0)]
+        assert hits(store, "k", range(COUNT)) == [1] * COUNT
+    return began[0] if began else end, found
+
+
+def test_after_a_kill_only_what_no_note_vouches_for_is_dispatched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues' ends together are what they were: nothing before the note's record is read for them."""
+    note = json.loads((folder / "brokerstore" / "index.json").read_text())
+    assert note["next_total"] == COUNT
+    assert dispatched_from(folder, monkeypatch) == (note["end_offset"], list(range(COUNT)))
+
+
+def test_what_came_behind_the_note_is_dispatched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two notes; some of it is in the queues, some of it is not."""
+    note = (folder / "brokerstore" / "index.json").read_text()
+    with MessageStore.open(folder, "r+", SMALL) as store:
+        put(store, range(100, 110), word="n")
+        put(store, range(3), word="")
+    crash(folder)
+    (folder / "brokerstore" / "index.json").write_text(note)
+    lose_units(folder / "consumequeue" / "T" / "0", COUNT + 4)
+    began, found = dispatched_from(folder, monkeypatch)
+    assert (began, found) == (json.loads(note)["end_offset"], list(range(COUNT + 13)))
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert hits(store, "n", range(100, 110)) == [1] * 10
+
+
+@pytest.mark.parametrize("loss", ["the queue", "its last unit", "its last half", "all queues", "another topic's queue"])
+def test_queues_that_lost_what_a_note_vouches_for_are_filled_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    """Somebody's hand, or a disk that lied: the queues' ends together are not what they were."""
+    with MessageStore.open(folder, "r+", SMALL) as store:
+        store.put(Message("Other", b"x", queue_id=0))
+    crash(folder)
+    (folder / "brokerstore" / "queues.json").unlink()  # which would tell of a folder that is gone
+    queue = folder / "consumequeue" / "T" / "0"
+    if loss in ("its last unit", "its last half"):
+        lose_units(queue, COUNT - 1 if loss == "its last unit" else COUNT // 2)
+    else:
+        gone = {"the queue": queue, "all queues": folder / "consumequeue"}
+        shutil.rmtree(gone.get(loss, folder / "consumequeue" / "Other"))
+    began, found = dispatched_from(folder, monkeypatch)
+    assert (began, found) == (0, list(range(COUNT)))
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert [message.body for message in store.read("Other", 0)] == [b"x"]
+
+
+def test_extended_units_that_are_gone_are_made_again_although_a_note_vouches_for_the_queues(tmp_path: Path) -> None:
+    """Their queue is taken away to be made anew, after its end was counted."""
+    folder, config = tmp_path / "store", SMALL.but(enable_consume_queue_ext=True)
+    with MessageStore.open(folder, config=config) as store:
+        put(store, range(COUNT))
+    crash(folder)
+    shutil.rmtree(folder / "consumequeue_ext")
+    (folder / "brokerstore" / "queues.json").unlink()
+    with MessageStore.open(folder, "r+", config) as store:
+        assert [message.queue_offset for message in store.read("T", 0)] == list(range(COUNT))
+
+
+def test_queues_are_not_measured_by_the_note_of_another_log(tmp_path: Path) -> None:
+    """As many units before the note's place as it says; but more records came before it, which are shorter."""
+    folder, other = tmp_path / "store", tmp_path / "other"
+    with MessageStore.open(folder, config=SMALL) as store:
+        for number in range(COUNT):
+            store.put(Message("T", bytes(300), queue_id=0, keys=[f"k{number}"]))
+    end = json.loads((folder / "brokerstore" / "index.json").read_text())["end_offset"]
+    with MessageStore.open(other, config=SMALL) as store:
+        while store.engine.log.written_offset < end - 1000:
+            put(store, range(1))
+        while store.engine.log.written_offset <= end:
+            store.put(Message("Other", b"behind", queue_id=0, keys="k"))
+        count = len(list(store.read("T", 0)))
+        others = sum(message.physical_offset < end for message in store.read("Other", 0))
+    assert count > COUNT > others
+    shutil.copy(folder / "brokerstore" / "index.json", other / "brokerstore")
+    lose_units(other / "consumequeue" / "T" / "0", COUNT - others)
+    crash(other)
+    with MessageStore.open(other, "r+", SMALL) as store:
+        assert [message.queue_offset for message in store.read("T", 0)] == list(range(count))
+
+
+def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had no total: the index is kept, and dispatch begins where the checkpoint says."""
+    path = folder / "brokerstore" / "index.json"
+    note = json.loads(path.read_text())
+    del note["next_total"]
+    path.write_text(json.dumps(note))
+    assert read_note(REAL_DISK, str(folder / "brokerstore")) == IndexNote(**note, next_total=UNKNOWN)
+    before = [path.stat().st_ino for path in (folder / "index").iterdir()]
+    assert dispatched_from(folder, monkeypatch) == (0, list(range(COUNT)))
+    assert [path.stat().st_ino for path in (folder / "index").iterdir()] == before
+
+
+def test_a_topic_that_went_leaves_the_queues_uncounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues went while the store ran: their ends are not known together before the next recovery has counted."""
+    with MessageStore.open(folder, "r+", SMALL) as store:
+        store.put(Message("Other", b"x", queue_id=0))
+        store.engine.settle()
+        store.engine.queues.remove_topic("Other")
+        put(store, range(1), word="")
+    crash(folder)
+    assert json.loads((folder / "brokerstore" / "index.json").read_text())["next_total"] == -1
+    assert dispatched_from(folder, monkeypatch)[0] == 0
+    crash(folder)
+    end = json.loads((folder / "brokerstore" / "index.json").read_text())["end_offset"]
+    assert dispatched_from(folder, monkeypatch)[0] == end
 
 
 def test_a_store_without_keys_keeps_its_empty_file(tmp_path: Path) -> None:
