@@ -386,7 +386,7 @@ class IndexFiles(IndexList):
 
     def _has_items(self, file: IndexFile, next_item: int) -> bool:
         is_whole = self._size(file) == file_size(self.slots, self.items)
-        return is_whole and FIRST_ITEM <= next_item <= max(file.header.next_item, FIRST_ITEM)
+        return is_whole and 0 <= next_item <= max(file.header.next_item, FIRST_ITEM)
 
     def _sync_name(self) -> None:
         if not self._is_new_name:

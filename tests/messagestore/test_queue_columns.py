@@ -121,6 +121,62 @@ def test_damage_is_said_and_not_read_over(tmp_path: Path, damage: str) -> None:
         rows_of(reader)
 
 
+@pytest.mark.parametrize("rows", [4, 5, 6, 29, 30])
+def test_damage_in_either_of_two_batches_ends_the_rows_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Two are made at a time: what the second has is no answer where the first breaks off."""
+    monkeypatch.setattr(queue_columns, "BATCH_ROWS", rows)
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        put_all(store, 0, 90)
+        places = [message.physical_offset for message in store.read("t", 0)]
+    assert places[-1] < LOG_SIZE
+    whole = log_files(root)[0].read_bytes()
+    for number, place in enumerate(places):
+        data = bytearray(whole)
+        data[place + 90] ^= 1
+        log_files(root)[0].write_bytes(data)
+        found: list[int] = []
+        with open_store(root, "r") as reader, pytest.raises(StoreCorrupt):
+            for batch in reader.read_columns("t", 0, columns=["queue_offset", "body"]):
+                found += batch.column(0).to_pylist()
+        assert found == list(range(number))
+
+
+def test_no_thread_is_left_while_a_batch_is_in_hand(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves off in the middle leaves nothing behind."""
+    monkeypatch.setattr(queue_columns, "BATCH_ROWS", 50)
+    made_by: list[str] = []
+    made = queue_columns.checked_batch
+
+    def looking(*given: Any) -> Any:
+        made_by.append(threading.current_thread().name)
+        return made(*given)
+
+    monkeypatch.setattr(queue_columns, "checked_batch", looking)
+    for batch in store.read_columns("t", 0, columns=["size"]):
+        assert batch.num_rows
+        assert not [thread for thread in threading.enumerate() if thread.name == "brokerstore-columns"]
+    assert 4 < made_by.count("brokerstore-columns") <= len(made_by) // 2
+
+
+def test_a_second_batch_that_cannot_be_made_beside_the_first_is_made_behind_it(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No memory for two, perhaps."""
+    monkeypatch.setattr(queue_columns, "BATCH_ROWS", 50)
+    made = queue_columns.checked_batch
+
+    def failing(*given: Any) -> Any:
+        if threading.current_thread().name == "brokerstore-columns":
+            raise MemoryError
+        return made(*given)
+
+    monkeypatch.setattr(queue_columns, "checked_batch", failing)
+    assert [row["queue_offset"] for row in rows_of(store)] == list(range(500))
+
+
 def test_a_reader_beside_a_writer_sees_what_came(tmp_path: Path) -> None:
     """And a closed store gives none."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader:
