@@ -111,25 +111,9 @@ class Asked:
     """One question for a key, and what was found.  Asked again and again, by one call at a time: its rooms are made once."""
 
     __slots__ = (
-        "_code",
-        "_count",
-        "_first",
-        "_found",
-        "_held",
-        "_held_state",
-        "_high",
-        "_hits",
-        "_is_encoded",
-        "_is_odd",
-        "_key",
-        "_key_text",
-        "_low",
-        "_most",
-        "_readers",
-        "_state",
-        "_topic",
-        "_topic_text",
-    )
+        "_code", "_count", "_first", "_found", "_held", "_held_state", "_high", "_hits", "_is_encoded", "_is_odd", "_key",
+        "_key_text", "_low", "_most", "_readers", "_state", "_topic", "_topic_text",
+    )  # fmt: skip
 
     def __init__(self, readers: LogReaders) -> None:
         """Asks nothing yet."""
