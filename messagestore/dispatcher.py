@@ -116,6 +116,7 @@ class DispatchService:
 
     @position.setter
     def position(self, offset: int) -> None:
+        """Only between two stretches."""
         self._gate.dispatched = offset
 
     @property
