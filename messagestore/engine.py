@@ -338,11 +338,12 @@ class Engine:
     def _recover_queues(self, end: LogEnd) -> tuple[int, int]:
         """Cut each where it goes wrong: (before which record no queue lacks a unit, from where on some lost theirs)."""
         note = read_note(self.disk, self.places.own)
-        if note is not None and self._may_be_whole(note, end):
-            lost_from = self.queues.recover(note.end_offset, end.offset)
-            if self.queues.count(note.end_offset) == note.next_total:
-                return note.end_offset, lost_from
-        return end.dispatch_from, self.queues.recover(end.dispatch_from, end.offset)
+        if note is None or not self._may_be_whole(note, end):
+            return end.dispatch_from, self.queues.recover(end.dispatch_from, end.offset)
+        lost_from = self.queues.recover(note.end_offset, end.offset)
+        if self.queues.count(note.end_offset) == note.next_total:
+            return note.end_offset, lost_from
+        return end.dispatch_from, min(lost_from, self.queues.recover(end.dispatch_from, end.offset))
 
     def _may_be_whole(self, note: IndexNote, end: LogEnd) -> bool:
         """Whether the note tells more of the queues than the checkpoint does."""

@@ -190,6 +190,23 @@ def test_queues_are_not_measured_by_the_note_of_another_log(tmp_path: Path) -> N
         assert [message.queue_offset for message in store.read("T", 0)] == list(range(count))
 
 
+def test_a_queue_that_lost_units_of_an_older_log_file_is_filled_from_there(tmp_path: Path) -> None:
+    """Cut once where the note was believed, and once where it was not: the first cut knows what was lost."""
+    folder = tmp_path / "store"
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
+    with MessageStore.open(folder, config=SMALL, clock=lambda: next(clock)) as store:
+        put(store, range(COUNT))
+        for number in range(800):
+            store.put(Message("Other", bytes(100), queue_id=0, keys=[f"o{number}"]))
+    assert len(list((folder / "commitlog").iterdir())) > 2
+    crash(folder)
+    file = min((folder / "consumequeue" / "T" / "0").iterdir())
+    units = file.read_bytes()
+    file.write_bytes(units[:200] + bytes(20) + units[220:])
+    with MessageStore.open(folder, config=SMALL) as store:
+        assert [message.queue_offset for message in store.read("T", 0)] == list(range(COUNT))
+
+
 def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had no total: the index is kept, and dispatch begins where the checkpoint says."""
     path = folder / "brokerstore" / "index.json"
