@@ -18,7 +18,7 @@ from .status import PutStatus
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I32, SOURCE_HASH, Bool, Size, Source, Target, count_byte, encode_keys_and_tags, encode_pairs, find_byte, is_same,
-        put_bytes, put_text, source_of_bytes, take_text,
+        put_bytes, put_text, source_of_bytes, take_text, take_text_again,
     )  # fmt: skip
 
     def read_stored_inline(_kind: type) -> None:
@@ -338,9 +338,9 @@ def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
             if is_same(source, at, middle - at, _KEYS, 4):
                 found["KEYS"] = take_text(source, middle + 1, end - middle - 1)
             elif is_same(source, at, middle - at, _TAGS, 4):
-                found["TAGS"] = take_text(source, middle + 1, end - middle - 1)
+                found["TAGS"] = take_text_again(source, middle + 1, end - middle - 1)
             elif wants_crc or not is_same(source, at, middle - at, _CRC, 8):
-                found[take_text(source, at, middle - at)] = take_text(source, middle + 1, end - middle - 1)
+                found[take_text_again(source, at, middle - at)] = take_text(source, middle + 1, end - middle - 1)
         at = end + 1
     return found
 

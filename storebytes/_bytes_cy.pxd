@@ -24,6 +24,27 @@ cdef extern from *:
         }
         return 0;
     }
+    /* Short ASCII texts that came lately, by a hash of their ends and size. */
+    static inline PyObject *storebytes_text_again(const unsigned char *source, Py_ssize_t size) {
+        static PyObject *known[64];
+        PyObject *text, *old;
+        Py_ssize_t place;
+        if (size < 1 || size > 32) return PyUnicode_DecodeUTF8((const char *)source, size, "replace");
+        place = (source[0] * 5 + source[size - 1] * 11 + size) & 63;
+        text = known[place];
+        if (text && PyUnicode_GET_LENGTH(text) == size && memcmp(PyUnicode_1BYTE_DATA(text), source, size) == 0) {
+            Py_INCREF(text);
+            return text;
+        }
+        text = PyUnicode_DecodeUTF8((const char *)source, size, "replace");
+        if (text && PyUnicode_IS_ASCII(text)) {
+            old = known[place];
+            Py_INCREF(text);
+            known[place] = text;
+            Py_XDECREF(old);
+        }
+        return text;
+    }
     #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     #define storebytes_big32(value) __builtin_bswap32(value)
     #define storebytes_big64(value) __builtin_bswap64(value)
@@ -64,6 +85,7 @@ cdef extern from *:
     unsigned long long storebytes_big64(unsigned long long value) nogil
     unsigned int storebytes_little32(unsigned int value) nogil
     const char *storebytes_utf8(object text, Py_ssize_t *size) noexcept    # NULL with an error set
+    str storebytes_text_again(const unsigned char *source, Py_ssize_t size)
     void storebytes_release() nogil
     void storebytes_prefetch(const unsigned char *place) nogil
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
@@ -128,6 +150,9 @@ cdef inline bytes take_bytes(Source source, Size at, Size size):
 
 cdef inline str take_text(Source source, Size at, Size size):
     return PyUnicode_DecodeUTF8(<const char *>source + at, size, "replace")
+
+cdef inline str take_text_again(Source source, Size at, Size size):
+    return storebytes_text_again(source + at, size)
 
 cdef inline Source window(Source source, Size at, Size size) noexcept nogil:
     return source + at

@@ -83,6 +83,11 @@ def prefetch(source: Source, at: Size, size: Size) -> None:
     """Say that these bytes will be read soon: a hint to the processor, nothing here."""
 
 
+def take_text_again(source: Source, at: Size, size: Size) -> str:
+    """As `take_text`, for what comes again and again: compiled, it is the object of last time if it is short and ASCII."""
+    return take_text(source, at, size)
+
+
 def take_view(view: memoryview, at: Size, size: Size) -> memoryview:
     """A stretch of a view of bytes, which keeps alive what the view does."""
     return view[at : at + size]

@@ -42,6 +42,7 @@ if not cython.compiled:
         source_of_bytes,
         take_bytes,
         take_text,
+        take_text_again,
         take_view,
         target_of,
         window,
@@ -82,10 +83,11 @@ def copy(data: bytes, start: int, size: int) -> bytes:
     return bytes(held)
 
 
-def take(data: bytes, at: int, size: int) -> tuple[bytes, str]:
+def take(data: bytes, at: int, size: int) -> tuple[bytes, str, str]:
     """As bytes and as text."""
     held: memoryview = memoryview(data)
-    return take_bytes(source_of(held), at, size), take_text(source_of(held), at, size)
+    source = source_of(held)
+    return take_bytes(source, at, size), take_text(source, at, size), take_text_again(source, at, size)
 
 
 def view(data: bytes, at: int, size: int) -> memoryview:
