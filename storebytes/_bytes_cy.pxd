@@ -353,6 +353,9 @@ cdef inline I32 java_hash(Source source, Size at, Size size, I32 seed) noexcept 
         while stop - at >= 4 and not (source[at] | source[at + 1] | source[at + 2] | source[at + 3]) & 0x80:
             code = 923521 * code + (29791 * source[at] + 961 * source[at + 1] + 31 * source[at + 2] + source[at + 3])
             at += 4
+        while at < stop and source[at] < 0x80:
+            code = 31 * code + source[at]
+            at += 1
         if at >= stop:
             break
         taken = _utf8_size(source, at, stop)
