@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
 TOUCHED = 3 << 30  # more than any timed stretch writes
+PIECE = 1 << 20
 LEFT_ALONE = 2 << 30  # for what both sides hold
 
 
@@ -13,6 +15,31 @@ def _free_bytes() -> int:
     """What nobody uses, not even as page cache."""
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(fields["MemFree"].split()[0]) << 10
+
+
+def read_data(folder: Path) -> None:
+    """Read what was written of every file below, so that the page cache has it and the host its pages at hand.
+
+    After seconds without a touch the first pass over cached pages takes two to four times as long here.
+    """
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _read_file(path)
+
+
+def _read_file(path: Path) -> None:
+    """What was only allocated is passed over."""
+    with path.open("rb", buffering=0) as file:
+        at, size = 0, path.stat().st_size
+        while at < size:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:  # no more of it
+                return
+            stop = os.lseek(file.fileno(), at, os.SEEK_HOLE)
+            while at < stop and (got := os.pread(file.fileno(), min(PIECE, stop - at), at)):
+                at += len(got)
+            at = max(at, stop)
 
 
 def touch_free_memory() -> None:
