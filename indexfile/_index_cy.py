@@ -392,6 +392,14 @@ def ask_for_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def is_unused(index: IndexBuffer, hash_code: I32) -> Bool:
+    """Whether a slot leads nowhere."""
+    return get_i32(index._target, HEADER_SIZE + SLOT_SIZE * (hash_code % index.slots)) == NO_ITEM
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def walk(
     index: IndexBuffer, hash_code: I32, start: I32, begin_ms: I64, end_ms: I64, found: I64s, room: Size, state: I64s
 ) -> Nothing:

@@ -4,7 +4,8 @@ from commitlog._find_cy cimport LogReaders
 from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 from indexfile._index_cy cimport (
-    IndexBuffer, IndexList, MappedIndex, ask_for_slot, begins_at, ends_at, hash_of_texts, key_hash, next_item, walk
+    IndexBuffer, IndexList, MappedIndex, ask_for_slot, begins_at, ends_at, hash_of_texts, is_unused, key_hash, next_item,
+    walk,
 )
 from messagestore._gate_cy cimport Gate
 from messagestore._put_cy cimport PutPath

@@ -23,7 +23,7 @@ from ._gate_cy import Gate
 from ._put_cy import PutPath
 
 if not cython.compiled:
-    from indexfile._index_cy import ask_for_slot, begins_at, ends_at, key_hash, next_item, walk
+    from indexfile._index_cy import ask_for_slot, begins_at, ends_at, is_unused, key_hash, next_item, walk
     from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Bool, I64s, Size, i64s_of
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -157,6 +157,9 @@ class Asked:
             place -= 1
             file: MappedIndex = files[place]
             buffer: IndexBuffer | None = file.mapped
+            if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
+                is_newest = False
+                continue
             first_ms: I64
             last_ms: I64
             if buffer is None:
