@@ -33,6 +33,8 @@ SETUP = """## How each was set up
   each syncs every put, ours with `sync_flush_through_ring`, in the others ours has its defaults, whose puts survive the process
   as well. persist-queue and the plain file are shown without a wanted ratio.
 - growth: log files of 4 MiB, ours against ours; the target is a cost within 1.2 times that of a single file.
+- Openings: the folder was read a moment ago, by whoever opens it next: after seconds without a touch the first pass over cached
+  pages takes two to four times as long on this machine, and only one side came after such a pause.
 - Before every timed stretch `sync` brings to the disk what the other side left dirty, and free memory is touched; who begins
   changes every round.
 """
@@ -60,30 +62,32 @@ What bounds a row, as far as it was measured:
   engines slow down, which the least and the greatest ratio show.
 - **Small reads.** Look-ups by offset, by key and by time run in compiled code over the maps. They are asked for a tenth of a
   second at a stretch: with a hundredth, as before, the Java compiler had not come to its best and a miss seemed as fast as the
-  Java store's. What is left of a miss is the call, some attributes of Python's (a third), a slot and an item somewhere in an
-  index of 420 MB; of a hit its record's lines too; of a search by time some fifteen looks, each in another page of the
-  log; of `message_at` the checksum over the record, which the Java store does not compute.
+  Java store's. What is left of a miss is the caller's key (half of it), the call, and a slot somewhere in an index of 420 MB;
+  of a hit an item and its record's lines too; of a search by time some fifteen looks, each in another page of the log; of
+  `message_at` the checksum over the record, which the Java store does not compute.
 - **Growth.** A query of a single file's log finds its records in the processor's cache; of a hundred files, in one of a hundred
-  thousand pages. The bound named with the row has that and nothing else.
-- **Columns.** One walk checks, takes apart and copies a record; one thread, memory used again. A loop in C that only reads the
-  records' bytes, a queue's scattered among those of the others, takes 183 ns a record of 1 KiB and 72 of 100 B here, a row of
-  ours 241 and 104: whatever reads the bodies is no ten times as fast as the Java store.
+  thousand pages. The bound named with the row has that and nothing else. The faster a query of one file, the worse the row:
+  1.0 M/s and 0.56 when queries took Python's attributes on the way, 1.6 M/s and 0.43 now, where 0.6 M/s became 0.7.
+- **Columns.** One walk checks, takes apart and copies a record; two batches at a time, memory used again. A loop in C that only
+  reads the records' bytes, a queue's scattered among those of the others, takes 183 ns a record of 1 KiB and 72 of 100 B here,
+  a row of ours 241 and 104 on one core, 205 and 76 on two that have nothing else to do: whatever reads the bodies is no ten
+  times as fast as the Java store.
 - **Views.** A raw record is one `memoryview`, which Python makes, counts and frees in 65 ns. A look at each record's head, as
   `read_raw` takes unless it is told not to, costs 5 ns more since it is asked for ahead ("headed").
 - **Checksums.** Ours computes one on every decoded message and on every row of columns (the record's, where it has one), the
   Java decoder none: 45 ns at 1 KiB where the processor takes 256 bytes a step (VPCLMULQDQ), else 80 ns.
-- **An opening after an abort** is steps of which none can be left out: of 70 ms for 570 MB of log 26 are the walk with both
-  checksums on both cores, at the memory's speed, 27 the dispatch of all records to queues and index, 12 the look at what queues
-  and index have, and the rest syncs.
+- **An opening after an abort** is, of 46 ms for 570 MB of log, 25 of walk with both checksums on both cores, at the memory's
+  speed, 8 to 20 of looks at what the index has, 4 at the queues, and syncs. What a note of ours vouches for is not dispatched
+  again; in the first opening of a folder that only a broker wrote it is, 30 ms more.
 """
 
 NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the
-rounds (three; of scans, look-ups and synchronous puts seven), the least and the greatest. Nothing else ran on the machine while
-they were made. It is a virtual one whose host takes back what is freed: whoever takes such a page again waits 5 to 15 us for
-it, and everything that is written through the page cache then measures the host. So before every stretch, of either side,
-memory is touched and given back at once (`bench/peers/pages.py`), and pages are at hand as they are on a machine of one's own.
-Without that the mapped path of both sides is two to five times slower and their ratio goes towards 1: puts of 1 KiB had 0.85,
-`append_columns` 4.4.
+rounds (three; of scans, look-ups and synchronous puts seven, of openings five), the least and the greatest. Nothing else ran
+on the machine while they were made. It is a virtual one whose host takes back what is freed: whoever takes such a page
+again waits 5 to 15 us for it, and everything that is written through the page cache then measures the host. So before
+every stretch, of either side, memory is touched and given back at once (`bench/peers/pages.py`), and pages are at hand
+as they are on a machine of one's own. Without that the mapped path of both sides is two to five times slower and their
+ratio goes towards 1: puts of 1 KiB had 0.85, `append_columns` 4.4.
 """
 
 

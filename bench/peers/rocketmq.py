@@ -171,7 +171,7 @@ def read_rows(bench: Bench) -> Iterator[Row]:
             yield from bench.row(what, 1,
                 lambda probe=probe: probe["count"] / ours.probe(**probe)["seconds"],  # type: ignore[misc]
                 lambda probe=probe: probe["count"] / java.probe(**probe)["seconds"], unit="calls/s",  # type: ignore[misc]
-                bound=missed_in_a_dictionary(ours, asked) if what == "query_miss" else None)  # fmt: skip
+                bound=missed_in_a_dictionary(asked, count) if what == "query_miss" else None)  # fmt: skip
     bench.done(ours, java)
 
 
