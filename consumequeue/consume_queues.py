@@ -96,7 +96,7 @@ class ConsumeQueues:
         self.files = files or QueueFiles(disk, writable=writable)
         self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
-        self.next_total: int | None = None  # the next offsets of all queues together; None: see `count`
+        self.next_total: int | None = None  # the next offsets of all queues together; None: not counted since some were cut
         self.discover()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:

@@ -281,11 +281,12 @@ class Engine:
 
     def _count_queues(self, end: LogEnd, *, is_doubtful: bool) -> None:
         """What later notes say of the queues.  After a clean stop the last note knows: a million queues are not looked at."""
-        note = read_note(self.disk, self.places.own)
         if is_doubtful or len(self.queues) == 0:
             self.queues.next_total = self.queues.count()
-        elif note is not None and note.next_total >= 0 and (note.last_offset, note.end_offset) == (end.last_offset, end.offset):
-            self.queues.next_total = note.next_total
+        else:
+            note = read_note(self.disk, self.places.own)
+            if note and note.next_total >= 0 and (note.last_offset, note.end_offset) == (end.last_offset, end.offset):
+                self.queues.next_total = note.next_total
         self.dispatcher.tell_reached()
 
     def _drop_other_index(self) -> None:
@@ -324,7 +325,10 @@ class Engine:
 
     def _agree(self, end: LogEnd) -> int:
         """Cut what points behind the log's end; where dispatch has to begin so that nothing is missing."""
-        safe_offset, lost_from = self._recover_queues(end)
+        note = read_note(self.disk, self.places.own)
+        if note is not None and not index_note.still_holds(self.log, note):
+            note = None
+        safe_offset, lost_from = self._recover_queues(end, note)
         self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
@@ -333,11 +337,10 @@ class Engine:
         is_whole = (is_counted or self.queues.max_physical_offset() >= end.dispatch_from) and not lacks_any
         lost_in = self.log.queue.find(lost_from)
         start = min(safe_offset, lost_in.start_offset if lost_in else lost_from) if is_whole else low
-        return min(start, self._rebuild_index(end, low))
+        return min(start, self._rebuild_index(end, low, note))
 
-    def _recover_queues(self, end: LogEnd) -> tuple[int, int]:
+    def _recover_queues(self, end: LogEnd, note: IndexNote | None) -> tuple[int, int]:
         """Cut each where it goes wrong: (before which record no queue lacks a unit, from where on some lost theirs)."""
-        note = read_note(self.disk, self.places.own)
         if note is None or not self._may_be_whole(note, end):
             return end.dispatch_from, self.queues.recover(end.dispatch_from, end.offset)
         lost_from = self.queues.recover(note.end_offset, end.offset)
@@ -347,18 +350,16 @@ class Engine:
 
     def _may_be_whole(self, note: IndexNote, end: LogEnd) -> bool:
         """Whether the note tells more of the queues than the checkpoint does."""
-        is_of_use = note.next_total >= 0 and end.dispatch_from < note.end_offset <= end.offset
-        return is_of_use and not self.side.are_kept and index_note.still_holds(self.log, note)
+        return note.next_total >= 0 and end.dispatch_from < note.end_offset <= end.offset and not self.side.are_kept
 
-    def _rebuild_index(self, end: LogEnd, low: int) -> int:
+    def _rebuild_index(self, end: LogEnd, low: int, note: IndexNote | None) -> int:
         """Keep of the index what the note vouches for, or what is sound, and say where the log's other keys begin."""
         if self.index is None:
             return end.offset
-        note = read_note(self.disk, self.places.own)
         if self.index.changes_vouched(self.checkpoint.min_index_timestamp_ms, end.offset):
             self.checkpoint.index_msg_timestamp_ms = 0
             self.checkpoint.flush()
-        if note is not None and index_note.still_holds(self.log, note):
+        if note is not None:
             start = min(note.end_offset, end.offset)
             if self.index.keep_until(note.name, note.next_item, start):
                 if end.offset < note.end_offset:  # what is put now will lie where the note vouches for other items

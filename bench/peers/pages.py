@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
+
+from storageio import REAL_DISK, Mode
 
 TOUCHED = 3 << 30  # more than any timed stretch writes
 PIECE = 1 << 20
@@ -29,17 +30,14 @@ def read_data(folder: Path) -> None:
 
 def _read_file(path: Path) -> None:
     """What was only allocated is passed over."""
-    with path.open("rb", buffering=0) as file:
-        at, size = 0, path.stat().st_size
-        while at < size:
-            try:
-                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError:  # no more of it
-                return
-            stop = os.lseek(file.fileno(), at, os.SEEK_HOLE)
-            while at < stop and (got := os.pread(file.fileno(), min(PIECE, stop - at), at)):
-                at += len(got)
-            at = max(at, stop)
+    file = REAL_DISK.open(str(path), Mode.READ)
+    at, size = 0, file.size()
+    while (at := file.next_data(at)) < size:
+        stop = file.data_end(at)
+        for place in range(at, stop, PIECE):
+            file.read(place, min(PIECE, stop - place))
+        at = stop
+    file.close()
 
 
 def touch_free_memory() -> None:
