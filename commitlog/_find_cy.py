@@ -68,7 +68,7 @@ class LogReaders:
             self._files = files
         place: I64 = (offset - self._first) // self._size if offset >= self._first else -1
         if 0 <= place < len(files):
-            held: ReadableFile = files[place]
+            held: ReadableFile = cython.cast(ReadableFile, files[place])
             reader = held.reader
             if reader is not None and reader.base <= offset < reader.base + reader.size:
                 return reader

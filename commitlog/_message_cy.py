@@ -61,6 +61,14 @@ class Message:
         "properties_raw", "queue_id", "reconsume_times", "store_host", "sys_flag", "tags", "topic",
     )  # fmt: skip
 
+    topic: str
+    body: bytes
+    tags: str | None
+    born_host: str | None
+    store_host: str | None
+    properties: dict[str, str] | None
+    properties_raw: bytes | None
+
     def __init__(
         self,
         topic: str,
@@ -81,18 +89,23 @@ class Message:
         """Wrong types raise `TypeError`, integers that do not fit their field `OverflowError`."""
         self.topic = topic
         self.body = body
-        self.tags = tags
         self._set_keys(keys)
-        self.properties = properties
+        if not cython.compiled or self.tags is not tags:  # None is counted in one place: each change waits for the last
+            self.tags = tags
+        if not cython.compiled or self.properties is not properties:
+            self.properties = properties
+        if not cython.compiled or self.born_host is not born_host:
+            self.born_host = born_host
+        if not cython.compiled or self.store_host is not store_host:
+            self.store_host = store_host
+        if not cython.compiled or self.properties_raw is not properties_raw:
+            self.properties_raw = properties_raw
         self.queue_id = queue_id
         self.flag = flag
         self.sys_flag = sys_flag
         self.born_timestamp_ms = born_timestamp_ms
-        self.born_host = born_host
-        self.store_host = store_host
         self.reconsume_times = reconsume_times
         self.prepared_transaction_offset = prepared_transaction_offset
-        self.properties_raw = properties_raw
         if topic is None or body is None:
             raise TypeError("topic: a str, body: bytes")
         if not cython.compiled:
@@ -111,11 +124,11 @@ class Message:
         self._set_keys(keys)
 
     def _set_keys(self, keys: Any) -> None:
-        self._key: str | None = None
-        self._keys: list[str] | None = None
         if type(keys) is str:
-            self._key = keys
+            self._key: str | None = keys
+            self._keys: list[str] | None = None
         elif keys is None or type(keys) is list:
+            self._key = None
             self._keys = keys
         else:
             raise TypeError(f"keys: a str or a list of them, got {type(keys).__name__}")

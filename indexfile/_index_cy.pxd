@@ -12,7 +12,8 @@ cdef Source _JOINT
 cdef class IndexBuffer:
     cdef memoryview _view
     cdef Target _target
-    cdef readonly Size slots, items
+    cdef readonly I32 slots
+    cdef readonly Size items
     cdef readonly bint is_writable
 
 cdef class MappedIndex:

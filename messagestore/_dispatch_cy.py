@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 from commitlog.checks import STOPS
 from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.layout import (
-    BORN_HOST_AT, BORN_HOST_V6, HOST_SIZE, HOST_SIZE_V6, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
+    BORN_HOST_AT, BORN_HOST_V6, HOST_SIZE, HOST_SIZE_V6, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, SYS_FLAG_AT, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK,
 )  # fmt: skip
 from consumequeue.layout import UNIT_SIZE
@@ -29,7 +29,7 @@ if not cython.compiled:
     from indexfile._index_cy import next_item, put_item
     from storebytes._bytes_cy import (
         I32, I64, SOURCE_HASH, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
-        i64s_of, is_same, is_same_at, java_hash, prefetch, put_bytes, put_i32, put_i64, source_of, source_of_bytes, target_of,
+        i64s_of, is_same_at, java_hash, prefetch, put_bytes, put_i32, put_i64, source_of, source_of_bytes, target_of,
         window,
     )  # fmt: skip
 
@@ -51,10 +51,10 @@ SPACE = 32
 ORDINARY = 0
 SCHEDULED = 1  # its units hold the time a message is due
 IGNORED = 2  # its records enter no queue
-_UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
-_KEYS: Source = source_of_bytes(b"KEYS")
-_TAGS: Source = source_of_bytes(b"TAGS")
-_DELAY: Source = source_of_bytes(b"DELAY")
+_UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY\x01")
+_KEYS: Source = source_of_bytes(b"KEYS\x01")
+_TAGS: Source = source_of_bytes(b"TAGS\x01")
+_DELAY: Source = source_of_bytes(b"DELAY\x01")
 
 
 class Lanes:
@@ -433,21 +433,28 @@ def _find_properties(properties: Source, size: Size, found: I32s) -> Nothing:
     at: Size = 0
     while at < size:
         end: Size = find_byte(properties, at, size, PAIR_END)
-        middle: Size = find_byte(properties, at, end, NAME_END)
-        if at < middle < end - 1:
-            which: Size = -1
-            if is_same(properties, at, middle - at, _KEYS, 4):
-                which = 2
-            elif is_same(properties, at, middle - at, _TAGS, 4):
-                which = 4
-            elif is_same(properties, at, middle - at, _UNIQ_KEY, 8):
-                which = 0
-            elif is_same(properties, at, middle - at, _DELAY, 5):
-                which = 6
-            if which >= 0:
-                found[which] = middle + 1
-                found[which + 1] = end
+        _note_pair(properties, at, end, found)
         at = end + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
+    """Where the value of a wanted pair begins and ends; of one without a value nothing."""
+    size: Size = end - at
+    if size > 5 and is_same_at(properties, at, 5, _KEYS, 0):
+        found[2] = at + 5
+        found[3] = end
+    elif size > 5 and is_same_at(properties, at, 5, _TAGS, 0):
+        found[4] = at + 5
+        found[5] = end
+    elif size > 9 and is_same_at(properties, at, 9, _UNIQ_KEY, 0):
+        found[0] = at + 9
+        found[1] = end
+    elif size > 6 and is_same_at(properties, at, 6, _DELAY, 0):
+        found[6] = at + 6
+        found[7] = end
 
 
 @cython.cfunc

@@ -141,7 +141,7 @@ class Asked:
         self._code: I32 = hash_of_texts(topic, key)
         files: list[Any] = index.listed
         if files:
-            newest: MappedIndex = files[len(files) - 1]
+            newest: MappedIndex = cython.cast(MappedIndex, files[len(files) - 1])
             buffer: IndexBuffer | None = newest.mapped
             if buffer is not None:
                 ask_for_slot(buffer, key_hash(self._code))
@@ -152,13 +152,11 @@ class Asked:
         begin_ms: I64 = max(0, self._low - SLACK_MS) if self._low > 0 else 0
         files: list[Any] = index.listed
         place: Size = len(files)
-        is_newest: Bool = True
         while place > 0 and self._count < self._most:
             place -= 1
-            file: MappedIndex = files[place]
+            file: MappedIndex = cython.cast(MappedIndex, files[place])
             buffer: IndexBuffer | None = file.mapped
             if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
-                is_newest = False
                 continue
             first_ms: I64
             last_ms: I64
@@ -168,12 +166,11 @@ class Asked:
             else:
                 first_ms, last_ms = begins_at(buffer), ends_at(buffer)
             if begin_ms <= last_ms and first_ms <= self._high and begin_ms <= self._high:
-                if not is_newest:
+                if place < len(files) - 1:
                     index.touch(file)  # type: ignore[attr-defined]
                 self._follow(file.buffer if buffer is None else buffer, begin_ms)  # type: ignore[attr-defined]
             if first_ms < begin_ms:
                 break
-            is_newest = False
         return True
 
     def _follow(self, buffer: IndexBuffer, begin_ms: I64) -> Bool:
