@@ -20,7 +20,7 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same, publish_i32,
+        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same_at, publish_i32,
         put_bytes, put_i16, put_i32, put_i64, source_of_bytes, target_of,
     )  # fmt: skip
     from storebytes._crc_cy import crc32, crc32_more
@@ -28,7 +28,7 @@ if not cython.compiled:
 ZERO = 48  # the digit
 HALF = 100_000  # five of the checksum's ten digits
 LOST_SIZE_MIN = 12  # zeros that a text does not end in; fewer leave the checksum's name behind
-CRC_NAME_SIZE = len(CRC_NAME)
+CRC_NAME_SIZE = len(CRC_NAME)  # where it is compared or copied it stands as 8: a size that is known needs no call
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
 
 
@@ -118,11 +118,11 @@ def write_record(
     put_i32(out, start + SYS_FLAG_AT, envelope.sys_flag)
     put_i64(out, start + BORN_TIME_AT, envelope.born_timestamp_ms)
     at: Size = start + BORN_HOST_AT
-    put_bytes(out, at, envelope._born_host, 0, envelope._born_size)
+    _put_host(out, at, envelope._born_host, envelope._born_size)
     at += envelope._born_size
     put_i64(out, at, store_ms)
     at += 8
-    put_bytes(out, at, envelope._store_host, 0, envelope._store_size)
+    _put_host(out, at, envelope._store_host, envelope._store_size)
     at += envelope._store_size
     put_i32(out, at, envelope.reconsume_times)
     put_i64(out, at + 4, envelope.prepared_transaction_offset)
@@ -143,6 +143,17 @@ def write_record(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _put_host(out: Target, at: Size, host: Source, size: Size) -> Nothing:
+    """Eight bytes of nearly all: a size that a compiler knows needs no call."""
+    if size == 8:
+        put_bytes(out, at, host, 0, 8)
+    else:
+        put_bytes(out, at, host, 0, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> Nothing:
     """The checksum property: CRC of everything before it, ten digits, least significant first (section 1.6)."""
     at: Size = start + size - CRC_SIZE
@@ -150,7 +161,7 @@ def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> 
     crc: U32 = crc32_more(crc32_more(0, envelope._scratch, 0, 4), out, start + 4, size - CRC_SIZE - 4) & CRC_MASK
     low: U32 = crc % HALF  # two chains of divisions that run side by side
     high: U32 = crc // HALF
-    put_bytes(out, at, _CRC_NAME, 0, CRC_NAME_SIZE)
+    put_bytes(out, at, _CRC_NAME, 0, 8)
     at += CRC_NAME_SIZE
     out[at] = NAME_END
     stop: Size = at + 5
@@ -223,7 +234,7 @@ def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
         if source[at] < ZERO or source[at] > ZERO + 9:
             return False
         at += 1
-    return is_same(source, end - CRC_SIZE, CRC_NAME_SIZE, _CRC_NAME, CRC_NAME_SIZE)
+    return is_same_at(source, end - CRC_SIZE, 8, _CRC_NAME, 0)
 
 
 @cython.cfunc
@@ -303,7 +314,7 @@ def _lost_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
     """Whether only the name of the checksum is left: the sector with its digits never reached the disk."""
     if properties_size < CRC_SIZE or source[end - 12] != NAME_END or (source[end - 1] != 0 and source[end - 11] != 0):
         return False
-    return is_same(source, end - CRC_SIZE, CRC_NAME_SIZE, _CRC_NAME, CRC_NAME_SIZE)
+    return is_same_at(source, end - CRC_SIZE, 8, _CRC_NAME, 0)
 
 
 @cython.cfunc

@@ -82,19 +82,19 @@ What bounds a row, as far as it was measured:
 """
 
 NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the
-rounds (three; of scans, look-ups and synchronous puts seven, of openings five), the least and the greatest. Nothing else ran
-on the machine while they were made. It is a virtual one whose host takes back what is freed: whoever takes such a page
-again waits 5 to 15 us for it, and everything that is written through the page cache then measures the host. So before
-every stretch, of either side, memory is touched and given back at once (`bench/peers/pages.py`), and pages are at hand
-as they are on a machine of one's own. Without that the mapped path of both sides is two to five times slower and their
-ratio goes towards 1: puts of 1 KiB had 0.85, `append_columns` 4.4.
+rounds, the least and the greatest, and how many there were. Nothing else ran on the machine while they were made. It is
+a virtual one whose host takes back what is freed: whoever takes such a page again waits 5 to 15 us for it, and
+everything that is written through the page cache then measures the host. So before every stretch, of either side,
+memory is touched and given back at once (`bench/peers/pages.py`), and pages are at hand as they are on a machine of
+one's own. Without that the mapped path of both sides is two to five times slower and their ratio goes towards 1: puts
+of 1 KiB had 0.85, `append_columns` 4.4.
 """
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Of one peer, or of the embedded stores."""
     lines = [
-        "| what | peer | ours | peer's | unit | ratio | least - greatest | wanted | |",
+        "| what | peer | ours | peer's | unit | ratio | least - greatest (rounds) | wanted | |",
         "|---|---|---:|---:|---|---:|---|---|---|",
     ]
     for row in rows:
@@ -103,7 +103,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         verdict = {True: "yes", False: "**missed**", None: ""}[row["holds"]]
         lines.append(
             f"| {name} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
-            f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} | {wanted} | {verdict} |"
+            f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} ({len(row['ours'])}) "
+            f"| {wanted} | {verdict} |"
         )
     return lines
 
