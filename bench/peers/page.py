@@ -67,7 +67,7 @@ What bounds a row, as far as it was measured:
   `message_at` the checksum over the record, which the Java store does not compute.
 - **Growth.** A query of a single file's log finds its records in the processor's cache; of a hundred files, in one of a hundred
   thousand pages. The bound named with the row has that and nothing else. The faster a query of one file, the worse the row:
-  1.0 M/s and 0.56 when queries took Python's attributes on the way, 1.6 M/s and 0.43 now, where 0.6 M/s became 0.7.
+  1.0 M/s and 0.56 when queries took attributes of Python objects on the way, 1.9 M/s and 0.42 now, where 0.6 M/s became 0.8.
 - **Columns.** One walk checks, takes apart and copies a record; two batches at a time, memory used again. A loop in C that only
   reads the records' bytes, a queue's scattered among those of the others, takes 183 ns a record of 1 KiB and 72 of 100 B here,
   a row of ours 241 and 104 on one core, 205 and 76 on two that have nothing else to do: whatever reads the bodies is no ten
