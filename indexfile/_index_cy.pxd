@@ -32,6 +32,8 @@ cdef Size room_of(IndexBuffer index) noexcept nogil
 cdef Bool is_before_end(IndexBuffer index, I64 physical_offset) noexcept nogil
 cdef Nothing ask_for_slot(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Bool is_unused(IndexBuffer index, I32 hash_code) noexcept nogil
+cdef Nothing ask_for_newest(IndexList index, I32 hash_code) noexcept
+cdef Bool leads_nowhere(IndexList index, I32 hash_code) noexcept
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil

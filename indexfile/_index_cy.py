@@ -405,6 +405,30 @@ def is_unused(index: IndexBuffer, hash_code: I32) -> Bool:
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
+    """Have a slot of the newest file, the only one of most stores, on its way from memory."""
+    files: list[Any] = index.listed
+    if files:
+        newest: MappedIndex = cython.cast(MappedIndex, files[len(files) - 1])
+        buffer: IndexBuffer | None = newest.mapped
+        if buffer is not None:
+            ask_for_slot(buffer, hash_code)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
+    """Whether all files say at once that they have no such key; False where one of them would have to be mapped for that."""
+    for item in index.listed:
+        file: MappedIndex = cython.cast(MappedIndex, item)
+        buffer: IndexBuffer | None = file.mapped
+        if buffer is None or not is_unused(buffer, hash_code):
+            return False
+    return True
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def walk(

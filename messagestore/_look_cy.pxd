@@ -4,8 +4,8 @@ from commitlog._find_cy cimport LogReaders
 from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 from indexfile._index_cy cimport (
-    IndexBuffer, IndexList, MappedIndex, ask_for_slot, begins_at, ends_at, hash_of_texts, is_unused, key_hash, next_item,
-    walk,
+    IndexBuffer, IndexList, MappedIndex, ask_for_newest, begins_at, ends_at, hash_of_texts, is_unused, key_hash,
+    leads_nowhere, next_item, walk,
 )
 from messagestore._gate_cy cimport Gate
 from messagestore._put_cy cimport PutPath
@@ -38,7 +38,7 @@ cdef class Asked:
     cdef I32 _code
     cdef StoredMessage _first
     cdef dict _found
-    cdef Bool begin(self, IndexList index, str topic, str key, I64 low, I64 high, Size most) except -1
+    cdef Bool begin(self, str topic, str key, I32 code, I64 low, I64 high, Size most) except -1
     cdef Bool look(self, IndexList index) except -1
     cdef Bool _follow(self, IndexBuffer buffer, I64 begin_ms) except -1
     cdef Bool _keep(self, I64 offset) except -1

@@ -23,7 +23,9 @@ from ._gate_cy import Gate
 from ._put_cy import PutPath
 
 if not cython.compiled:
-    from indexfile._index_cy import ask_for_slot, begins_at, ends_at, is_unused, key_hash, next_item, walk
+    from indexfile._index_cy import (
+        ask_for_newest, begins_at, ends_at, is_unused, key_hash, leads_nowhere, next_item, walk,
+    )  # fmt: skip
     from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Bool, I64s, Size, i64s_of
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -70,11 +72,15 @@ class ReadPath(PutPath):
             return []
         low: I64 = 0 if begin_ms is None else _within(begin_ms)
         high: I64 = FOR_EVER_MS if end_ms is None else _within(end_ms)
+        code: I32 = hash_of_texts(topic, key)
+        ask_for_newest(index, key_hash(code))
+        self._settle()
+        if leads_nowhere(index, key_hash(code)):
+            return []
         spare: Asked | None = self._spare  # taken for the time of this call, so that two threads never share it
         self._spare = None
         asked: Asked = Asked(self._log_readers) if spare is None else spare
-        asked.begin(index, topic, key, low, high, max_count)
-        self._settle()
+        asked.begin(topic, key, code, low, high, min(max_count, index.max_matches))
         asked.look(index)
         found = asked.taken()
         self._spare = asked
@@ -126,25 +132,16 @@ class Asked:
         self._found: dict[int, StoredMessage] | None = None  # from the second one on all, by physical offset
         self._is_encoded: Bool = False  # only for the first hit: most of what misses never needs it
 
-    def begin(self, index: IndexList, topic: str, key: str, low: I64, high: I64, most: Size) -> Bool:
-        """For at most so many messages whose store time lies between `low` and `high`.
-
-        The slot of the newest file, the only one of most stores, is on its way from memory afterwards.
-        """
+    def begin(self, topic: str, key: str, code: I32, low: I64, high: I64, most: Size) -> Bool:
+        """For at most so many messages whose store time lies between `low` and `high`.  `code`: see `hash_of_texts`."""
         self._topic_text = topic
         self._key_text = key
         self._low = low
         self._high = high
-        self._most = min(most, index.max_matches)
+        self._code = code
+        self._most = most
         self._count: Size = 0
         self._is_encoded = False
-        self._code: I32 = hash_of_texts(topic, key)
-        files: list[Any] = index.listed
-        if files:
-            newest: MappedIndex = cython.cast(MappedIndex, files[len(files) - 1])
-            buffer: IndexBuffer | None = newest.mapped
-            if buffer is not None:
-                ask_for_slot(buffer, key_hash(self._code))
         return True
 
     def look(self, index: IndexList) -> Bool:

@@ -93,7 +93,8 @@ def main() -> None:
         ways = {"plain": NO_COMPILER, **({"compiled": {"BROKERSTORE_REQUIRE_COMPILED": "1"}} if has_compiler else {})}
         for build_name, env in ways.items():
             with tarfile.open(archive) as members:
-                members.extractall(folder / build_name, filter="data")
+                members.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+                members.extractall(folder / build_name)
             (tree,) = (folder / build_name).iterdir()
             wheel = build(tree, folder / f"wheel-{build_name}", "wheel", env)
             check_wheel(wheel, build_name == "compiled")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import archives
 from tests.builds import BUILDS, World, is_compiled_here, load
 
 DATA = Path(__file__).parent / "data"
@@ -47,8 +47,7 @@ def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathF
     def unpack(name: str, own: bool = False) -> Fixture:
         if own or name not in _unpacked:
             folder = tmp_path_factory.mktemp(name)
-            with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-                archive.extractall(folder, filter="data")
+            archives.unpack(DATA / f"{name}.tar.xz", folder)
             if own:
                 return Fixture(folder / name)
             _unpacked[name] = folder / name

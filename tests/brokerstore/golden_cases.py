@@ -11,11 +11,11 @@ import logging
 import re
 import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import archives
 from tests.brokerstore.tool import Ran, run
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -125,8 +125,7 @@ def unpack(name: str, above: Path) -> Path:
     """A copy of a fixture's folder."""
     if name == "none":
         return above
-    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(above, filter="data")
+    archives.unpack(DATA / f"{name}.tar.xz", above)
     return next(path for path in (above / name / "store", above / "vhost", above / name / "vhost") if path.is_dir())
 
 

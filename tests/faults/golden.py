@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.archives import unpack
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 MEMORY = Path("/dev/shm")
@@ -21,8 +22,7 @@ BORN_V6, STORE_V6 = 0x10, 0x20
 
 def unpacked(name: str, above: Path) -> Path:
     """A golden store's own folder below `above`: RocketMQ's `store`, RabbitMQ's `vhost`."""
-    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(above, filter="data")
+    unpack(DATA / f"{name}.tar.xz", above)
     return above / "vhost" if name.startswith("rabbitmq") else above / name / "store"
 
 

@@ -66,6 +66,24 @@ def test_a_key_finds_its_messages_oldest_first(world: World, tmp_path: Path, clo
         assert store.query("U", "k0") == store.query("", "") == []
 
 
+@pytest.mark.parametrize("is_opened_again", [False, True])
+def test_a_key_of_an_older_index_file_is_found(world: World, tmp_path: Path, is_opened_again: bool) -> None:
+    """Slots of the newest file lead nowhere for nearly all of them; after an opening older files are not mapped yet."""
+    sizes = {"max_hash_slot_num": 5000, "max_index_num": 12}
+    store = open_small(world, tmp_path, **sizes)
+    for number in range(60):
+        store.put(message(world, number, keys=[f"own{number}"]))
+    store.engine.settle()
+    assert len(store.engine.index.listed) > 4
+    if is_opened_again:
+        store.close()
+        store = open_small(world, tmp_path, **sizes)
+    with store:
+        for number in range(60):
+            assert [int(found.body[:8]) for found in store.query("T", f"own{number}")] == [number]
+            assert store.query("T", f"none{number}") == []
+
+
 def test_a_limit_below_zero_is_refused(world: World, tmp_path: Path) -> None:
     """As by the index alone."""
     with open_small(world, tmp_path) as store, pytest.raises(ValueError, match="max_count"):

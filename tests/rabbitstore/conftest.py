@@ -2,7 +2,6 @@
 
 import errno
 import json
-import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import pytest
 from storageio import DiskError, Mode
 from storageio.testing import CountingDisk, FailingDisk, WrappedDisk
 from storageio.testing.wrapped import WrappedFile
+from tests.archives import unpack
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
@@ -72,8 +72,7 @@ def fixtures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fixture]:
     found = {}
     for kind in ("clean", "v2"):
         folder = tmp_path_factory.mktemp(kind)
-        with tarfile.open(DATA / f"rabbitmq-{kind}.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
+        unpack(DATA / f"rabbitmq-{kind}.tar.xz", folder)
         found[kind] = Fixture(kind, folder / "vhost", json.loads((folder / "manifest.json").read_text()))
     return found
 
