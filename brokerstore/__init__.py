@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         StoreReadOnly,
         StoreRewound,
         UnknownStore,
+        UnsupportedFormat,
         UnsupportedPlatform,
     )
 
@@ -49,6 +50,7 @@ _ERRORS = (
     "StoreReadOnly",
     "StoreRewound",
     "UnknownStore",
+    "UnsupportedFormat",
     "UnsupportedPlatform",
 )
 _ROOMS: dict[str, str] = {
@@ -81,6 +83,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreRewound",
     "UnknownStore",
+    "UnsupportedFormat",
     "UnsupportedPlatform",
     "__version__",
     "open",

@@ -29,6 +29,7 @@ from .errors import (
     StoreReadOnly,
     StoreRewound,
     UnknownStore,
+    UnsupportedFormat,
     UnsupportedPlatform,
 )
 from .processes import in_forked_child, maps_max, memory_bytes, process_id, random_bytes
@@ -61,6 +62,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreRewound",
     "UnknownStore",
+    "UnsupportedFormat",
     "UnsupportedPlatform",
     "Writer",
     "in_forked_child",

@@ -21,6 +21,23 @@ class UnknownStore(StoreError):
     """The folder is no store, or one of a kind that is named but not read here."""
 
 
+class UnsupportedFormat(UnknownStore):
+    """A version, magic, term, file kind or feature flag that this library does not know.
+
+    It is neither damage nor absence: nothing is changed, dropped or repaired in a folder that has one.
+    """
+
+    def __init__(self, what: str, *, file: str, found: object, supported: str, offset: int | None = None) -> None:
+        """`what` names the thing ("index version"), `offset` is a byte in `file`, `supported` names what is known."""
+        place = file if offset is None else f"{file} at byte {offset}"
+        super().__init__(f"{place}: unsupported {what} {found} (supported: {supported}); nothing was changed")
+        self.what = what
+        self.file = file
+        self.offset = offset
+        self.found = found
+        self.supported = supported
+
+
 class StoreLocked(StoreError):
     """Another process, or this one, has the store open for writing."""
 
