@@ -409,7 +409,9 @@ class Engine:
     def _make_broker_services(self) -> None:
         """What a broker does on top of its store (`broker_services`)."""
         config = self.config
-        self.admission = Admission(self.topics, self.queues, config, self.dispatcher.forget_ignored)
+        self.admission = Admission(
+            self.topics, self.queues, self.side.batch, self.offsets, config, self.dispatcher.forget_ignored
+        )
         self.delays = Delays(self)
         self.routing = Routing(self)
         self.transactions = Transactions(self)

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from commitlog import QueueOffsets
 from commitlog.java_numbers import SCHEDULE_TOPIC
-from consumequeue import ConsumeQueues
+from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 
 from ..broker_config.topics import BATCH_QUEUES, LIGHT_PREFIX, PERM_DEFAULT, QUEUE_TYPE, Topics
@@ -25,10 +26,15 @@ RETRY_PREFIX = "%RETRY%"
 class Admission:
     """Knows the topics that are written down.  `queues_of` is read on every put; a topic with batch queues is never in it."""
 
-    def __init__(self, topics: Topics, queues: ConsumeQueues, config: StoreConfig, on_new: Callable[[], None]) -> None:
+    def __init__(
+        self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, config: StoreConfig,
+        on_new: Callable[[], None],
+    ) -> None:  # fmt: skip
         """`on_new` is called when a topic was made, which may have been deleted before."""
         self._topics = topics
         self._queues = queues
+        self._batch = batch
+        self._offsets = offsets
         self._config = config
         self._on_new = on_new
         self._guard = threading.Lock()
@@ -53,17 +59,30 @@ class Admission:
             return self._take(known)
 
     def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
-        """Say more of an admitted topic.  Raises `InvalidMessage` for batch queues where there are ordinary ones: no broker
-        would load such a folder.
+        """Replace the attributes of an admitted topic.
+
+        Raises `InvalidMessage` where they change the queue type of a topic that has messages: no reader would find them.
         """
-        if attributes.get(QUEUE_TYPE) == BATCH_QUEUES and self._queues.queue_ids(topic):
-            raise InvalidMessage(f"topic {topic} has ordinary queues already")
+        is_batch = attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+        if is_batch != self._has_batch_queues(topic) and self._has_messages(topic):
+            raise InvalidMessage(f"topic {topic} has messages: {QUEUE_TYPE}={BATCH_QUEUES} cannot be added or removed")
         with self._guard:
             known = self._topics.create(topic, attributes=attributes)
             self._topics.persist()
             self.queues_of.pop(topic, None)
+            self.batch_queues_of.pop(topic, None)
             self._take(known)
             self._on_new()
+
+    def _has_batch_queues(self, topic: str) -> bool:
+        """By its attribute, or by the queues it has."""
+        known = self._topics.get(topic)
+        return (known is not None and known.is_batch) or self._batch.knows(topic)
+
+    def _has_messages(self, topic: str) -> bool:
+        """Whether any message was put to it, dispatched or not."""
+        has_queues = self._queues.queue_ids(topic) or self._batch.queue_ids(topic)
+        return bool(has_queues) or any(self._offsets.topic(topic).queues())
 
     def _take(self, known: TopicConfig) -> int:
         number = max(1, known.write_queues)

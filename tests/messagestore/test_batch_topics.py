@@ -132,6 +132,49 @@ def test_what_does_not_fit_together_is_refused(world: Any, tmp_path: Path) -> No
             store.create_topic("T", attributes={"queue.type": "BatchCQ"})
 
 
+OTHER_TYPES: list[dict[str, str]] = [{"queue.type": "SimpleCQ"}, {"message.type": "NORMAL"}]
+
+
+@pytest.mark.parametrize("attributes", OTHER_TYPES)
+def test_a_batch_topic_with_messages_keeps_its_type(world: Any, tmp_path: Path, attributes: dict[str, str]) -> None:
+    """Attributes that would make its queues ordinary ones are refused; its batches are still there after a restart."""
+    with open_batch(world, tmp_path / "s") as store:
+        put_inner(world, store, 3)
+        with pytest.raises(InvalidMessage, match="BatchCQ"):
+            store.create_topic("B", attributes=attributes)
+        put_inner(world, store, 2)
+        store.create_topic("B", attributes={"queue.type": "BatchCQ", "message.type": "NORMAL"})
+    with open_small(world, tmp_path / "s", "r") as store:
+        assert [message.body for message in store.read("B", 0)] == [b"3 messages", b"2 messages"]
+        assert units(store) == [(0, 3), (3, 2)]
+
+
+def test_an_ordinary_topic_whose_messages_are_not_dispatched_keeps_its_type(world: Any, tmp_path: Path) -> None:
+    """The log decides, not the queues that the dispatcher has made so far."""
+    with open_small(world, tmp_path / "s") as store:
+        store.engine.dispatcher.stop()
+        store.put(world.commitlog.Message("T", b"first", queue_id=0))
+        with pytest.raises(InvalidMessage, match="T has messages"):
+            store.create_topic("T", attributes={"queue.type": "BatchCQ"})
+    with open_small(world, tmp_path / "s") as store:
+        store.put(world.commitlog.Message("T", b"second", queue_id=0))
+        assert [message.body for message in store.read("T", 0)] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("attributes", [*OTHER_TYPES, {}])
+def test_a_topic_without_messages_changes_its_type(world: Any, tmp_path: Path, attributes: dict[str, str]) -> None:
+    """Either way, as long as no message is in it; what is put then lies in queues of the new type."""
+    with open_batch(world, tmp_path / "s") as store:
+        store.create_topic("B", attributes=attributes)
+        store.create_topic("T", attributes={"queue.type": "BatchCQ"})
+        put_inner(world, store, 2, "T")
+        is_batch = not attributes
+        store.put(world.commitlog.Message("B", b"one", queue_id=0))
+        store.engine.settle()
+        assert store.engine.side.batch.topics() == (["B", "T"] if is_batch else ["T"])
+        assert store.engine.queues.topics() == ([] if is_batch else ["B"])
+
+
 def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) -> None:
     """Many, a batch and columns to a topic with batch queues: one number each."""
     with open_batch(world, tmp_path / "s") as store:
