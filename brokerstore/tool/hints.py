@@ -115,7 +115,12 @@ def _corrupt(error: StoreError, _command: str, place: str) -> str:
 
 _NEXT = (
     (MissingExtra, lambda *_: "run: pip install 'brokerstore[all]'"),
-    (UnsupportedFormat, lambda _error, _command, place: f"run: brokerstore info {quote(place)}  (shows what the folder holds and which of it is read)"),
+    (
+        UnsupportedFormat,
+        lambda _error, _command, place: (
+            f"run: brokerstore info {quote(place)}  (shows what the folder holds and which of it is read)"
+        ),
+    ),
     (UnknownStore, _unknown),
     (StoreLocked, _locked),
     (DiskFull, _full),
