@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from storageio import REAL_DISK, Disk
 
 from ._record_cy import is_protected
-from ._scan_cy import count
-from .findings import Finding
+from ._scan_cy import Reader, count
+from .findings import Finding, note
 from .layout import CRC_DIGITS, CRC_NAME, CRC_SIZE, NAME_END, PAIR_END
 from .walk import Blank, LogFiles, Piece
 
 Progress = Callable[[int], None]
+PROTECTED, DAMAGED, BARE, MALFORMED = range(4)  # what a record has in the place of the checksum property
 
 
 class LogReport:
@@ -51,14 +52,15 @@ class LogReport:
 
 
 class Protection:
-    """Which records lost their checksum property to damage; it takes them in log order.
+    """Reports records whose checksum property is damaged; it takes records in log order.
 
-    A record without one is simply unprotected; between two protected ones it is suspect, and so is one that ends in all but
-    one byte of such a property.
+    A record is suspect when its last bytes are nearly such a property.  Between two records that have one it is also suspect
+    when its properties are not whole pairs.  Any other record without the property is a note there: a broker does not write
+    it, and a filler may have no room for it.
     """
 
     def __init__(self) -> None:
-        """No record yet."""
+        """Start before the first record."""
         self._before = False
         self._bare: Finding | None = None
 
@@ -71,35 +73,50 @@ class Protection:
         if protected in (0, len(positions)):
             positions = array("q", positions[:1]) + array("q", positions[-1:]) if len(positions) > 1 else positions
         for at in positions:
-            here, is_hurt = self.look(piece.view, at)
-            if is_hurt:
+            state = self.look(piece.view, at)
+            if state == DAMAGED:
                 yield Finding(
                     piece.file, at + shift, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte"
                 )
-            yield from self.next(piece.file, at + shift, here or is_hurt)
+            yield from self.next(piece.file, at + shift, state)
 
     @staticmethod
-    def look(view: memoryview, at: int) -> tuple[bool, bool]:
-        """Whether the record there has the property, and whether it has one with a wrong byte."""
+    def look(view: memoryview, at: int) -> int:
+        """Return `PROTECTED`, `DAMAGED`, `BARE` or `MALFORMED` for the record at `at`."""
         size = int.from_bytes(view[at : at + 4], "big")
-        here = is_protected(view, at, size)
-        return here, not here and _is_hurt_checksum(bytes(view[at + size - CRC_SIZE : at + size]))
+        if is_protected(view, at, size):
+            return PROTECTED
+        end = bytes(view[at + size - CRC_SIZE : at + size])
+        return DAMAGED if _is_damaged_checksum(end) else BARE if _has_whole_pairs(view, at) else MALFORMED
 
-    def next(self, file: str, at: int, here: bool) -> Iterator[Finding]:
-        """One record more; what is found is the one before."""
+    def next(self, file: str, at: int, state: int) -> Iterator[Finding]:
+        """Take one record more; a finding is about the record before it."""
+        here = state in (PROTECTED, DAMAGED)
         if here and self._bare is not None:
             yield self._bare
-        expected = "a checksum over the record, as its neighbours have"
-        is_bare = not here and self._before
-        self._bare = Finding(file, at, "suspect_record", expected, "no well-formed checksum") if is_bare else None
+        self._bare = None
+        if not here and self._before:
+            expected = "a checksum over the record, as its neighbours have"
+            self._bare = (
+                note(file, at, "unprotected_record", expected, "none; the record is well-formed")
+                if state == BARE
+                else Finding(file, at, "suspect_record", expected, "no well-formed checksum")
+            )
         self._before = here
 
 
-def _is_hurt_checksum(end: bytes) -> bool:
-    """Whether a record's last bytes are the checksum property but for one of them, or for what ends the property before it."""
-    good = sum(a == b for a, b in zip(end, CRC_NAME + bytes([NAME_END]), strict=False))
-    good += sum(0x30 <= digit <= 0x39 for digit in end[-1 - CRC_DIGITS : -1]) + (end[-1:] == bytes([PAIR_END]))
-    return good >= CRC_SIZE - 1
+def _is_damaged_checksum(end: bytes) -> bool:
+    """Whether a record's last bytes are the checksum property but for one of them, or for a part of its name."""
+    names = sum(a == b for a, b in zip(end, CRC_NAME + bytes([NAME_END]), strict=False))
+    good = names + sum(0x30 <= digit <= 0x39 for digit in end[-1 - CRC_DIGITS : -1]) + (end[-1:] == bytes([PAIR_END]))
+    return good >= CRC_SIZE - 1 or 2 * names > len(CRC_NAME)
+
+
+def _has_whole_pairs(view: memoryview, at: int) -> bool:
+    """Whether every property has a name and a value.  RocketMQ may leave out what ends the last one."""
+    message = Reader(view).decode(at, 0)
+    pairs = (message.properties_raw or b"").removesuffix(bytes([PAIR_END])) if message is not None else b""
+    return not pairs or all(pair.find(NAME_END) > 0 for pair in pairs.split(bytes([PAIR_END])))
 
 
 def verify_log(

@@ -164,14 +164,16 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
     of_logs = [row for row in stretches if row["begin"] is not None and row["begin"] >= 0]
     in_order = sorted(of_logs, key=lambda row: (row["store"], row["begin"]))
     problems += _unjoined(in_order, problems)
-    problems += [_problem(row, found.offset, *found[2:5], file=found.file) for row, found in at_seams(in_order)]
+    notes = of_kind.get("note", [])
+    for row, found in at_seams(in_order):
+        (problems if found.is_problem else notes).append(_problem(row, found.offset, *found[2:5], file=found.file))
     problems = list({_place(row): row for row in reversed(problems)}.values())
     queues = sorted(of_kind.get("lane", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
     counts = {name: sum(row[column] or 0 for row in stretches) for name, column in _SUMS.items()}
     counts |= {"queues": len(queues), "index_files": len(of_kind.get("index", []))}
     return AuditReport(
         sorted(map(_finding, problems), key=lambda row: (row["store"], row["file"], row["offset"])),
-        sorted(map(_finding, of_kind.get("note", [])), key=lambda row: (row["store"], row["file"], row["offset"])),
+        sorted(map(_finding, notes), key=lambda row: (row["store"], row["file"], row["offset"])),
         [_queue(row) for row in queues],
         {"stores": len({row["store"] for row in stretches}), "stretches": len(stretches), **counts},
     )

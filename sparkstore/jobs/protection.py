@@ -1,7 +1,8 @@
 """Which records lost their checksum property: `commitlog.verify.Protection`, split by split.
 
-A record without the property is suspect between two that have it.  Each split judges those whose two neighbours it has; the
-first two and the last two records of a split go with its result, so that the ones at a seam are judged where splits meet.
+Whether a record without the property is reported depends on its two neighbours.  Each split judges those whose two
+neighbours it has; the first two and the last two records of a split go with its result, so that the ones at a seam are
+judged where splits meet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from commitlog.findings import Finding
 from commitlog.verify import Protection
 from commitlog.walk import Piece
 
-Edge = tuple[int, bool]  # offset in the file; whether the record has the property, be it a hurt one
+Edge = tuple[int, int]  # offset in the file; the state of the record's checksum property (`Protection.look`)
 
 
 class SplitProtection:
@@ -45,7 +46,7 @@ class SplitProtection:
         return json.dumps([self._first, self._last if self._records > 2 else []])
 
     def _edge(self, piece: Piece, at: int, shift: int) -> Edge:
-        return at + shift, any(Protection.look(piece.view, at))
+        return at + shift, Protection.look(piece.view, at)
 
 
 def at_seams(stretches: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
@@ -54,9 +55,9 @@ def at_seams(stretches: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, An
         protection = Protection()
         for row in rows:
             first, last = json.loads(row["found"] or "[[], []]")
-            for number, (at, here) in enumerate(first):
-                yield from ((row, found) for found in protection.next(row["file"], at, here))
+            for number, (at, state) in enumerate(first):
+                yield from ((row, found) for found in protection.next(row["file"], at, state))
                 if number == 1 and last:
                     protection = Protection()  # what lies between was judged within the split
-            for at, here in last:
-                yield from ((row, found) for found in protection.next(row["file"], at, here))
+            for at, state in last:
+                yield from ((row, found) for found in protection.next(row["file"], at, state))

@@ -1,0 +1,72 @@
+"""Folders that two programs write in turn, one with the checksum over whole records and one without."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message
+from commitlog.layout import BODY_AT, CRC_NAME, CRC_SIZE
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
+)
+Places = list[tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Places]:
+    """One record with the property, one without, and so on; where each begins, and its size."""
+    places = []
+    folder = tmp_path_factory.mktemp("in-turn") / "store"
+    for number in range(7):
+        with MessageStore.open(folder, config=SMALL.but(enabled_append_prop_crc=number % 2 == 0)) as store:
+            put = store.put(Message("t", b"%d" % number, queue_id=0, keys=[f"k{number}"]))
+            places.append((put.physical_offset, put.size_bytes))
+    return folder, places
+
+
+@pytest.fixture
+def in_turn(original: tuple[Path, Places], tmp_path: Path) -> tuple[Path, Places]:
+    """A copy to be damaged."""
+    shutil.copytree(original[0], tmp_path / "store")
+    return tmp_path / "store", original[1]
+
+
+def overwrite(folder: Path, at: int, data: bytes) -> None:
+    with (folder / "commitlog" / ("0" * 20)).open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_records_that_a_broker_and_we_wrote_in_turn_are_no_problem(in_turn: tuple[Path, Places]) -> None:
+    """RocketMQ writes no checksum over the record by default: such records are notes, one by one."""
+    folder, places = in_turn
+    report = verify_store(str(folder))
+    assert report.problems == []
+    assert [(one.kind, one.offset) for one in report.notes] == [("unprotected_record", at) for at, _ in places[1::2]]
+    assert (report.log.records, report.log.protected_records) == (7, 4)
+
+
+def test_a_filler_without_room_for_the_checksum_is_no_problem(in_turn: tuple[Path, Places]) -> None:
+    """A record without the property is damaged and closed by a filler of its size; the folder is clean afterwards."""
+    folder, places = in_turn
+    overwrite(folder, places[3][0] + BODY_AT, b"X")
+    assert not verify_store(str(folder)).is_ok
+    Recovery(str(folder), Choice.SKIP).apply()
+    assert verify_store(str(folder)).problems == []
+
+
+def test_a_checksum_property_that_lost_a_part_of_its_name_is_a_problem(in_turn: tuple[Path, Places]) -> None:
+    """Up to half of the name may be gone: what is left cannot be another property's."""
+    folder, places = in_turn
+    at, size = places[4]
+    for lost in range(1, len(CRC_NAME) // 2 + 1):
+        overwrite(folder, at + size - CRC_SIZE, b"X" * lost)
+        found = verify_store(str(folder)).problems
+        assert [(one.kind, one.offset) for one in found] == [("suspect_record", at)]
