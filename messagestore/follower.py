@@ -169,6 +169,7 @@ class _Stand(NamedTuple):
 
     file: MappedFile
     offset: int
+    end: int  # the physical offset behind it
     view: memoryview  # of the map, so that it can be looked at whatever becomes of the file
     head: bytes
 
@@ -253,17 +254,28 @@ class LogFollower(Follower):
             raise self._rewound(self._stand)
 
     def _check_files(self) -> None:
-        """Notice that a file in hand is no longer the one of its name: expired, or deleted and made anew behind our back."""
+        """Notice that a file in hand is no longer the one of its name: expired, or deleted and made anew by a writer."""
         for file in (self._file, self._stand.file if self._stand else None):
             if file is None or file.start_offset in self._gone or self._is_there(file):
                 continue
             self._engine.refresh(again=True)
             if file.start_offset < self._log.min_offset:
                 self._gone.add(file.start_offset)
-            elif self._stand is not None:
-                raise self._rewound(self._stand)
-            else:
-                self._file = None
+                continue
+            self._file = None
+            if self._stand is not None:
+                self._stand_again(self._stand)
+
+    def _stand_again(self, stand: _Stand) -> None:
+        """Go on behind the record last taken, in the files that have their names now; raise when it changed."""
+        if stand.file.start_offset not in self._gone:
+            file = self._log.queue.find(stand.offset)
+            at = stand.offset - file.start_offset if file is not None else 0
+            view = self._log.queue.view(file)[at : at + len(stand.head)] if file is not None else memoryview(b"")
+            if file is None or bytes(view) != stand.head:
+                raise self._rewound(stand)
+            self._stand = stand._replace(file=file, view=view)
+        self._at = stand.end
 
     def _is_there(self, file: MappedFile) -> bool:
         entry = self._engine.disk.stat(file.path)
@@ -320,8 +332,9 @@ class LogFollower(Follower):
             last = messages[-1]
             place = last.physical_offset - file.start_offset
             view = self._view[place : place + min(last.size, STAND_SIZE)]
-            self._stand = _Stand(file, last.physical_offset, view, bytes(view))
-            self._move_to(last.physical_offset + last.size)
+            end = last.physical_offset + last.size
+            self._stand = _Stand(file, last.physical_offset, end, view, bytes(view))
+            self._move_to(end)
             self._looked = None
         return messages
 

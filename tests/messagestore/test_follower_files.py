@@ -1,0 +1,69 @@
+"""Followers whose files are deleted and made again by a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.messagestore.test_follower import Bench, log_of
+from tests.messagestore.writers import LOG_SIZE, log_files, number_of, open_store, put_all, until
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "hand", tmp_path / "source")
+    yield made
+    made.follower.close()
+    made.store.close()
+
+
+def two_files(bench: Bench) -> tuple[list[Path], int]:
+    """A log of two files as the bench's: copied but for the second one's bytes, which are zeros; messages in the first."""
+    with open_store(bench.source) as store:
+        put_all(store, 0, 450)
+        first = sum(stored.physical_offset < LOG_SIZE for stored in store.engine.log.messages())
+    files = log_files(bench.source)[:2]
+    bench.write(0, files[0].read_bytes())
+    bench.path.with_name(files[1].name).write_bytes(bytes(LOG_SIZE))
+    return files, first
+
+
+def made_anew(path: Path, data: bytes) -> None:
+    """Deleted and made again, as a clean stop and the next opening do with a file that was made ahead."""
+    fresh = path.with_name("fresh")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
+def test_a_next_file_that_a_reopened_writer_made_anew_is_no_rewind(bench: Bench) -> None:
+    """The follower has the empty file in hand, and the record it took last is unchanged: it reads on in the new file."""
+    files, first = two_files(bench)
+    numbers = [number for _ in range(3) for number in bench.polled()]
+    assert numbers == list(range(first))
+    assert bench.polled() == []
+    made_anew(bench.path.with_name(files[1].name), files[1].read_bytes())
+    assert bench.polled()[:3] == [first, first + 1, first + 2]
+    assert bench.follower.skipped_bytes == 0
+
+
+def test_a_file_made_anew_with_the_record_last_taken_in_it_is_no_rewind(bench: Bench) -> None:
+    """A copy of the file under its name: where the follower stands is the same record."""
+    data, starts = log_of(bench.source, 4)
+    bench.write(0, data[: starts[2]])
+    assert [number for _ in range(2) for number in until(bench.polled)] == [0, 1]
+    made_anew(bench.path, data)
+    assert until(bench.polled)[0] == 2
+
+
+def test_a_blank_that_went_with_the_next_file_is_looked_at_again(bench: Bench) -> None:
+    """The writer was recovered to before the end of the first file: what it puts there is not passed over."""
+    files, first = two_files(bench)
+    numbers = [number for _ in range(3) for number in bench.polled()]
+    last = next(stored for stored in bench.store.engine.log.messages() if number_of(stored) == first - 1)
+    end = last.physical_offset + last.size
+    assert numbers == list(range(first)) and bench.polled() == []
+    bench.write(end, bytes(LOG_SIZE - end))
+    made_anew(bench.path.with_name(files[1].name), bytes(LOG_SIZE))
+    assert bench.polled() == [] and bench.follower._at == end
