@@ -45,7 +45,7 @@ LEVEL_MAX = (1 << 31) - 1  # the real store reads 32 bits
 LANES_FIRST = 64  # a power of two
 NAME_SIZE_USUAL = 64
 NO_LANE = -1  # of a record that enters no queue
-FOUND_SIZE = 8  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY
+FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether light queues were seen
 SPACE = 32
 # Kinds of lane.
 ORDINARY = 0
@@ -200,6 +200,7 @@ class Dispatcher:
         used: IndexBuffer = index if index is not None else _NO_INDEX
         why: Size = NEW_LANE
         self.made = 0
+        self._found[8] = 0
         while why == NEW_LANE:
             with cython.nogil:
                 _dispatch(self, self.table, used, has_index, source, at, end, begin, wanted, done)
@@ -220,6 +221,11 @@ class Dispatcher:
         topic = name.decode("utf-8", "replace")
         kind = IGNORED if ignored(topic) else SCHEDULED if topic == SCHEDULE_TOPIC else ORDINARY
         self.table.add(name, get_i32(source, at + QUEUE_ID_AT), kind)
+
+    @property
+    def may_be_light(self) -> bool:
+        """Whether a record of the last `dispatch` seems to have numbers in light queues; False is certain."""
+        return bool(self._found[8])
 
     def forget_ignored(self) -> None:
         """Have every lane numbered anew, where one of them is ignored."""
@@ -455,6 +461,8 @@ def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
     elif size > 6 and is_same_at(properties, at, 6, _DELAY, 0):
         found[6] = at + 6
         found[7] = end
+    elif size > 25 and properties[at + 24] == 1 and properties[at] == 73 and properties[at + 12] == 81:
+        found[8] = 1  # 24 bytes, I and Q where INNER_MULTI_QUEUE_OFFSET has them: who reads the record knows better
 
 
 @cython.cfunc

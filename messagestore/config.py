@@ -51,7 +51,7 @@ class StoreConfig:
     transaction_timeout_ms: int = 6000  # a half message is not asked about before it is so old
     transaction_check_max: int = 15
     enable_lmq: bool = False  # whether puts to light queues get their numbers
-    enable_multi_dispatch: bool | None = None  # light queues written; None: where LMQ is on or the folder has some
+    enable_multi_dispatch: bool | None = None  # no effect: the log says which messages are in light queues
     max_lmq_consume_queue_num: int = 20_000
     enable_consume_queue_ext: bool | None = None  # extended units written; None: where the folder has some
     mapped_file_size_consume_queue_ext: int | None = None

@@ -252,7 +252,7 @@ class DispatchService:
                 raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
             self._queues.append_run(queue, first, units if self.side is None else self.side.extended(queue, units, file))
         if self.side is not None:
-            self.side.dispatch(file, start, at)
+            self.side.dispatch(file, start, at, has_light=self._kernel.may_be_light)
         if is_time(self._kernel.last_store_timestamp_ms):
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)

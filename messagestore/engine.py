@@ -39,7 +39,7 @@ from .index_note import IndexNote, drop_note, note_of, read_note, write_note
 from .mending.left_alone import left_alone
 from .pool import PooledFiles
 from .progress import Progress
-from .queue_list import lists_light_queues, missing_queues, write_queue_list
+from .queue_list import missing_queues, write_queue_list
 from .reader_view import ReaderView
 from .recovery import (
     OWN_FOLDER,
@@ -58,7 +58,7 @@ from .ring import restore
 from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
 from .sharing import QueueSharing
-from .side_queues import SideQueues, has_light_queues
+from .side_queues import SideQueues
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
@@ -190,15 +190,12 @@ class Engine:
         self._load_side_queues()
 
     def _load_side_queues(self) -> None:
-        """Batch queues, light queues, extended units: kept where the configuration or the folder says so."""
+        """Batch queues and extended units are kept where the configuration or the folder says so."""
         config, disk, places = self.config, self.disk, self.places
         batch_size = config.mapper_file_size_batch_consume_queue
         batch = BatchQueues(disk, places.batch, writable=self.writable, file_size_bytes=batch_size)
-        has_light = config.enable_multi_dispatch
-        if has_light is None:
-            has_light = config.enable_lmq or has_light_queues(self.queues) or lists_light_queues(disk, places.own)
         self.side = SideQueues(
-            self.log, self.queues, self.topics, places.root, has_light=has_light, has_ext=bool(config.enable_consume_queue_ext),
+            self.log, self.queues, self.topics, places.root, has_ext=bool(config.enable_consume_queue_ext),
             ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
         )  # fmt: skip
 

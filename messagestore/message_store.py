@@ -311,10 +311,9 @@ class MessageStore(ReadPath):
         self._engine.settle()
         check_topics(self._engine, topics)
         clock = CopyClock()
-        has_light = self._engine.side.has_light or None
         given = config or self._engine.config
         wanted = given.but(
-            deliver_delayed=False, broker_role=Role.ASYNC_MASTER, enable_multi_dispatch=has_light, store_path_commit_log=None,
+            deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,
             mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
         )  # fmt: skip
         with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:

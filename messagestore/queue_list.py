@@ -36,8 +36,3 @@ def missing_queues(disk: Disk, folder: str, queues: ConsumeQueues) -> list[tuple
     """Queues of the list whose folders are gone."""
     known = read_queue_list(disk, folder)
     return [(topic, queue_id) for topic, ids in known.items() for queue_id in ids if queues.get(topic, queue_id) is None]
-
-
-def lists_light_queues(disk: Disk, folder: str) -> bool:
-    """Whether the list names light queues."""
-    return any(topic.startswith("%LMQ%") for topic in read_queue_list(disk, folder))

@@ -1,13 +1,13 @@
 """Queues that the dispatch kernel does not make: light queues, batch queues, and extended units beside the ordinary ones.
 
-Each is kept only where the configuration or the folder says so, and costs nothing elsewhere.  All are made from records
-alone, after the ordinary queues of the same stretch, and a stretch that is dispatched again adds nothing twice.
+Light queues are made wherever a record has numbers in them, whatever the configuration.  The others are kept only where the
+configuration or the folder says so.  All cost nothing elsewhere.  All are made from records alone, after the ordinary queues of
+the same stretch, and a stretch that is dispatched again adds nothing twice.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, MappedFile, StoredMessage
@@ -21,7 +21,6 @@ from storebytes.java_hash import java_hash_code
 from .broker_config.topics import LIGHT_PREFIX, Topics
 from .light_queues import light_places
 
-_LIGHT = re.compile(rb"INNER_MULTI_QUEUE_OFFSET\x01")
 BATCH_AT_ONCE = 256
 BASE, COUNT = "INNER_BASE", "INNER_NUM"
 NO_NUMBERS = -1, 0
@@ -31,15 +30,14 @@ class SideQueues:
     """Of one open store.  The dispatcher's thread writes."""
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, topics: Topics, root: str, *, has_light: bool, has_ext: bool,
+        self, log: CommitLog, queues: ConsumeQueues, topics: Topics, root: str, *, has_ext: bool,
         ext_file_size: int | None, batch: BatchQueues,
     ) -> None:  # fmt: skip
-        """`root`: the store's folder.  `has_light`, `has_ext`: whether light queues and extended units are kept."""
+        """`root`: the store's folder.  `has_ext`: whether extended units are kept."""
         self._log = log
         self._queues = queues
         self._topics = topics
         self.batch = batch
-        self.has_light = has_light
         self.has_ext = has_ext
         self._ext_root = os.path.join(root, "consumequeue_ext")
         self._ext_file_size = ext_file_size or EXT_FILE_SIZE_DEFAULT
@@ -49,9 +47,8 @@ class SideQueues:
 
     # Dispatch
 
-    def dispatch(self, file: MappedFile, start: int, stop: int) -> None:
-        """Whole records of one file, from place `start` to before `stop`."""
-        has_light = self.has_light and _LIGHT.search(self._log.queue.view(file)[start:stop]) is not None
+    def dispatch(self, file: MappedFile, start: int, stop: int, *, has_light: bool) -> None:
+        """Whole records of one file, from place `start` to before `stop`.  `has_light`: whether any may be in light queues."""
         if not has_light and not self.has_batch_topics:
             return
         for message in self._messages(file, start, stop):
@@ -189,11 +186,6 @@ def batch_unit(message: StoredMessage) -> BatchUnit:
         are_numbers = is_java_number(pairs[BASE], 64) and is_java_number(pairs[COUNT], 16)
         base, count = (int(pairs[BASE]), int(pairs[COUNT])) if are_numbers else NO_NUMBERS
     return BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
-
-
-def has_light_queues(queues: ConsumeQueues) -> bool:
-    """Whether a broker kept light queues here."""
-    return any(topic.startswith(LIGHT_PREFIX) for topic in queues.topics())
 
 
 def _tags_code(message: StoredMessage) -> int:

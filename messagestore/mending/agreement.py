@@ -78,6 +78,7 @@ class Agreement:
             for topic, queue_id, first, units in self._kernel.runs():
                 if not is_light(topic):
                     self._run(topic, queue_id, first, bytes(units))
+            self.expect_light(self._kernel)
             if buffer is not None:
                 gathered.append(self._pairs_of(self._items, buffer))
             assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
@@ -89,6 +90,10 @@ class Agreement:
             self._nameless.add(topic)
             self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
         return self.is_ignored(topic)
+
+    def expect_light(self, kernel: Dispatcher) -> None:
+        """Compare light queues from now on if the kernel met a record of one, though the folder has none."""
+        self._has_light = self._has_light or kernel.may_be_light
 
     def light(self, piece: Piece) -> None:
         """Units of light queues, which hold records of other topics, compared; pieces come in log order.

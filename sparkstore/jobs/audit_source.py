@@ -223,10 +223,14 @@ class _SplitAudit:
                 yield _said(split.store, found)
                 continue
             self._count(found)
-            yield from self._as_verify(found)
+            yield from self._protected(found)
             for runs, items in work.take(found):
                 yield from self._runs(runs)
                 self._take_items(items)
+                if self._light is not None:
+                    self._light.expect_light(work.kernel)
+            if self._light is not None:
+                self._light.light(self._piece(found))
         yield from self._runs(work.rest())
         yield from self._lanes.values()
         if self._is_store:
@@ -257,16 +261,17 @@ class _SplitAudit:
         self._sums["count"] += len(batch.positions)
         self._sums["bytes"] += int(batch.sizes.sum(dtype="int64"))
 
-    def _as_verify(self, batch: Batch) -> Iterator[Row]:
-        """What `verify` looks at record by record, by the same text: checksums that are lost, units of light queues."""
+    def _piece(self, batch: Batch) -> Piece:
+        """The records in the form that `verify` takes."""
         stop = int(batch.positions[-1]) + int(batch.sizes[-1])
-        piece = Piece(
+        return Piece(
             self._split.file, batch.view, batch.base, int(batch.positions[0]), stop, array("q", batch.positions.tobytes())
         )
-        for finding in self._protection.take(piece):
+
+    def _protected(self, batch: Batch) -> Iterator[Row]:
+        """Records whose checksums are lost, found as `verify` finds them."""
+        for finding in self._protection.take(self._piece(batch)):
             yield _said(self._split.store, finding)
-        if self._light is not None:
-            self._light.light(piece)
 
     # Queues
 

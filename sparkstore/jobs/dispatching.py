@@ -40,7 +40,7 @@ class Dispatching:
 
     def __init__(self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool) -> None:
         """`is_ignored` says which topics have no ordinary queue."""
-        self._kernel = Dispatcher(delays_ms)
+        self.kernel = Dispatcher(delays_ms)
         # units of light queues are made from the property that names them, in `_light`
         self._is_ignored = lambda topic: topic.startswith(LIGHT_PREFIX) or is_ignored(topic)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE * _SLOTS + ITEM_SIZE * KEYS_MAX) if with_index else None
@@ -53,9 +53,9 @@ class Dispatching:
         times = fixed_columns(batch)["store_timestamp_ms"] if self._items is not None else None
         while at < stop:
             buffer = self._fresh()
-            at, why, done = self._kernel.dispatch(batch.view, at, stop, batch.base, 0, buffer, done, self._is_ignored)
+            at, why, done = self.kernel.dispatch(batch.view, at, stop, batch.base, 0, buffer, done, self._is_ignored)
             assert why in ("end", "full", "index_full"), f"a checked batch stopped with {why}"
-            runs = [run for found in self._kernel.runs() for run in self._joined(*found[:3], bytes(found[3]))]
+            runs = [run for found in self.kernel.runs() for run in self._joined(*found[:3], bytes(found[3]))]
             yield runs, None if times is None else self._gathered(batch, times)
         yield self._light(batch), None
 

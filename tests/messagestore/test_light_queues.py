@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from messagestore.mending.rebuild_store import rebuild_store
 from storageio import PutRejected
-from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, read_all, small
+from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, put_numbers, read_all, small
 from tests.messagestore.test_delays import deliver
+from tests.messagestore.test_dispatch_kernel import hold
 
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
@@ -81,6 +83,50 @@ def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: A
     with open_small(world, tmp_path / "s"):
         pass
     assert files_below(tmp_path / "s" / "consumequeue") == before
+
+
+def killed_before_dispatch(world: Any, folder: Path, target: Path) -> Path:
+    """A copy of a store whose first light messages are in the log and in no queue."""
+    with open_light(world, folder) as store:
+        let_go = hold(store)
+        for number in range(5):
+            put_light(world, store, number, "a", "b")
+        copied = crash_copy(folder, target)
+        let_go()
+    return copied
+
+
+@pytest.mark.parametrize("changes", [{}, {"enable_multi_dispatch": False}])
+def test_light_messages_killed_before_dispatch_reach_their_queues(world: Any, tmp_path: Path, changes: Any) -> None:
+    """The log decides, not the configuration of the opening that dispatches them: no number is given twice."""
+    folder = killed_before_dispatch(world, tmp_path / "s", tmp_path / "killed")
+    assert not (folder / "consumequeue" / "%LMQ%a").exists()
+    with open_small(world, folder, **changes) as store:
+        put_numbers(world, store, range(1))
+        assert bodies(store, "a") == bodies(store, "b") == list(range(5))
+    assert verified(world, folder) == []
+    with open_light(world, folder) as store:
+        result = put_light(world, store, 5, "a")
+        assert store.message_at(result.physical_offset).all_properties[NUMBERS] == "5"
+        assert bodies(store, "a") == list(range(6))
+
+
+def verified(world: Any, folder: Path) -> list[str]:
+    report = world.module("messagestore.mending.verification").verify_store(str(folder))
+    return [problem.kind for problem in report.problems]
+
+
+def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path: Path) -> None:
+    """`verify` looks at what the log names, `rebuild` makes it: a folder without any light queue is no exception."""
+    folder = tmp_path / "s"
+    with open_light(world, folder) as store:
+        for number in range(5):
+            put_light(world, store, number, "a")
+    before = files_below(folder / "consumequeue")
+    shutil.rmtree(folder / "consumequeue" / "%LMQ%a")
+    assert verified(world, folder) == ["missing_queue"]
+    rebuild_store(str(folder))
+    assert files_below(folder / "consumequeue") == before
 
 
 def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:

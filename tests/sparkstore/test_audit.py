@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def test_a_number_of_a_queue_given_twice(numbered: Path, split_bytes: str) -> No
     ]
     row = report.queues[0]
     assert (row["last"], row["messages"], row["gaps"], row["duplicates"]) == (58, 60, 0, 1)
+
+
+@pytest.mark.parametrize("split_bytes", ["0", "7001"])
+def test_light_queues_that_the_folder_never_had_are_missed(tmp_path: Path, split_bytes: str) -> None:
+    """The log names them: the first message of each is reported."""
+    path = tmp_path / "store"
+    with MessageStore.open(path, config=SMALL.but(enable_lmq=True)) as store:
+        for number in range(20):
+            store.put(Message("t", bytes(900), queue_id=0, properties={"INNER_MULTI_DISPATCH": f"%LMQ%{number % 2}"}))
+    for name in ("%LMQ%0", "%LMQ%1"):
+        shutil.rmtree(path / "consumequeue" / name)
+    missing = [row["file"] for row in audited(path, splitBytes=split_bytes).problems if row["kind"] == "missing_queue"]
+    assert {name.rpartition("consumequeue/")[2] for name in missing} == {"%LMQ%0/0", "%LMQ%1/0"}
 
 
 @pytest.mark.parametrize(
