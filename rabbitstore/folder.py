@@ -122,7 +122,8 @@ class VhostFolder:
         """Every queue's folder, by name; parts of a priority queue from the highest priority down."""
         above = f"{self.path}/{layout.QUEUES_FOLDER}"
         names = [entry.name for entry in self.disk.list(above) if entry.kind is Kind.FOLDER] if self.disk.stat(above) else []
-        found = [QueueFolder(self.disk, self.path, name, self.segment_entries, self.problems) for name in names]
+        settings = self.segment_entries, self.problems, self.has_message
+        found = [QueueFolder(self.disk, self.path, name, *settings) for name in names]
         return sorted(found, key=lambda folder: (folder.queue, -1 if folder.priority is None else -folder.priority))
 
     def queues(self) -> list[QueueInfo]:
@@ -209,6 +210,13 @@ class VhostFolder:
             if place is not None and term is not None:
                 return term, f"{name}/{place[0]}.rdq", place[1].offset
         return None
+
+    def has_message(self, msg_id: bytes) -> bool:
+        """Return whether a message store has this id, in what an interrupted compaction left too."""
+        if any(store.place(msg_id) is not None for store in self.stores.values()):
+            return True
+        left = ((store, number) for store in self.stores.values() for number in numbers_in(self.disk, store.path, "rdt"))
+        return any(msg_id in store.salvageable(number) for store, number in left)
 
     def close(self) -> None:
         """Give the descriptors back."""

@@ -89,7 +89,7 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     _delete_transient_store(disk, path)
     found = None
     if clean is not None:
-        found = _resume(disk, path, queue_folders, options, clean, replace(settings, index=index_settings), problems)
+        found = _resume(disk, folder, queue_folders, options, clean, replace(settings, index=index_settings), problems)
     problems = [*folder.problems, *problems]
     for problem in problems:
         _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
@@ -97,7 +97,8 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     if found is not None:
         persistent, parts = found
     else:
-        parts = _load_parts(disk, queue_folders, options, folder.recovery or {}, index_settings)
+        parts = _load_parts(disk, folder, queue_folders, options, index_settings)
+        folder.close()
         persistent, lost = _scan_persistent(disk, path, settings, parts)
     transient, _ = open_store(disk, f"{path}/{layout.TRANSIENT_FOLDER}", settings.store, {}, is_synced=False)
     known = complete_options(options, parts)
@@ -130,11 +131,7 @@ def _delete_transient_store(disk: Disk, path: str) -> None:
 
 
 def _load_parts(
-    disk: Disk,
-    folders: list[QueueFolder],
-    options: dict[str, QueueOptions],
-    terms: dict[str, RecoveryRow],
-    settings: IndexSettings,
+    disk: Disk, vhost: VhostFolder, folders: list[QueueFolder], options: dict[str, QueueOptions], settings: IndexSettings
 ) -> list[LoadedPart]:
     parts = []
     for folder in folders:
@@ -143,19 +140,19 @@ def _load_parts(
             index.delete()
             continue
         part = LoadedPart(folder.queue, folder.priority, index)
-        for entry in index.load(is_persistent, is_whole):
+        for entry in index.load(is_persistent, is_whole, vhost.has_message):
             part.persistent_count += 1
             part.persistent_bytes += entry.size
             if entry.term is None:
                 part.stored.append((entry.seq_id, entry.msg_id, entry.size))
-        _apply_terms(part, terms.get(folder.folder))
+        _apply_terms(part, (vhost.recovery or {}).get(folder.folder))
         parts.append(part)
     return parts
 
 
 def _resume(
     disk: Disk,
-    path: str,
+    vhost: VhostFolder,
     folders: list[QueueFolder],
     options: dict[str, QueueOptions],
     clean: CleanStop,
@@ -166,12 +163,12 @@ def _resume(
     kept = [folder for folder in folders if not _is_dropped(folder, options)]
     parts: list[LoadedPart] = []
     try:
-        strange = _resume_parts(disk, kept, clean.terms, settings.index, parts)
+        strange = _resume_parts(disk, vhost, kept, clean.terms, settings.index, parts)
         if strange is None:
             for folder in folders:
                 if _is_dropped(folder, options):
                     QueueIndex(disk, folder.path, settings.index).delete()
-            return resume_store(disk, f"{path}/{layout.PERSISTENT_FOLDER}", settings.store, clean), parts
+            return resume_store(disk, f"{vhost.path}/{layout.PERSISTENT_FOLDER}", settings.store, clean), parts
     except BaseException:
         _abandon(parts)
         raise
@@ -181,7 +178,12 @@ def _resume(
 
 
 def _resume_parts(
-    disk: Disk, folders: list[QueueFolder], terms: dict[str, RecoveryRow], settings: IndexSettings, parts: list[LoadedPart]
+    disk: Disk,
+    vhost: VhostFolder,
+    folders: list[QueueFolder],
+    terms: dict[str, RecoveryRow],
+    settings: IndexSettings,
+    parts: list[LoadedPart],
 ) -> str | None:
     """Collect the queues; the folder of the first whose index and terms do not fit each other."""
     named = {folder.folder for folder in folders}
@@ -189,7 +191,7 @@ def _resume_parts(
     if gone is not None:
         return gone
     for folder in folders:
-        part = _resume_part(disk, folder, terms.get(folder.folder), settings)
+        part = _resume_part(disk, vhost, folder, terms.get(folder.folder), settings)
         if part is None:
             return folder.folder
         parts.append(part)
@@ -206,7 +208,9 @@ def _is_dropped(folder: QueueFolder, options: dict[str, QueueOptions]) -> bool:
     return folder.is_half_made or not options.get(folder.queue, QueueOptions()).durable
 
 
-def _resume_part(disk: Disk, folder: QueueFolder, row: RecoveryRow | None, settings: IndexSettings) -> LoadedPart | None:
+def _resume_part(
+    disk: Disk, vhost: VhostFolder, folder: QueueFolder, row: RecoveryRow | None, settings: IndexSettings
+) -> LoadedPart | None:
     """One queue with the numbers that its terms have; None when its index does not fit them."""
     if row is None:
         return None
@@ -214,9 +218,9 @@ def _resume_part(disk: Disk, folder: QueueFolder, row: RecoveryRow | None, setti
     part = LoadedPart(folder.queue, folder.priority, index, row.next_deliver_seq_id)
     part.persistent_count, part.persistent_bytes = row.persistent_count, row.persistent_bytes
     if row.persistent_count == sum(row.segments.values()):
-        fits = index.resume(row.segments, row.next_seq_id, is_persistent)
+        fits = index.resume(row.segments, row.next_seq_id, is_persistent, vhost.has_message)
     else:  # transient messages are in it, which do not survive: all is read to find them
-        fits = sum(1 for _ in index.load(is_persistent, is_whole)) == row.persistent_count
+        fits = sum(1 for _ in index.load(is_persistent, is_whole, vhost.has_message)) == row.persistent_count
         fits = fits and index.next_seq_id <= row.next_seq_id
         index.next_seq_id = row.next_seq_id
     if not fits:

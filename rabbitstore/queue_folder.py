@@ -8,6 +8,7 @@ from storageio import Disk, StoreCorrupt
 
 from . import layout
 from .behind import read_journal_past, read_segment_past
+from .copies import HasMessage, drop_worse_copies, no_message
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal
 from .names import queue_folder_name, read_queue_name, split_part_name
@@ -23,9 +24,18 @@ class QueueFolder:
     for it and `is_named` is false.
     """
 
-    def __init__(self, disk: Disk, vhost_path: str, folder: str, segment_entries: int, problems: list[Problem]) -> None:
-        """Reads the name only."""
+    def __init__(
+        self,
+        disk: Disk,
+        vhost_path: str,
+        folder: str,
+        segment_entries: int,
+        problems: list[Problem],
+        has_message: HasMessage = no_message,
+    ) -> None:
+        """Reads the name only.  `has_message` is asked where journal and segment disagree about an entry."""
         self.disk = disk
+        self.has_message = has_message
         self.folder = folder
         self.relative = f"{layout.QUEUES_FOLDER}/{folder}"
         self.path = f"{vhost_path}/{self.relative}"
@@ -77,10 +87,16 @@ class QueueFolder:
     def _entries_v1(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         journal = self.journal(problems)
         for number in sorted({*self.segment_numbers(), *journal}):
-            first = number * self.segment_entries
-            joined = join_journal(self.segment(number, problems), journal.get(number, {}), first)
+            joined = self.joined(number, journal.get(number, {}), problems)
             for relative in sorted(joined):
                 yield joined[relative]
+
+    def joined(self, number: int, journal: dict[int, JournalEntry], problems: list[Problem]) -> dict[int, IndexEntry]:
+        """Return a version-1 segment by relative number, with the journal's entries of it."""
+        first = number * self.segment_entries
+        in_file = self.segment(number, problems)
+        problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.has_message))
+        return join_journal(in_file, journal, first)
 
     def _entries_v2(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         for number in self.segment_numbers():

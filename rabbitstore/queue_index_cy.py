@@ -20,6 +20,7 @@ except ModuleNotFoundError:
 from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreError, StoreReadOnly, replace_file
 
 from .behind import read_journal_past, refuse_lost_entries
+from .copies import HasMessage, drop_worse_copies, no_message
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal
 from .layout import (
@@ -401,17 +402,21 @@ class QueueIndex:
     # --- opening and closing
 
     def load(
-        self, keep: Callable[[IndexEntry], bool], is_whole: Callable[[IndexEntry], bool] = _anything
+        self,
+        keep: Callable[[IndexEntry], bool],
+        is_whole: Callable[[IndexEntry], bool] = _anything,
+        has_message: HasMessage = no_message,
     ) -> Iterator[IndexEntry]:
         """Replay the journal, yielding every entry that is not acknowledged and that `keep` wants; others are acknowledged.
 
-        `is_whole` says whether an entry's message was written to its end: what a crash tore is dropped.
+        `is_whole` says whether an entry's message was written to its end: what a crash tore is dropped.  `has_message` says
+        whether a message store has an id; it is asked only where journal and segment disagree about an entry.
         The journal is in the segments afterwards, and torn tails are gone: a segment that is not whole is written anew.
         """
         journal = self._read_journal(is_whole)
         self._rewrites = self.disk.stat(f"{self.folder}/{DOUBT_NAME}") is not None
         for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *journal}):
-            yield from self._load_segment(number, journal.get(number, {}), keep)
+            yield from self._load_segment(number, journal.get(number, {}), keep, has_message)
         self._finish_load()
 
     def _read_journal(self, is_whole: Callable[[IndexEntry], bool]) -> dict[int, dict[int, JournalEntry]]:
@@ -424,7 +429,13 @@ class QueueIndex:
         self._entries = len(journal)
         return by_segment
 
-    def resume(self, unacked: dict[int, int], next_seq_id: int, keep: Callable[[IndexEntry], bool] = _anything) -> bool:
+    def resume(
+        self,
+        unacked: dict[int, int],
+        next_seq_id: int,
+        keep: Callable[[IndexEntry], bool] = _anything,
+        has_message: HasMessage = no_message,
+    ) -> bool:
         """Go on where a clean stop left off: `unacked` entries by segment, as its terms have them, all of which `keep` wants.
 
         Read are the oldest segment, the one that the next publish goes to, and those that the journal touches; the others
@@ -441,7 +452,8 @@ class QueueIndex:
             return False
         for number in sorted({*noted, *read_now}):
             if number in read_now:
-                if sum(1 for _ in self._load_segment(number, journal.get(number, {}), keep)) != noted.get(number, 0):
+                loaded = self._load_segment(number, journal.get(number, {}), keep, has_message)
+                if sum(1 for _ in loaded) != noted.get(number, 0):
                     return False
             else:
                 segment = self._segments[number] = _Segment()
@@ -459,7 +471,11 @@ class QueueIndex:
         return {number: size_bytes for number, size_bytes in found if number is not None}
 
     def _load_segment(
-        self, number: int, journal: dict[int, JournalEntry], keep: Callable[[IndexEntry], bool]
+        self,
+        number: int,
+        journal: dict[int, JournalEntry],
+        keep: Callable[[IndexEntry], bool],
+        has_message: HasMessage = no_message,
     ) -> Iterator[IndexEntry]:
         entries = self.settings.segment_entries
         first = number * entries
@@ -473,7 +489,7 @@ class QueueIndex:
         segment.has_file = data is not None
         segment.size_bytes = len(data or b"")
         is_cut = end < segment.size_bytes  # zeros of a write that only the size survived: nothing behind them is ever read
-        is_torn = _drop_torn(in_file, journal, first)
+        is_torn = self._drop_worse_copies(in_file, journal, first, has_message)
         segment.must_replace = bool(problems) or is_cut or is_torn or not all(entry.delivered for entry in in_file.values())
         known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
         joined = join_journal(in_file, journal, first)
@@ -492,6 +508,17 @@ class QueueIndex:
             self._append(number, segment)
         elif data:
             self._settle_segment(path, data, is_journalled=bool(journal))
+
+    def _drop_worse_copies(
+        self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, has_message: HasMessage
+    ) -> bool:
+        """Return whether an entry of the segment went, as after a crash; a damaged journal is reported."""
+        differing = drop_worse_copies(in_file, journal, first, has_message)
+        for problem, journal_counts in differing:
+            if not journal_counts:
+                self.problems.append(problem)
+                _LOG.warning("%s at byte %d: %s: expected %s, found %s", *problem)
+        return any(one.journal_counts for one in differing)
 
     def _finish_load(self) -> None:
         if self.disk.stat(self.folder) is not None:
@@ -537,25 +564,6 @@ class QueueIndex:
             self.disk.delete(f"{self.folder}/{QUEUE_NAME_FILE}")
         self.disk.delete_folder(self.folder)
         self.disk.sync_folder(self.folder.rpartition("/")[0] or ".")
-
-
-def _drop_torn(in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int) -> bool:
-    """Forget entries of a segment that a crash tore; whether there was one.
-
-    A segment is synced before the journal is emptied, so that what was torn stands in the journal, and its copy counts.
-    """
-    torn = []
-    for relative, entry in in_file.items():
-        late = journal.get(first + relative)
-        if late is not None and late.publish is not None and not _is_same(late.publish, entry):
-            torn.append(relative)
-    for relative in torn:
-        in_file.pop(relative, None)
-    return bool(torn)
-
-
-def _is_same(late: IndexEntry, entry: IndexEntry) -> bool:
-    return (late.msg_id, late.term, late.size, late.expiry_us) == (entry.msg_id, entry.term, entry.size, entry.expiry_us)
 
 
 def _segment_bytes(segment: _Segment) -> bytes:

@@ -33,6 +33,7 @@ _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("bad_queue_name", ""): "write_name",
     ("unfinished_compaction", ""): "salvage",
     ("torn_journal", ""): "cut_journal",
+    ("entries_differ", ""): "join_journal",
     **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term")},
     **{(kind, ""): "rewrite_segment"
        for kind in ("torn_segment", "published_twice", "mark_without_publish", "mark_too_many")},
@@ -130,6 +131,8 @@ def _keep_cut(disk: Disk, path: str, action: Action) -> None:
     files = [action.file]
     if action.kind == "drop_entries":
         files = [f"{action.file}/{layout.JOURNAL_NAME}"]
+    elif action.kind == "join_journal":
+        files += _joined_segments(disk, path, action.file)
     for name in files:
         if disk.stat(f"{path}/{name}") is None:
             continue
@@ -194,6 +197,24 @@ def _cut_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
     replace_file(disk, f"{path}/{file}", journal_pieces(data).data)
 
 
+def _join_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    """Write what the journal has into the segments, of entries that differ the better copy; then empty the journal."""
+    for name, entries in _joined_segments(disk, path, file).items():
+        replace_file(disk, f"{path}/{name}", write_segment(entries))
+    replace_file(disk, f"{path}/{file}", b"")
+
+
+def _joined_segments(disk: Disk, path: str, file: str) -> dict[str, dict[int, IndexEntry]]:
+    """Return the segments that a queue's journal touches, with its entries, by file."""
+    folder = VhostFolder(path, disk)
+    try:
+        queue = next(queue for queue in folder.queue_folders() if f"{queue.relative}/{layout.JOURNAL_NAME}" == file)
+        journal = queue.journal([])
+        return {f"{queue.relative}/{number}.idx": queue.joined(number, late, []) for number, late in journal.items()}
+    finally:
+        folder.close()
+
+
 def _drop_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:
     """Acknowledge what has no message, so that neither we nor a broker stumble over it."""
     lost = [(queue, entry) for queue, entry in checked.lost if queue.relative == file]
@@ -244,6 +265,7 @@ _STEPS = {
     "rewrite_records": _rewrite_records,
     "rewrite_segment": _rewrite_segment,
     "cut_journal": _cut_journal,
+    "join_journal": _join_journal,
     "drop_entries": _drop_entries,
     "clear_entries": _clear_entries,
 }
