@@ -34,6 +34,7 @@ from rabbitstore import RabbitStore, StoredMessage
 from rabbitstore import properties as blocks
 from rabbitstore.content import Content
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError
+from storageio.settings import settings_or_default
 
 PREFIX = "AMQP_"
 BATCH = 256
@@ -81,7 +82,7 @@ def import_rabbit(
     """
     check_write_target(target, FolderKind.ROCKETMQ)
     moved = Moved()
-    settings = (config or StoreConfig()).but(max_message_size=BODY_SIZE_MAX)
+    settings = settings_or_default(config, StoreConfig, "config").but(max_message_size=BODY_SIZE_MAX)
     with RabbitStore.open(source, "r", vhost=vhost) as rabbit, MessageStore.open(target, "a", settings) as store:
         folder = rabbit.folder()
         try:
@@ -188,7 +189,7 @@ def export_to_rabbit(
     """
     check_write_target(target, FolderKind.RABBITMQ)
     moved = Moved()
-    with MessageStore.open(source, "r", config or StoreConfig()) as store, RabbitStore.open(target, "a", vhost=vhost) as rabbit:
+    with MessageStore.open(source, "r", config) as store, RabbitStore.open(target, "a", vhost=vhost) as rabbit:
         present: dict[str, set[bytes]] = {}
         for topic in store.topics():
             if is_system_topic(topic):

@@ -6,12 +6,40 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from commitlog.commit_log import HOST_DEFAULT
+from commitlog.hosts import encode_host
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT
-from storageio import InvalidMessage
+from storageio import InvalidMessage, InvalidSetting
+from storageio.settings import I32_MAX, I64_MAX, Range, check_settings
 
 MIB = 1 << 20
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+HOURS = 24
+LEVEL_SIZE_MAX = 12
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_AT_LEAST_ONE = (
+    "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext",
+    "mapper_file_size_batch_consume_queue", "max_hash_slot_num", "max_index_num", "max_message_size",
+    "default_topic_queue_nums", "flush_delay_offset_interval_ms", "flush_interval_commit_log_ms",
+    "commit_interval_commit_log_ms", "flush_interval_consume_queue_ms", "flush_consumer_offset_interval_ms",
+    "sync_flush_timeout_ms", "os_page_cache_busy_timeout_ms", "max_transfer_count_on_message_in_memory",
+    "max_transfer_count_on_message_in_disk", "max_msgs_num_batch", "delete_file_batch_max", "clean_resource_interval_ms",
+)  # fmt: skip
+_AT_LEAST_NOTHING = (
+    "transaction_timeout_ms", "transaction_check_max", "max_lmq_consume_queue_num", "flush_commit_log_least_pages",
+    "flush_commit_log_thorough_interval_ms", "commit_commit_log_least_pages", "commit_commit_log_thorough_interval_ms",
+    "flush_consume_queue_least_pages", "flush_consume_queue_thorough_interval_ms",
+    "max_transfer_bytes_on_message_in_memory", "max_transfer_bytes_on_message_in_disk", "max_filter_message_size",
+    "file_reserved_time_hours",
+)  # fmt: skip
+_PERCENTS = ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_ratio")
+_RANGES: dict[str, Range] = {
+    **dict.fromkeys(_AT_LEAST_ONE, (1, I32_MAX)),  # RocketMQ keeps all of them in an `int`
+    **dict.fromkeys(_AT_LEAST_NOTHING, (0, I32_MAX)),
+    **dict.fromkeys(_PERCENTS, (0, 100)),
+    "transient_store_pool_size": (2, I32_MAX),  # a file gets its buffer before the last one is done
+    "transient_store_ring_size": (1, I64_MAX),
+}
 
 
 class FlushMode(Enum):
@@ -91,18 +119,19 @@ class StoreConfig:
     disk_space_warning_ratio: int = 90
 
     def __post_init__(self) -> None:
-        """Refuse what no store could work with."""
-        for name in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InvalidMessage(f"{name} is {value}: a positive number wanted")
-        if self.default_topic_queue_nums < 1:
-            raise InvalidMessage("default_topic_queue_nums: at least 1")
-        if self.transient_store_pool_size < 2:
-            raise InvalidMessage(
-                "transient_store_pool_size: at least 2, since a file gets its buffer before the last one is done"
-            )
+        """Check every field.  Raises `InvalidSetting` for a wrong type or value, and takes enum members by their names too."""
+        check_settings(self, _RANGES)
         delay_times_ms(self.message_delay_level)
+        try:
+            encode_host(self.store_host)
+        except InvalidMessage as error:
+            raise InvalidSetting(f"store_host: {error}") from error
+        path = self.store_path_commit_log
+        if path is not None and ("\0" in path or not path.strip(" ,")):
+            raise InvalidSetting(f"store_path_commit_log is {path!r}; expected paths of folders, separated by commas")
+        hours = [part.strip() for part in self.delete_when.split(";") if self.delete_when]
+        if not all(hour.isascii() and hour.isdecimal() and len(hour) <= 2 and int(hour) < HOURS for hour in hours):
+            raise InvalidSetting(f"delete_when is {self.delete_when!r}; expected hours from 00 to 23, separated by semicolons")
 
     @classmethod
     def small(cls, **changes: object) -> StoreConfig:
@@ -143,7 +172,7 @@ def delay_times_ms(levels: str) -> list[int]:
     """
     times = []
     for level in levels.split():
-        if level[-1] not in _UNITS_MS or not level[:-1].isdecimal():
-            raise InvalidMessage(f"delay level {level!r}: a number and one of s, m, h, d wanted")
+        if level[-1] not in _UNITS_MS or not level[:-1].isdecimal() or len(level) > LEVEL_SIZE_MAX:
+            raise InvalidSetting(f"delay level {level!r}: a number and one of s, m, h, d wanted")
         times.append(int(level[:-1]) * _UNITS_MS[level[-1]])
     return times

@@ -28,6 +28,7 @@ from storageio import (
     in_forked_child,
     memory_bytes,
 )
+from storageio.settings import settings_or_default
 from storebytes.java_hash import java_hash_code
 
 from ._look_cy import ReadPath
@@ -105,19 +106,20 @@ class MessageStore(ReadPath):
     ) -> MessageStore:
         """Modes: "a" opens for writing and creates, "r+" must exist, "x" must not, "r" only reads and changes nothing.
 
-        Raises `StoreLocked` when somebody writes, `UnknownStore` when there is none or its queues or log are of a kind that
-        is not read here, `StoreCorrupt` for damage to safely stored data.
+        Raises `InvalidSetting` for a `config` of another type, `StoreLocked` when somebody writes, `UnknownStore` when there is
+        none or its queues or log are of a kind that is not read here, `StoreCorrupt` for damage to safely stored data.
         """
+        config = settings_or_default(config, StoreConfig, "config")
         root = os.fspath(path)
         if mode not in MODES or not isinstance(root, str):
             raise ValueError(f"mode {mode!r}: one of {', '.join(MODES)}; the path is text")
         refuse_foreign(disk, root)
-        exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config and config.store_path_commit_log)
+        exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config.store_path_commit_log)
         if mode in ("r", "r+") and not exists:
             raise UnknownStore(f"{root}: no commitlog folder in it")
         if mode == "x" and exists:
             raise UnknownStore(f"{root}: there is a store already")
-        engine = Engine(root, config or StoreConfig(), disk, clock, writable=mode != "r")
+        engine = Engine(root, config, disk, clock, writable=mode != "r")
         store = cls(engine)
         if engine.writable:
             _open_engines.add(engine)
@@ -308,10 +310,10 @@ class MessageStore(ReadPath):
         `config` may ask for other file sizes.  Raises `InvalidMessage` for a topic that is not here, `UnknownStore` where a
         store is already, `DiskError` where the copy could not be brought to the disk.
         """
+        given = self._engine.config if config is None else settings_or_default(config, StoreConfig, "config")
         self._engine.settle()
         check_topics(self._engine, topics)
         clock = CopyClock()
-        given = config or self._engine.config
         wanted = given.but(
             deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,
             mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storageio import InvalidMessage
+from storageio import InvalidSetting
+from storageio.settings import I32_MAX, I64_MAX, Range, check_settings
 
 from . import layout
+
+_STORE_RANGES: dict[str, Range] = {
+    "file_size_limit": (1, I64_MAX),
+    "garbage_fraction": (0, 1),
+    "file_garbage_fraction": (0, 1),
+    "open_files_max": (1, I64_MAX),
+    "client_credit": (1, I64_MAX),
+}
+_INDEX_RANGES: dict[str, Range] = {
+    "segment_entries": (1, layout.SEGMENT_ENTRIES_MAX),
+    "journal_entries_max": (1, I64_MAX),
+    "embed_below": (0, I32_MAX),
+}
+_RANGES: dict[str, Range] = {
+    "flush_interval_ms": (1, I32_MAX),
+    "io_batch_size": (1, I64_MAX),
+    "publisher_credit": (1, I64_MAX),
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,11 @@ class StoreSettings:
     open_files_max: int = 64
     client_credit: tuple[int, int] = (4000, 800)  # of a queue towards the store: {initial, more_after}, see `credit`
 
+    def __post_init__(self) -> None:
+        """Check every field.  Raises `InvalidSetting` for a wrong type or value."""
+        check_settings(self, _STORE_RANGES)
+        _check_credit("client_credit", self.client_credit)
+
 
 @dataclass(frozen=True)
 class IndexSettings:
@@ -38,9 +62,8 @@ class IndexSettings:
     embed_below: int = layout.EMBED_BELOW
 
     def __post_init__(self) -> None:
-        """`InvalidMessage` for a number that no `.config` may say: an opening would refuse it, with the folder made already."""
-        if not 1 <= self.segment_entries <= layout.SEGMENT_ENTRIES_MAX:
-            raise InvalidMessage(f"segment_entries is 1 to {layout.SEGMENT_ENTRIES_MAX}, not {self.segment_entries}")
+        """Check every field before a folder is made.  Raises `InvalidSetting` for a wrong type or value."""
+        check_settings(self, _INDEX_RANGES)
 
 
 @dataclass(frozen=True)
@@ -54,3 +77,15 @@ class RabbitSettings:
     io_batch_size: int = 4096  # betas are pushed to delta in batches of at least this many
     publisher_credit: tuple[int, int] = (400, 200)  # of a publisher towards its queues: {initial, more_after}
     background: bool = True  # flush and collect on a thread of our own
+
+    def __post_init__(self) -> None:
+        """Check every field.  Raises `InvalidSetting` for a wrong type or value."""
+        check_settings(self, _RANGES)
+        _check_credit("publisher_credit", self.publisher_credit)
+
+
+def _check_credit(name: str, credit: tuple[int, int]) -> None:
+    """Raise `InvalidSetting` where the portion that is granted is larger than the first credit: a sender would stay blocked."""
+    initial, more_after = credit
+    if more_after > initial:
+        raise InvalidSetting(f"{name} is {credit}; expected (initial, more_after) with more_after from 1 to initial")

@@ -21,6 +21,7 @@ from storageio import (
     UnknownStore,
     in_forked_child,
 )
+from storageio.settings import settings_or_default
 
 from . import layout
 from . import properties as blocks
@@ -105,7 +106,7 @@ class RabbitStore:
         if mode not in ("r", "r+", "a", "x"):
             raise ValueError(f"mode {mode!r} is not one of r, r+, a, x")
         path = os.fspath(path)
-        store = cls(path, disk, settings or RabbitSettings())
+        store = cls(path, disk, settings_or_default(settings, RabbitSettings, "settings"))
         if mode == "r":
             store.path = _find(path, vhost, disk)
             return store

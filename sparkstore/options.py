@@ -108,7 +108,7 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
         stop=_bounds(given, "endingOffsets", "latest", OFFSET_MAX),
         begin_ms=given.number("startingTimestamp"),
         end_ms=given.number("endingTimestamp"),
-        key=given.text("key"),
+        key=given.name("key"),
         is_plain=given.one_of("bodyDecoding", (STORED, PLAIN)) == PLAIN,
         check_crc=given.flag("checkCrc") if given.text("checkCrc") != "auto" else None,
         bad_records=given.one_of("badRecords", (FAIL, SKIP, REPORT)),
@@ -117,13 +117,27 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
         batch_rows=given.size("batchRows", BATCH_ROWS),
         file_bytes=given.size("fileBytes", 0) or None,
         push_filters=bool(given.flag("pushFilters")),
-        vhost=given.text("vhost"),
-        queue=given.text("queue"),
+        vhost=given.name("vhost"),
+        queue=given.name("queue"),
         given=frozenset(given.options),
     )
     if not 1 <= made.batch_rows <= BATCH_ROWS_MAX:
         raise BadOption(f"option batchRows: 1 to {BATCH_ROWS_MAX} wanted, found {made.batch_rows}")
     return made
+
+
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options that Python gave as the texts that Spark hands on; None is an option that is not given.
+
+    Raises `BadOption` for a value that is neither text nor a whole number nor a flag: its text would mean something else.
+    """
+    found = {}
+    for name, value in options.items():
+        if value is not None and not isinstance(value, str | int):
+            raise BadOption(f"option {name}: text, a whole number or a flag wanted, found {value!r}")
+        if value is not None:
+            found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
 
 
 def refuse_foreign_options(options: ReadOptions, *, is_rabbit: bool) -> None:
@@ -182,6 +196,13 @@ class _Given:
 
     def text(self, name: str) -> str | None:
         return self.options.get(name.lower())
+
+    def name(self, name: str) -> str | None:
+        """Text that is not blank."""
+        text = self.text(name)
+        if text is not None and not text.strip():
+            raise BadOption(f"option {name}: a name wanted, found {text!r}")
+        return text
 
     def words(self, name: str) -> frozenset[str] | None:
         text = self.text(name)
@@ -264,7 +285,8 @@ def _bounds(given: _Given, name: str, word: str, end: int) -> Bounds:
 def _lanes(found: dict[str, dict[str, int]]) -> Iterable[tuple[Lane, int]]:
     for topic, queues in found.items():
         for queue_id, offset in queues.items():
-            if isinstance(offset, bool) or not isinstance(offset, int) or not _EARLIEST <= offset <= OFFSET_MAX:
+            is_offset = isinstance(offset, int) and not isinstance(offset, bool) and _EARLIEST <= offset <= OFFSET_MAX
+            if not (topic and is_offset and queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
                 raise ValueError(offset)
             ends = {_EARLIEST: 0, _LATEST: OFFSET_MAX}
             yield (topic, int(queue_id)), ends.get(offset, offset)

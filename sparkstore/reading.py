@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from storageio import MissingExtra
 
+from .options import option_texts
 from .schema import META_COLUMNS, PROBLEM_COLUMN, RABBIT_COLUMNS, STORE_COLUMN, message_schema, rabbit_schema
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def _schema(columns: Iterable[str], make: object) -> StructType:
 
 def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | None, options: dict[str, object]) -> DataFrame:
     reader = spark.read.format(FORMAT)
-    for name, value in options.items():
-        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+    for name, value in option_texts(options).items():
+        reader = reader.option(name, value)
     if schema is not None:
         reader = reader.schema(schema)
     try:

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore import StoreConfig
+from messagestore.broker_services.admission import topic_problem
+from storageio.settings import I32_MAX
 
 from .errors import BadOption
 from .options import size_of
@@ -75,7 +77,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     sink_id = given.get("sinkid")
     return SinkOptions(
         path=local_path(given["path"]),
-        topic=given.get("topic"),
+        topic=_topic(given),
         queues=queues,
         sink_id=None if sink_id is None else check_sink_id(sink_id),
         batch_id=_number(given, "batchId") or 0,
@@ -103,6 +105,14 @@ def local_path(path: str) -> str:
     return "/" + rest.lstrip("/")
 
 
+def _topic(given: Mapping[str, str]) -> str | None:
+    topic = given.get("topic")
+    problem = None if topic is None else topic_problem(topic)
+    if problem:
+        raise BadOption(f"option topic: {problem}")
+    return topic
+
+
 def _number(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
@@ -125,6 +135,6 @@ def _size(given: Mapping[str, str], name: str) -> int:
         found = size_of(text)
     except ValueError:
         found = 0
-    if found <= 0:
-        raise BadOption(f"option {name}: a positive number, with k, m or g behind it if wanted, found {text!r}")
+    if not 0 < found <= I32_MAX:
+        raise BadOption(f"option {name}: 1 to {I32_MAX} wanted, with k, m or g behind it if wanted, found {text!r}")
     return found

@@ -58,6 +58,13 @@ class InvalidMessage(StoreError, ValueError):
     """A message that no store could hold and give back."""
 
 
+class InvalidSetting(InvalidMessage, TypeError):
+    """A setting that is unknown, of the wrong type or out of range.
+
+    It is a `ValueError` and a `TypeError`, so that whoever expects either catches it.
+    """
+
+
 class PutRejected(StoreError):
     """A put whose outcome is not PUT_OK; of it the first `message_count` messages are in the store, mostly none."""
 

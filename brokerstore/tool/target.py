@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from messagestore import StoreConfig
 
 ROCKETMQ_KINDS = (FolderKind.ROCKETMQ, FolderKind.LOG, FolderKind.ROCKSDB, FolderKind.DLEDGER)
-_ENUMS = {"flush_disk_type": "FlushMode", "broker_role": "Role"}
 
 
 class Target(NamedTuple):
@@ -45,14 +44,9 @@ class Target(NamedTuple):
 
     def config(self) -> StoreConfig:
         """For the engine."""
-        import messagestore
         from messagestore import StoreConfig
 
-        settings = dict(self.settings)
-        for name, enum in _ENUMS.items():
-            if name in settings:
-                settings[name] = getattr(messagestore, enum)(settings[name])
-        return StoreConfig(**settings)
+        return StoreConfig(**self.settings)
 
     def need_store(self) -> None:
         """Raise `UnknownStore` for anything but a RocketMQ store with queues in files."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
+from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
 from ..engine import Places, found_sizes
@@ -30,14 +31,15 @@ def rebuild_store(
     """
     if not what or not what <= ALL:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
+    config = settings_or_default(config, StoreConfig, "config")
     refuse_foreign(disk, root)
-    places = Places(root, config.store_path_commit_log if config else None)
+    places = Places(root, config.store_path_commit_log)
     folders = LogPaths.parse(disk, places.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):
         raise UnknownStore(f"{root}: no commitlog folder in it")
     lock = disk.lock(places.lock)
     try:
-        sizes = found_sizes(config or StoreConfig(), places, disk, is_locked=True)
+        sizes = found_sizes(config, places, disk, is_locked=True)
         end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
         log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)
         try:

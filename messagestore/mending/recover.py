@@ -20,6 +20,7 @@ from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
+from storageio.settings import settings_or_default
 
 from ..abort_file import AbortFile
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
@@ -112,7 +113,7 @@ class Recovery:
         self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
         self.progress = progress
         self.report_path: str | None = None  # of what `apply` did
-        self.config = found_sizes(config or StoreConfig(), Places(root), disk, guesses=True)
+        self.config = found_sizes(settings_or_default(config, StoreConfig, "config"), Places(root), disk, guesses=True)
         self.places = Places(root, self.config.store_path_commit_log)
         self.was_clean = not AbortFile(disk, root).is_present
 

@@ -15,6 +15,7 @@ from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, StoreCorrupt, StoreError
+from storageio.settings import settings_or_default
 
 from ..abort_file import AbortFile
 from ..broker_config.config_table import ConfigTable
@@ -74,7 +75,7 @@ def verify_store(
     root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
 ) -> StoreReport:
     """Check everything.  `progress` is called with bytes; in all they are `PASSES` times the log's."""
-    check = _Check(root, config or StoreConfig(), disk)
+    check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
     report = check.report = StoreReport(verify_log(check.folders, disk, check.config.mapped_file_size_commit_log, progress))
     check.derived(progress)
     check.batch_queues()
@@ -88,7 +89,7 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
 
     For whoever looks at log, queues and index in another way.  Problems and notes.
     """
-    check = _Check(root, config or StoreConfig(), disk)
+    check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
     report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
     check.queue_ends()
     check.batch_queues()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumequeue.layout import UNIT_SIZE
 
-from ..options import check_tasks
+from ..options import check_tasks, option_texts
 from ..spark_errors import plain_errors
 from .protection import at_seams
 
@@ -74,7 +74,7 @@ def audit(spark: SparkSession, path: str | Sequence[str], *, tasks: int = 2, **o
     spark.dataSource.register(AuditSource)
     kinds = ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
     with plain_errors():
-        rows = spark.read.format(FORMAT).options(**{name: str(value) for name, value in options.items()})
+        rows = spark.read.format(FORMAT).options(**option_texts(options))
         dealt = rows.load(path if isinstance(path, str) else list(path)).repartition(tasks, "store", "topic", "queue_id")
         found = dealt.sortWithinPartitions(*_ORDER).mapInArrow(join_lanes, kinds).collect()
     return _report([row.asDict() for row in found])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..options import is_several
+from ..options import is_several, option_texts
 from ..reading import FORMAT, read_messages
 from ..spark_errors import plain_errors
 
@@ -47,5 +47,5 @@ def compact(
             kept = kept.union(rows.where(sql.size("keys") == 0).select(*PLACE))
         whole = read_messages(spark, path, list(dict.fromkeys([*KEPT, *order])), **options)
         found = whole.join(kept.distinct(), PLACE, "left_semi").orderBy(*order).select(*KEPT)
-        found.write.format(FORMAT).options(**{**(sink or {}), "newStore": "true"}).mode("append").save(out)
+        found.write.format(FORMAT).options(**{**option_texts(sink or {}), "newStore": "true"}).mode("append").save(out)
         return read_messages(spark, out, ["queue_id"]).count()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumequeue.layout import UNIT_SIZE
 
-from ..options import check_tasks
+from ..options import check_tasks, option_texts
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
 
     check_tasks(tasks)
     spark.dataSource.register(reindex_source.ReindexSource)
-    asked = {"what": ",".join(what), "tasks": str(tasks), **{name: str(value) for name, value in options.items()}}
+    asked = {"what": ",".join(what), "tasks": str(tasks), **option_texts(options)}
     with plain_errors():
         made = Observation("reindex")
         rows = _observed(spark.read.format(reindex_source.FORMAT).options(**asked).load(path), made)

@@ -143,7 +143,6 @@ def test_what_is_not_flushed_or_not_dispatched_stays(old: Store) -> None:
         ("04;16", 16, True),
         (" 3 ; 5", 5, True),
         ("", 0, False),
-        ("x;7", 7, True),
     ],
 )
 def test_the_hours_of_delete_when(tmp_path: Path, delete_when: str, hour: int, is_time: bool) -> None:

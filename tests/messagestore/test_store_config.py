@@ -19,7 +19,7 @@ from storageio import InvalidMessage
         ({"mapped_file_size_consume_queue": -20}, "mapped_file_size_consume_queue is -20"),
         ({"max_hash_slot_num": -1}, "max_hash_slot_num is -1"),
         ({"max_index_num": 0}, "max_index_num is 0"),
-        ({"default_topic_queue_nums": 0}, "default_topic_queue_nums: at least 1"),
+        ({"default_topic_queue_nums": 0}, "default_topic_queue_nums is 0"),
         ({"message_delay_level": "1s 5x"}, "delay level '5x'"),
         ({"message_delay_level": "s"}, "delay level 's'"),
         ({"message_delay_level": "-1s"}, "delay level '-1s'"),

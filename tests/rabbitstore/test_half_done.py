@@ -201,7 +201,7 @@ def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path, text)
 @pytest.mark.parametrize("entries", [0, -1, 16385, 1 << 20])
 def test_a_segment_size_out_of_range_makes_no_folder(path, entries):
     """The folder was made with it, and from then on refused by every opening."""
-    with pytest.raises(InvalidMessage, match="segment_entries is 1 to 16384"):
+    with pytest.raises(InvalidMessage, match="expected a whole number from 1 to 16384"):
         RabbitStore.open(path, settings=RabbitSettings(background=False, index=IndexSettings(segment_entries=entries)))
     assert not Path(path).exists()
 
