@@ -18,7 +18,6 @@ _STORE_RANGES: dict[str, Range] = {
 }
 _INDEX_RANGES: dict[str, Range] = {
     "segment_entries": (1, layout.SEGMENT_ENTRIES_MAX),
-    "journal_entries_max": (1, I64_MAX),
     "embed_below": (0, I32_MAX),
 }
 _RANGES: dict[str, Range] = {

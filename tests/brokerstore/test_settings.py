@@ -94,7 +94,7 @@ RABBIT_STORE: dict[str, Kind] = {
 }
 RABBIT_INDEX: dict[str, Kind] = {
     "segment_entries": (1, 16384, WHOLE),
-    "journal_entries_max": (1, LONG, WHOLE),
+    "journal_entries_max": (0, LONG, WHOLE),
     "journal_bytes_max": (0, LONG, WHOLE),
     "embed_below": (0, INT, WHOLE),
 }

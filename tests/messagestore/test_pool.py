@@ -559,7 +559,7 @@ def test_without_one_of_the_three_conditions_there_is_no_pool(tmp_path: Path, ch
 
 def test_a_pool_of_one_buffer_is_refused() -> None:
     """A file gets its buffer before the one before it is done."""
-    with pytest.raises(InvalidMessage, match="at least 2"):
+    with pytest.raises(InvalidMessage, match="from 2 to"):
         pooled(Path("nowhere"), transient_store_pool_size=1)
 
 
