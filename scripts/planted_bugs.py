@@ -56,6 +56,8 @@ STORE = "messagestore/recovery.py"
 RECOVER = "tests/messagestore/test_lifecycle.py tests/messagestore/test_recover.py tests/lab/test_rocketmq_crashes.py"
 LAB = "tests/lab/test_rocketmq_crashes.py"
 RABBIT_LAB = "tests/lab/test_rabbitmq_crashes.py -k survives"
+CALLS = "tests/faults/test_recorded_calls.py"
+ORDERS = "tests/lab/test_sync_orders.py"
 REPLACE = "tests/storageio/test_replace_and_test_disks.py"
 
 BUGS = [
@@ -100,6 +102,17 @@ BUGS = [
     Bug("failed sync of a log file tried again", "commitlog/mapped_file.py", "            self._failure = error\n", "            pass\n", "tests/lab/test_regressions.py -k never_said"),
     Bug("pool opened again at a wrong lap", "messagestore/pool.py", "        self._log.appender.set_room(self._lap - file.start_offset, file.written)", "        # ", "tests/messagestore/test_pool.py -k again_and_again"),
     Bug("retention before batch queues are synced", "messagestore/housekeeper.py", "        self._final(self._flush_queues)\n", "        self._final(lambda: self._queues.flush(0))\n", "tests/lab/test_regressions.py -k batch_queues"),
+    Bug("folder not synced by the real disk", "storageio/real_disk.py", "                os.fsync(descriptor)\n", "                pass\n", CALLS),
+    Bug("new folder's parent not synced by the real disk", "storageio/real_disk.py", "            self.sync_folder(os.path.dirname(path))\n", "            pass\n", CALLS),
+    Bug("file not synced by the real disk", "storageio/real_disk.py", "                os.fdatasync(self._descriptor)\n", "                pass\n", CALLS),
+    Bug("index files deleted without a sync between", "indexfile/index_files.py", "            self.disk.sync_folder(self.folder)\n\n    def _must_write", "\n    def _must_write", ORDERS + " -k one_by_one"),
+    Bug("index note of what came during the sync", "messagestore/housekeeper.py", "note_of(self._log, self._index, *reached)", "note_of(self._log, self._index, *self._dispatcher.reached)", ORDERS + " -k index_note"),
+    Bug("batch queues believed after a kill", "messagestore/engine.py", "            self.side.batch.doubt()\n", "", ORDERS + " -k batch_queues"),
+    Bug("many puts wait for the first of them", "messagestore/message_store.py", "self._appender.end_offset if message is None else result.physical_offset + result.size_bytes", "result.physical_offset + 1", ORDERS + " -k puts_of_many"),
+    Bug("store time read after the sync", "messagestore/flusher.py", "max(self.flushed_timestamp_ms, stamp)", "max(self.flushed_timestamp_ms, self._log.appender.last_store_timestamp_ms)", ORDERS + " -k checkpoint"),
+    Bug("ring deleted before the log is synced", "messagestore/ring.py", "            file.flush()\n        return count\n", "        return count\n", ORDERS + " -k ring"),
+    Bug("retention of what is not flushed", "messagestore/engine.py", "return min(self.dispatcher.position, self.flusher.flushed_offset)", "return self.dispatcher.position", ORDERS + " -k retention"),
+    Bug("abort file removed before the last note", "messagestore/engine.py", "            self._write_note()\n", "            self.abort_file.remove()\n            self._write_note()\n", CALLS),
     Bug("deep JSON in our own note", "messagestore/own_notes.py", ", OverflowError, RecursionError)", ")", "tests/faults/test_hostile_folders.py -k json"),
 ]  # fmt: skip
 NOTHING = Bug(

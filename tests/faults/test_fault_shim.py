@@ -28,18 +28,6 @@ CONFIG = StoreConfig(
 KINDS = [("EIO", {}), ("ENOSPC", {"FAULT_FOREVER": "1"}), ("ENOSPC", {"FAULT_SHORT": "1"}), ("EIO", {"FAULT_FOREVER": "1"})]
 FINE = (0, 6, 7)
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("gcc") is None, reason="the shim is made by gcc and put before the library on Linux"
-)
-
-
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("shim") / "shim.so"
-    source = Path(__file__).with_name("fault_shim.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-w", "-o", str(path), str(source), "-ldl"], check=True)
-    return path
-
 
 class Ended(NamedTuple):
     code: int

@@ -1,0 +1,165 @@
+"""The system calls of the real disk, recorded below Python, and the order of syncs that they must keep.
+
+The lab replaces the real disk and so cannot see whether it syncs.  Here `fault_shim.c` stands between Python and the kernel
+and records each call that changes a file or a folder.  Stores through a memory map make no call and are not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROCKETMQ = """
+import os, signal, sys
+from brokerstore import Message, MessageStore
+from messagestore import FlushMode, StoreConfig
+folder, end, mode = sys.argv[1:]
+config = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
+                     max_index_num=200, flush_disk_type=FlushMode[mode])
+store = MessageStore.open(folder + "/above/further/store", "a", config)
+store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+store.put_many([Message("T%d" % (n % 3), b"body" * 15, keys=["k%d" % n], queue_id=n % 2) for n in range(700)])
+store.put_batch("B", 0, [Message("B", b"x"), Message("B", b"y")])
+store.flush()
+store.get("T0", 0, 0)
+store.delete_before(65536)
+if end == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+store.close()
+"""
+RABBITMQ = """
+import os, signal, sys
+from rabbitstore import RabbitStore
+folder, end = sys.argv[1:]
+store = RabbitStore.open(folder + "/above/further/vhost")
+store.declare_queue("q")
+store.declare_queue("gone")
+for n in range(300):
+    store.publish("q", b"%d" % n * (1 if n % 2 else 3000))
+    store.publish("gone", b"x")
+store.sync()
+for n in range(200):
+    store.get("q", auto_ack=True)
+store.delete_queue("gone")
+if end == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+store.close()
+"""
+ENDS = ("stop", "stop", "kill", "stop")
+NAMED = ("create", "mkdir", "rmdir", "unlink", "rename", "to")  # calls that change a name in a folder
+WRITTEN = ("create", "write", "pwrite", "pwritev", "pwritev2", "ftruncate", "posix_fallocate")
+PROMISES_NOTHING = ("/lock", "/msg_store_transient/0.rdq")  # of no content; of messages that a restart drops
+
+
+class Call(NamedTuple):
+    """One line of the shim's log."""
+
+    thread: str
+    name: str
+    path: str
+
+
+class Sessions:
+    """A program run several times on one folder, with the calls of each run."""
+
+    def __init__(self, shim: Path, above: Path) -> None:
+        self.shim = shim
+        self.folder = above / "base"
+        self.folder.mkdir()
+        self.log = above / "calls"
+
+    def run(self, program: str, end: str, *more: str) -> list[Call]:
+        """Run the program in a process of its own; what it did, in order."""
+        environment = os.environ | {"LD_PRELOAD": str(self.shim), "FAULT_BELOW": str(self.folder), "FAULT_LOG": str(self.log)}
+        command = [sys.executable, "-c", program, str(self.folder), end, *more]
+        made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert made.returncode == (-signal.SIGKILL if end == "kill" else 0), made.stderr[-2000:]
+        lines = self.log.read_text().splitlines()
+        self.log.unlink()
+        return [Call(*line.split("\t")) for line in lines]
+
+
+def early_names(calls: list[Call]) -> list[str]:
+    """Folders made whose parent was not synced by the same thread's next call."""
+    found = []
+    for place, call in enumerate(calls):
+        if call.name == "mkdir":
+            following = next((other for other in calls[place + 1 :] if other.thread == call.thread), None)
+            if following is None or following[1:] != ("fsync", os.path.dirname(call.path)):
+                found.append(call.path)
+    return found
+
+
+def dirty_renames(calls: list[Call]) -> list[str]:
+    """Files that took another's name while what was written to them was not synced."""
+    dirty: set[str] = set()
+    found = []
+    for _thread, name, path in calls:
+        if name in WRITTEN:
+            dirty.add(path)
+        elif name in ("fdatasync", "fsync", "unlink"):
+            dirty.discard(path)
+        elif name == "rename" and path in dirty:
+            found.append(path)
+    return found
+
+
+def left_open(calls: list[Call]) -> list[str]:
+    """What a clean stop left to chance: files written and not synced since, names changed in folders not synced since."""
+    dirty: dict[str, str] = {}
+    for _thread, name, path in calls:
+        if name in NAMED:
+            dirty[os.path.dirname(path)] = f"{name} {path}"
+        if name in ("fsync", "fdatasync", "rmdir", "unlink", "rename"):
+            dirty.pop(path, None)
+        elif name in WRITTEN:
+            dirty[path] = f"{name} {path}"
+    return [what for what in dirty.values() if not what.endswith(PROMISES_NOTHING)]
+
+
+@pytest.mark.parametrize(
+    ("program", "more"), [(ROCKETMQ, ("ASYNC",)), (ROCKETMQ, ("SYNC",)), (RABBITMQ, ())], ids=["async", "sync", "rabbitmq"]
+)
+def test_every_name_and_every_file_is_synced_in_time(shim: Path, tmp_path: Path, program: str, more: tuple[str, ...]) -> None:
+    """A new folder's name before anything else, a file before it replaces another, and all of them before a clean stop."""
+    sessions = Sessions(shim, tmp_path)
+    for end in ENDS:
+        calls = sessions.run(program, end, *more)
+        assert sum(call.name in ("fsync", "fdatasync") for call in calls) > 15, "the recorder saw too little"
+        assert early_names(calls) == []
+        assert dirty_renames(calls) == []
+        if end != "kill":
+            assert left_open(calls) == []
+            assert not any("abort" in os.path.basename(path) for path in sessions.folder.rglob("*"))
+
+
+def test_a_store_says_that_it_was_stopped_cleanly_as_the_last_thing(shim: Path, tmp_path: Path) -> None:
+    """`abort` goes, and `clean.dot` comes, after every other file and name was synced."""
+    sessions = Sessions(shim, tmp_path)
+    for program, more, mark in ((ROCKETMQ, ("ASYNC",), ("unlink", "abort")), (RABBITMQ, (), ("to", "clean.dot"))):
+        calls = sessions.run(program, "stop", *more)
+        (place,) = [place for place, call in enumerate(calls) if (call.name, os.path.basename(call.path)) == mark]
+        folder = os.path.dirname(calls[place].path)
+        assert [call[1:] for call in calls[place + 1 :]] == [("fsync", folder)], "of the mark's own name"
+
+
+def test_a_folder_is_made_with_its_parents_and_each_name_is_synced(shim: Path, tmp_path: Path) -> None:
+    """`RealDisk.make_folder` syncs the parent of every folder that it makes; `sync_folder` asks the kernel for it."""
+    program = """
+import sys
+from storageio import REAL_DISK
+REAL_DISK.make_folder(sys.argv[1] + "/a/b")
+REAL_DISK.make_folder(sys.argv[1] + "/a/b")
+REAL_DISK.sync_folder(sys.argv[1] + "/a")
+"""
+    sessions = Sessions(shim, tmp_path)
+    base = str(sessions.folder)
+    assert [call[1:] for call in sessions.run(program, "stop")] == [
+        ("mkdir", f"{base}/a"), ("fsync", base), ("mkdir", f"{base}/a/b"), ("fsync", f"{base}/a"), ("fsync", f"{base}/a"),
+    ]  # fmt: skip

@@ -1,0 +1,187 @@
+"""Orders of syncs, reads and deletions that no crash of a random program had shown to matter, each with its own story.
+
+The planted bugs of these names (`scripts/planted_bugs.py`) swap the order back.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from storageio.testing import ForgettingDisk, Image
+
+HALF_A_FILE = 3000
+TAG_HASH = ord("A")  # Java's hash code of a text of one letter
+
+
+@pytest.fixture
+def lab(world: Any) -> Any:
+    """Return the lab of RocketMQ-style stores."""
+    return world.module("brokerstore.testing.rocketmq_lab")
+
+
+def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
+    """Run a program."""
+    for operation in operations:
+        run.do(operation)
+
+
+def reopened(lab: Any, run: Any, image: Image | None = None) -> Any:
+    """Open what `image` holds; without one the process alone died, and the disk forgets nothing yet."""
+    lab.abandon(run.store)
+    disk = run.disk if image is None else ForgettingDisk.of(image, run.disk.time_ms)
+    disk._held.clear()  # a dead process holds no lock
+    return lab.open_still(disk, run.config)
+
+
+def test_a_batch_queues_name_is_synced_by_whoever_opens_after_a_kill(lab: Any) -> None:
+    """The process that made the queue's file died before it synced the name; the next one's checkpoint vouched for it.
+
+    After the power failure the folder was empty, and the next batch got the number 0 again.
+    """
+    run = lab.Run(tries=False)
+    run.store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+    kind = type(run.message("T", 0, 10, 0))
+    run.ledger.bodies.add(b"x")
+    run.store.put_batch("B", 0, [kind("B", b"x") for _ in range(5)])
+    put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 6, ("flush",), ("dispatch",))
+    run.store = reopened(lab, run)
+    put_all(run, ("wait", 60_000), ("put", "T", 0, HALF_A_FILE, 0), ("flush",), ("dispatch",), ("derive", True))
+    store = reopened(lab, run, run.disk.least())
+    assert store.put_batch("B", 0, [kind("B", b"y")]).queue_offset == 5
+    lab.abandon(store)
+
+
+def test_the_index_note_tells_of_what_was_dispatched_before_the_queues_were_synced(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that was dispatched while the queues were synced is not on the disk for sure: the note must not vouch for it.
+
+    Its second half lay in another sector, which was lost: the unit kept its place and lost its tag.
+    """
+    run = lab.Run(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
+    put_all(run, *[("put", "T", 0, 10, 2)] * 25, ("flush",), ("dispatch",))
+    queues = run.store.engine.queues
+    flush = queues.flush
+
+    def and_then_one_is_dispatched(least_pages: int = 0) -> bool:
+        monkeypatch.setattr(queues, "flush", flush)
+        done = flush(least_pages)
+        put_all(run, ("put", "T", 0, 10, 2), ("flush",), ("dispatch",))
+        return bool(done)
+
+    monkeypatch.setattr(queues, "flush", and_then_one_is_dispatched)
+    run.do(("derive", True))
+    image = run.disk.after_kill()
+    (path,) = [path for path in image.files if "/consumequeue/T/0/" in path]
+    units = image.files[path]
+    assert int.from_bytes(units[512:520], "big") == TAG_HASH, "unit 25 reaches into the second sector"
+    torn = image._replace(files=image.files | {path: units[:512] + bytes(len(units) - 512)})
+    disk = ForgettingDisk.of(torn, run.disk.time_ms)
+    lab.abandon(run.store)
+    store = lab.open_still(disk, run.config)
+    store.engine.settle()
+    assert disk.files()[path][512:520] == units[512:520]
+    lab.abandon(store)
+
+
+def test_the_checkpoint_does_not_tell_of_what_was_put_while_the_log_was_synced(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put between the sync and the reading of the newest store time had its time written to the checkpoint."""
+    run = lab.Run(tries=False)
+    put_all(run, ("put", "T", 0, 10, 0))
+    log = run.store.engine.log
+    safe_ms, flush = log.appender.last_store_timestamp_ms, log.flush
+
+    def and_then_one_is_put(least_pages: int = 0) -> int:
+        done = flush(least_pages)
+        put_all(run, ("wait", 60_000), ("put", "T", 0, 10, 0))
+        return int(done)
+
+    monkeypatch.setattr(log, "flush", and_then_one_is_put)
+    run.store.engine.flusher.flush_now()
+    monkeypatch.undo()
+    put_all(run, ("dispatch",), ("derive", False))
+    assert run.store.engine.checkpoint.physic_msg_timestamp_ms == safe_ms
+    lab.abandon(run.store)
+
+
+def test_records_of_a_ring_are_on_the_disk_before_the_ring_goes(lab: Any) -> None:
+    """A killed process left them in the ring alone.  The opening that brought them to the log lost its power as well.
+
+    The ring was gone for good by then, and the log's pages were not on the disk yet.
+    """
+    run = lab.Run(tries=False, config=lab.through_ring(lab.lab_config()))
+    put_all(run, *[("put", "T", 0, 100, 1)] * 5)
+    images: list[Image] = []
+
+    def watch(operation: str, path: str) -> None:
+        if operation == "delete" and path.endswith("/brokerstore/ring") and not images:
+            images.append(run.disk.least())
+
+    run.ledger.learn(run.store)
+    run.disk.watch = watch
+    lab.abandon(reopened(lab, run))
+    (image,) = images
+    files = {path: data for path, data in image.files.items() if not path.endswith("/ring")}
+    assert run.recover(ForgettingDisk.of(image._replace(files=files), run.disk.time_ms), 5) == 5
+
+
+def test_retention_takes_no_log_file_that_is_not_on_the_disk(lab: Any) -> None:
+    """Dispatched is not enough: what lies behind it may be lost by a power failure, and this file is the log's end then."""
+    run = lab.Run(tries=False)
+    put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 7, ("dispatch",))
+    assert len(run.store.engine.log.queue.files) == 4
+    assert run.store.delete_before(1 << 40) == 0
+    run.do(("flush",))
+    assert run.store.delete_before(1 << 40) == 3
+    lab.abandon(run.store)
+
+
+def test_puts_of_many_wait_for_the_sync_of_the_last_of_them(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delayed messages are appended one by one, and another thread's sync came between two of them.
+
+    It covered the first byte of the put, not the last.
+    """
+    run = lab.Run(tries=False, config=lab.lab_config(flush_disk_type=lab.FlushMode.SYNC))
+    engine, kind = run.store.engine, type(run.message("T", 0, 10, 0))
+    append, synced = engine.routing.append, []
+
+    def and_another_threads_sync(message: Any, queue_id: int) -> Any:
+        result = append(message, queue_id)
+        if not synced:
+            synced.append(engine.flusher.flush_now())
+        return result
+
+    monkeypatch.setattr(engine.routing, "append", and_another_threads_sync)
+    result = run.store.put_many([kind("T", b"%d" % number, queue_id=0, properties={"DELAY": "3"}) for number in range(3)])
+    assert result.message_count == 3 and synced[0] > result.physical_offset, "a part of them was synced before"
+    assert engine.flusher.flushed_offset == engine.log.written_offset
+    store = reopened(lab, run, run.disk.least())
+    assert [bytes(message.body) for message in store.engine.log.messages()] == [b"0", b"1", b"2"]
+    lab.abandon(store)
+
+
+def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
+    """The youngest first: whatever a crash brings back, the files that are left have no hole between them."""
+    disk = ForgettingDisk()
+    index = world.indexfile.IndexFiles(disk, "/index", writable=True, slots=3, items=4)
+    for number in range(12):
+        disk.time_ms += 1000
+        index.build("T", None, f"k{number}", 100 * number, disk.time_ms)
+    index.sync()
+    names = sorted(path for path in disk.files() if path.startswith("/index/"))
+    assert len(names) > 3
+    left: list[Image] = []
+    disk.watch = lambda _operation, _path: left.extend(disk.images(Random(1), 1, limit=256))
+    index.destroy()
+    disk.watch = None
+    left += disk.images(Random(1), 1, limit=256)
+    for image in left:
+        found = sorted(image.files)
+        assert found == names[: len(found)]
+    assert disk.least().files == {}
+    assert len({len(image.files) for image in left}) == len(names) + 1, "each of them was the last one at some moment"
