@@ -24,7 +24,7 @@ from commitlog.verify import verify_log
 from storageio import REAL_DISK, StoreError
 from storebytes.builds import build_name
 
-from .tool.output import progress, size_text
+from .tool.output import emit, progress, say, size_text
 
 MESSAGES_DEFAULT = 1_200_000
 BODY_SIZE = 200
@@ -124,10 +124,8 @@ def read_back(messages: Iterator[StoredMessage], advance: Advance) -> int:
 def report(title: str, step: Step) -> None:
     """One line."""
     rate, speed = step.messages / step.seconds, step.size_bytes / step.seconds / 1e6
-    print(
-        f"{title:<34} {step.messages:>9,} messages {step.seconds:>7.2f} s {rate:>12,.0f} messages/s {speed:>8,.0f} MB/s",
-        flush=True,
-    )
+    emit(f"{title:<34} {step.messages:>9,} messages {step.seconds:>7.2f} s {rate:>12,.0f} messages/s {speed:>8,.0f} MB/s")
+    sys.stdout.flush()
 
 
 def timed(title: str, count: int, size_of: Callable[[], int], work: Callable[[Advance], object]) -> None:
@@ -182,11 +180,12 @@ def run(total: int, parent: str | None) -> None:
     build = build_name()
     how = {"compiled": "compiled (C)", "plain": "plain Python; with a C compiler they are many times faster"}.get(build, build)
     with tempfile.TemporaryDirectory(prefix="brokerstore-demo-", dir=parent) as folder:
-        print(f"brokerstore demo: {total:,} messages with bodies of {BODY_SIZE} bytes, a key and a tag each")
-        print(f"Kernels: {how}. Python {sys.version.split()[0]}. Log of 1 GiB files in {folder}", flush=True)
+        emit(f"brokerstore demo: {total:,} messages with bodies of {BODY_SIZE} bytes, a key and a tag each")
+        emit(f"Kernels: {how}. Python {sys.version.split()[0]}. Log of 1 GiB files in {folder}")
+        sys.stdout.flush()
         end = put_all(folder, total)
         check_all(folder, total, end)
-    print(
+    emit(
         f"Done: {total:,} messages, {size_text(end)} of log: put, flushed, reopened, verified, read back, all as put. Removed."
     )
 
@@ -200,7 +199,7 @@ def main() -> int:
     try:
         run(max(options.messages, 10), options.folder)
     except (StoreError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
+        say(f"demo: {error}")
         return 5
     except KeyboardInterrupt:
         return 130

@@ -24,8 +24,12 @@ def check_topic(topic: str) -> str:
     """Refuse a topic whose name is no plain name of a folder."""
     if not topic or topic in {".", ".."} or "/" in topic or "\\" in topic or "\0" in topic:
         raise InvalidMessage(f"a topic named {topic!r} would lie outside its folder")
-    if len(os.fsencode(topic)) > NAME_SIZE_MAX:
-        raise InvalidMessage(f"a topic of {len(os.fsencode(topic))} bytes has no folder: {NAME_SIZE_MAX} at most")
+    try:
+        size_bytes = len(os.fsencode(topic))
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"a topic named {topic!r} has no folder: half a character has no bytes") from error
+    if size_bytes > NAME_SIZE_MAX:
+        raise InvalidMessage(f"a topic of {size_bytes} bytes has no folder: {NAME_SIZE_MAX} at most")
     return topic
 
 

@@ -12,7 +12,7 @@ import threading
 from typing import NamedTuple
 
 from commitlog import CommitLog
-from consumequeue import ConsumeQueue, ConsumeQueues, find_file_size
+from consumequeue import ConsumeQueue, ConsumeQueues, check_queue_id, check_topic, find_file_size
 from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
@@ -101,8 +101,8 @@ class ReaderView:
 
     def _discover(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue that came since."""
-        with contextlib.suppress(InvalidMessage, ValueError):
-            entry = self._disk.stat(os.path.join(self._queues.folder, topic, str(queue_id)))
+        with contextlib.suppress(InvalidMessage):  # a name that no queue can have may come from a config file
+            entry = self._disk.stat(os.path.join(self._queues.folder, check_topic(topic), str(check_queue_id(queue_id))))
             if entry is not None and entry.kind is Kind.FOLDER:
                 self._find_size()
                 return self._queues.get_or_add(topic, queue_id)
@@ -116,7 +116,11 @@ class ReaderView:
 
     def queue_ids(self, topic: str) -> list[int]:
         """Of one topic, as its folder lists them; sorted."""
-        folder = os.path.join(self._queues.folder, topic)
+        with contextlib.suppress(InvalidMessage):
+            return self._listed(os.path.join(self._queues.folder, check_topic(topic)))
+        return []
+
+    def _listed(self, folder: str) -> list[int]:
         if self._disk.stat(folder) is None:
             return []
         found = [entry.name for entry in self._disk.list(folder) if entry.kind is Kind.FOLDER]

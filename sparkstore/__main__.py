@@ -7,7 +7,6 @@ Results go to stdout, progress and talk to stderr.  Exit codes are the tool's: 0
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
+from brokerstore.tool.escapes import escaped_stderr, escaped_traceback
+from brokerstore.tool.output import emit, emit_json, say
 from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
 from sparkstore.jobs.statistics import BY
 from sparkstore.spark_errors import JobError, is_wrong_use
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one job; the exit code."""
-    asked = _parser().parse_args(arguments)
+    with escaped_stderr():
+        return _run(_parser().parse_args(arguments))
+
+
+def _run(asked: argparse.Namespace) -> int:
+    """The job, with our errors in a line each."""
     began = time.monotonic()
     try:
         spark = session(asked)
@@ -38,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         if not is_wrong_use(error):
+            sys.excepthook = escaped_traceback
             raise
         say(f"sparkstore: {str(error).strip().splitlines()[0]}")
         return WRONG_USE
@@ -49,16 +56,6 @@ def _code_of(kind: type[StoreError]) -> int:
     if issubclass(kind, (BadOption, MissingColumn, UnknownColumn)):
         return WRONG_USE
     return exit_code(kind.__new__(kind))
-
-
-def say(text: str) -> None:
-    """To people."""
-    print(text, file=sys.stderr)
-
-
-def emit(text: str) -> None:
-    """The result."""
-    print(text)
 
 
 def session(asked: argparse.Namespace) -> SparkSession:
@@ -80,7 +77,11 @@ def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
     from sparkstore.jobs.auditing import audit
 
     report = audit(spark, asked.path, tasks=asked.tasks, **_options(asked))
-    emit(report.to_json() if asked.json else report.to_text())
+    if asked.json:
+        emit_json(report.to_dict())
+    else:
+        for line in report.lines():
+            emit(line)
     return CLEAN if report.is_ok else PROBLEM
 
 
@@ -91,7 +92,7 @@ def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
     made = reindex(spark, asked.path[0], ALL if asked.what == "all" else (asked.what,), tasks=asked.tasks, **_options(asked))
     counts = {"units": made.units, "items": made.items}
     text = f"Rebuilt {' and '.join(made.what)}: {made.units} units, {made.items} index items"
-    emit(json.dumps({"path": made.path, "rebuilt": made.what, **counts}) if asked.json else text)
+    _answer(asked, {"path": made.path, "rebuilt": made.what, **counts}, text)
     return CLEAN
 
 
@@ -106,7 +107,7 @@ def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
     )  # fmt: skip
     size = "" if made.size_bytes is None else f" of {made.size_bytes} bytes"
     text = f"{made.messages} messages{size} in {made.files} files in {made.out}"
-    emit(json.dumps(made._asdict()) if asked.json else text)
+    _answer(asked, made._asdict(), text)
     return CLEAN
 
 
@@ -121,9 +122,10 @@ def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
         rows = (frame.limit(asked.limit) if asked.limit else frame).collect()
     if asked.json:
         for row in rows:
-            emit(json.dumps(row.asDict()))
+            emit_json(row.asDict())
     else:
-        emit("\n".join(table(frame.columns, [[str(cell) for cell in row] for row in rows])))
+        for line in table(frame.columns, [[str(cell) for cell in row] for row in rows]):
+            emit(line)
     return CLEAN
 
 
@@ -132,8 +134,16 @@ def run_compact(spark: SparkSession, asked: argparse.Namespace) -> int:
     from sparkstore.jobs.compacting import compact
 
     count = compact(spark, asked.path[0], asked.to, keep_unkeyed=not asked.drop_unkeyed, **_options(asked))
-    emit(json.dumps({"out": asked.to, "messages": count}) if asked.json else f"{count} messages written to {asked.to}")
+    _answer(asked, {"out": asked.to, "messages": count}, f"{count} messages written to {asked.to}")
     return CLEAN
+
+
+def _answer(asked: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+    """What a job did, for programs or for people."""
+    if asked.json:
+        emit_json(facts)
+    else:
+        emit(text)
 
 
 def _options(asked: argparse.Namespace) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def put_json_text(target: Target, at: Size, source: Source, start: Size, size: S
 
     What is no UTF-8 becomes U+FFFD, as in `take_text`.
     """
-    return _put(target, at, dumps(take_text(source, start, size))[1:-1].encode())
+    return _put(target, at, dumps(take_text(source, start, size))[1:-1].replace("\x7f", "\\u007f").encode())
 
 
 def java_hash_of_text(text: str, seed: I32) -> I32:

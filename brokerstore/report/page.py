@@ -7,6 +7,7 @@ from importlib import resources
 
 from storageio import MissingExtra
 
+from ..tool.escapes import printable
 from .facts import SHOWN, Facts
 from .pictures import PARTS, pictures
 
@@ -34,9 +35,8 @@ def render(facts: Facts, made_ms: int) -> str:
     from markupsafe import Markup
 
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain)
     environment.filters["size"] = _size
-    environment.filters["plain"] = _plain
     environment.filters["count"] = "{:,}".format
     shown = [(title, what, Markup(svg)) for title, what, svg in pictures(facts)]
     made = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -57,8 +57,6 @@ def _size(size_bytes: int) -> str:
     return size_text(size_bytes)
 
 
-def _plain(text: object) -> str:
-    """Without characters that change direction or control anything."""
-    from ..tool.output import printable
-
-    return printable(str(text))
+def _plain(value: object) -> object:
+    """Pictures as they are; text without characters that change direction or control anything."""
+    return value if hasattr(value, "__html__") else printable(str(value))

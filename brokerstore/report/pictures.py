@@ -14,7 +14,7 @@ from typing import Any
 
 from storageio import MissingExtra
 
-from ..tool.output import printable
+from ..tool.escapes import printable
 from .facts import Facts, FileMap
 
 INK, LINE = "#000001", "#000002"

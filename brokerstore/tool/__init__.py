@@ -18,11 +18,18 @@ import sys
 from collections.abc import Sequence
 
 from .codes import INTERRUPTED, IO_ERROR, PROBLEM, WRONG_USE
-from .output import ReaderWentError, printable
+from .escapes import escaped_stderr, escaped_traceback, printable
+from .output import ReaderWentError, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    with escaped_stderr():
+        return _guarded(arguments)
+
+
+def _guarded(arguments: Sequence[str] | None) -> int:
+    """No error leaves it, unless BROKERSTORE_DEBUG=1 asks for the traceback."""
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -41,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _say("out of memory; run: free -h", IO_ERROR)
     except Exception as error:
         if os.environ.get("BROKERSTORE_DEBUG") == "1":
+            sys.excepthook = escaped_traceback
             raise
         code = _say(f"internal error, please report it: {type(error).__name__}: {error}", PROBLEM)
         _say("run: it again with BROKERSTORE_DEBUG=1  (the traceback belongs into the report)", PROBLEM)
@@ -61,7 +69,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = brokerstore.main(args=arguments, prog_name="brokerstore", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        vars(error)["message"] = printable(error.message)  # line ends in names, too; those of the usage lines are click's
+        error.show(sys.stderr)
         return error.exit_code
     except click.Abort:
         return INTERRUPTED
@@ -91,5 +100,5 @@ def _reader_went() -> int:
 
 def _say(text: str, code: int) -> int:
     """One line to stderr."""
-    print(f"brokerstore: {printable(text)}", file=sys.stderr)
+    say(f"brokerstore: {text}")
     return code

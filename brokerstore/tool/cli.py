@@ -211,10 +211,17 @@ def verify(target: Target, as_json: bool, quiet: bool, log_only: bool) -> int:
 @click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Instead of stdout; parquet and arrow need one.")
 @filters
 @LIMIT
+@click.option(
+    "--csv-guard/--no-csv-guard",
+    default=True,
+    show_default=True,
+    help="Of csv: an apostrophe before text that a spreadsheet would take for a formula, escapes for control characters.",
+)
 @click.option("--json", "as_json", is_flag=True, help="With --out: what was written, as one JSON object on stdout.")
 @QUIET
 def export(
-    target: Target, form: str, out: str | None, chosen: Filters, limit: int | None, as_json: bool, quiet: bool
+    target: Target, form: str, out: str | None, chosen: Filters, limit: int | None, as_json: bool, quiet: bool, *,
+    csv_guard: bool,
 ) -> int:  # fmt: skip
     """Every message as JSON Lines, Parquet, Arrow or CSV; constant memory.
 
@@ -226,7 +233,7 @@ def export(
         raise click.UsageError("--json needs --out FILE: stdout has the messages")
     from .export import Order
 
-    order = Order(form, out, limit, as_json, quiet)
+    order = Order(form, out, limit, as_json, quiet, csv_guard)
     if target.is_rabbit:
         from .rabbit_export import export_messages as export_rabbit
 

@@ -7,13 +7,13 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import storebytes
 from storebytes.builds import build_name, kernel_builds, kernel_modules, wants_plain
 
 from .codes import CLEAN, PROBLEM
+from .escapes import quote
 from .output import emit_json, fields, say
 
 PACKAGES = (

@@ -15,11 +15,11 @@ from commitlog.walk import LogFiles, Piece
 from storageio import DiskError, DiskFull, InvalidMessage, MissingExtra
 
 from .codes import CLEAN, PROBLEM
-from .export_forms import csv_text
+from .export_forms import GuardedCsvPart, csv_text
 from .export_parts import Parts, write_parts
 from .log_commands import tell
 from .message_json import line_blocks
-from .output import emit_block, emit_json, progress, say, size_text
+from .output import emit_block, emit_csv, emit_json, progress, say, size_text
 from .target import Target
 from .wanted import Wanted
 
@@ -36,6 +36,12 @@ class Order(NamedTuple):
     limit: int | None
     as_json: bool
     quiet: bool
+    csv_guard: bool = True
+
+    @property
+    def written_form(self) -> str:
+        """`form`, or that of CSV whose cells are guarded."""
+        return GuardedCsvPart.form if self.form == "csv" and self.csv_guard else self.form
 
 
 def export_messages(target: Target, order: Order, wanted: Wanted) -> int:
@@ -63,10 +69,10 @@ def export_items(
         is_mixed = order.out is None and sys.stdout.isatty()  # a bar would stand among the messages
         with progress("export", total, wanted=not order.quiet and not is_mixed) as advance:
             if order.out is None:
-                _to_stdout(_counted(items(0, 0, told), advance), order.form)
+                _to_stdout(_counted(items(0, 0, told), advance), order.written_form)
                 return PROBLEM if told else CLEAN
             with named_file(order.out):
-                parts = Parts(order.out, order.form, {**about, "limit": order.limit})
+                parts = Parts(order.out, order.written_form, {**about, "limit": order.limit})
                 before = parts.problems
                 write_parts(parts, _counted(items(parts.position, parts.rows, told), advance), told)
         problems = before + len(told)
@@ -106,8 +112,8 @@ def _counted(items: Iterator[Item], advance: Callable[[int], None]) -> Iterator[
 def _to_stdout(items: Iterator[Item], form: str) -> None:
     is_first = True
     for item, _, _, _ in items:
-        if form == "csv":
-            sys.stdout.write(csv_text(item, is_first))
+        if form.startswith("csv"):
+            emit_csv(csv_text(item, is_first, form))
         else:
             emit_block(item)
         is_first = False

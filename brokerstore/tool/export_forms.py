@@ -7,14 +7,19 @@ batches two, the one that is being written and the one that is being made.
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
+import re
 import shutil
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
+
+_CONTROLS = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"  # and marks of direction
+_CONTROL = re.compile(f"[{_CONTROLS}]")
+_NEEDS_GUARD = re.compile(f"^\\s*['=+@\uff1d\uff0b\uff0d\uff20-]|[{_CONTROLS}]")  # the wide ones are formulas, too
+_JSON = ("properties", "routing_keys")  # columns
 
 
 class Part(Protocol):
@@ -48,6 +53,8 @@ class LinePart:
 class CsvPart(LinePart):
     """Lists with spaces between them or as JSON, properties as JSON, the body in base64; the header in the first part."""
 
+    form = "csv"
+
     def __init__(self, file: BinaryIO, is_first: bool) -> None:
         """Takes the file over."""
         super().__init__(file, is_first)
@@ -55,18 +62,32 @@ class CsvPart(LinePart):
 
     def write(self, item: Any) -> None:
         """An Arrow batch."""
-        super().write(csv_text(item, self._needs_header).encode())
+        super().write(csv_text(item, self._needs_header, self.form).encode())
         self._needs_header = False
 
 
-def csv_text(batch: Any, with_header: bool) -> str:
-    """The rows of an Arrow batch."""
-    made = io.StringIO(newline="")
-    writer = csv.writer(made, lineterminator="\n")
+class GuardedCsvPart(CsvPart):
+    """The same with cells that no spreadsheet takes for a formula and no terminal obeys."""
+
+    form = "csv-guarded"
+
+
+def csv_text(batch: Any, with_header: bool, form: str) -> str:
+    """The rows of an Arrow batch, in one of the two forms of CSV."""
+    cell = _guarded_cell if form == GuardedCsvPart.form else _cell
+    made = _Rows()
+    writer = csv.writer(made)
     if with_header:
         writer.writerow("body_base64" if name == "body" else name for name in batch.schema.names)
-    writer.writerows([_cell(name, value) for name, value in row.items()] for row in batch.to_pylist())
-    return made.getvalue()
+    writer.writerows([cell(name, value) for name, value in row.items()] for row in batch.to_pylist())
+    return "".join(made)
+
+
+class _Rows(list[str]):
+    """Rows that end in a line feed; the writer ends them with both characters, so that it quotes either in a cell."""
+
+    def write(self, row: str) -> None:
+        self.append(row.removesuffix("\r\n") + "\n")
 
 
 def _cell(name: str, value: Any) -> Any:
@@ -75,8 +96,31 @@ def _cell(name: str, value: Any) -> Any:
     if name == "body":
         return b64encode(value).decode("ascii")
     if isinstance(value, list):
-        return json.dumps(dict(value) if name == "properties" else value)
+        value = json.dumps(dict(value) if name == "properties" else value)
+    if name in _JSON:
+        return value.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def _guarded_cell(name: str, value: Any) -> Any:
+    """Numbers stay numbers; JSON and base64 begin no formula and hold no control character."""
+    made = _cell(name, value)
+    is_text = isinstance(value, str) or name == "keys"
+    return guarded(made) if is_text and name not in ("body", *_JSON) else made
+
+
+def guarded(text: str) -> str:
+    """Return a cell that is shown as it is: no formula, and no control character.
+
+    A cell that needs it gets an apostrophe in front, and its control characters and backslashes as escapes.  Only such cells
+    begin with an apostrophe, so that the text can be had back.
+
+    >>> guarded("=1+1"), guarded("1+1"), guarded("'a"), guarded("a\\\\b\\x07")
+    ("'=1+1", '1+1', "''a", "'a\\\\\\\\b\\\\x07")
+    """
+    if _NEEDS_GUARD.search(text) is None:
+        return text
+    return "'" + _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\\", "\\\\"))
 
 
 class _ArrowPart:
@@ -144,14 +188,14 @@ class _ParquetPart(_ArrowPart):
 
 
 PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {
-    "jsonl": LinePart, "csv": CsvPart, "arrow": _ArrowPart, "parquet": _ParquetPart,
+    "jsonl": LinePart, CsvPart.form: CsvPart, GuardedCsvPart.form: GuardedCsvPart, "arrow": _ArrowPart, "parquet": _ParquetPart,
 }  # fmt: skip
 
 
 def join(form: str, parts: Sequence[str], out: str) -> None:
     """Parts in one file, as if it had been written at once; a batch in memory at a time."""
     with open(out, "wb") as file:
-        if form in ("jsonl", "csv"):
+        if form in ("jsonl", CsvPart.form, GuardedCsvPart.form):
             for part in parts:
                 with open(part, "rb") as source:
                     shutil.copyfileobj(source, file, 1 << 20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from shlex import quote
 
 from storageio import (
     DiskError,
@@ -22,6 +21,7 @@ from storageio import (
 )
 
 from .codes import PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from .escapes import quote
 
 QUIET_COMMANDS = ("diff", "import", "bench", "doctor")  # their answers say all; nothing in one folder is to be mended
 

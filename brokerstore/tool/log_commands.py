@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
-from shlex import quote
 
 from commitlog import StoredMessage, decode_message_id
 from commitlog.findings import Finding
@@ -15,6 +14,7 @@ from storageio import InvalidMessage, StoreCorrupt
 
 from .absent import NoSuchMessage
 from .codes import CLEAN, PROBLEM
+from .escapes import quote
 from .message_json import line_blocks, message_json
 from .output import body_text, emit, emit_block, emit_json, fields, finding_text, say, time_text
 from .target import Target

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from shlex import quote
 from typing import Any
 
 from consumequeue import Boundary
@@ -13,6 +12,7 @@ from messagestore.broker_config.consumer_offsets import ConsumerOffsets, offsets
 from storageio import REAL_DISK, InvalidMessage
 
 from .codes import CLEAN
+from .escapes import quote
 from .output import emit_json, say, table
 from .queue_commands import open_store
 from .target import Target

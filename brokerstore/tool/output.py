@@ -1,7 +1,7 @@
 """How things are shown: JSON for programs; text, tables and progress for people.
 
-Names and bodies come from strangers.  What is shown to people has every character that a terminal could act on written as
-an escape; JSON is written in ASCII.
+What is shown to people has every character that a terminal could act on written as an escape (`escapes`); JSON is written in
+ASCII.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from .escapes import plain_stderr, printable, printable_lines
 
 if TYPE_CHECKING:
     from commitlog.findings import Finding
@@ -31,8 +33,8 @@ def emit_json(value: Any) -> None:
 
 
 def json_line(value: Any) -> str:
-    """In ASCII, with its line end."""
-    return _encode(value) + "\n"
+    """In ASCII without control characters, with its line end."""
+    return _encode(value).replace("\x7f", "\\u007f") + "\n"  # JSON does not ask for this one
 
 
 def emit_block(lines: memoryview) -> None:
@@ -50,20 +52,14 @@ def emit(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
+def emit_csv(text: str) -> None:
+    """Lines of CSV on stdout; on a terminal with escapes."""
+    sys.stdout.write(printable_lines(text) if sys.stdout.isatty() else text)
+
+
 def say(text: str) -> None:
     """A line of talk on stderr."""
     sys.stderr.write(printable(text) + "\n")
-
-
-def printable(text: str) -> str:
-    """Control characters, direction marks and lone surrogates as escapes.
-
-    >>> printable("a\\x1b[31mb")
-    'a\\\\x1b[31mb'
-    """
-    if text.isprintable():
-        return text
-    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode("ascii") for part in text)
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -202,4 +198,4 @@ def _bar(is_bytes: bool) -> Any:
     amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     # left alone: rich would send what goes to stdout to the bar's stream, even where stdout is a file
-    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+    return Progress(*columns, console=Console(file=plain_stderr()), transient=True, redirect_stdout=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from messagestore import GetStatus, MessageStore
 
 from .absent import NoSuchMessage
 from .codes import CLEAN
+from .escapes import quote
 from .log_commands import show_header, show_row, show_whole
 from .output import say
 from .target import Target

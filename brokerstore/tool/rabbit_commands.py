@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import attrgetter
-from shlex import quote
 from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
@@ -17,6 +16,7 @@ from storageio import StoreCorrupt
 
 from .absent import NoSuchMessage
 from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from .escapes import quote
 from .log_commands import say_none_fits
 from .output import body_text, emit, emit_json, fields, progress, say, size_text, table, time_text
 from .target import Target

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from shlex import quote
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from storageio import REAL_DISK, StoreError
 
 from .absent import NoSuchMessage
 from .codes import CLEAN, REPAIRED_DROPPED
+from .escapes import quote
 from .options import named_values
 from .output import emit, emit_json, fields, say
 from .put import Outgoing, body_of

@@ -3,12 +3,13 @@ folders have to say about themselves."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from brokerstore.tool.escapes import printable
+from brokerstore.tool.output import json_line
 from consumequeue.layout import UNIT_SIZE
 
 from ..options import check_tasks, option_texts
@@ -41,20 +42,28 @@ class AuditReport:
         """No problem at all."""
         return not self.problems
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it in JSON's types."""
+        lists = {"problems": self.problems, "notes": self.notes, "queues": self.queues}
+        return {"ok": self.is_ok, **lists, "counts": self.counts}
+
     def to_json(self) -> str:
         """One object."""
-        lists = {"problems": self.problems, "notes": self.notes, "queues": self.queues}
-        return json.dumps({"ok": self.is_ok, **lists, "counts": self.counts})
+        return json_line(self.to_dict()).rstrip("\n")
 
     def to_text(self) -> str:
-        """A table of queues, every problem, and the verdict in the last line."""
+        """Return `lines`, joined."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """A table of queues, every problem, and the verdict in the last line; names with escapes."""
         names = ("topic", "queue_id", "first", "last", "messages", "gaps", "duplicates")
         lines = table(names, [[str(row[name]) for name in names] for row in self.queues]) if self.queues else []
-        lines += [f"problem: {_text(row)}" for row in self.problems]
-        lines += [f"note: {_text(row)}" for row in self.notes]
+        lines += [printable(f"problem: {_text(row)}") for row in self.problems]
+        lines += [printable(f"note: {_text(row)}") for row in self.notes]
         verdict = "OK" if self.is_ok else f"{len(self.problems)} problems"
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items())
-        return "\n".join([*lines, f"{verdict}: {counts}"])
+        return [*lines, f"{verdict}: {counts}"]
 
     def to_frame(self, spark: SparkSession) -> DataFrame:
         """The problems as rows, for a table of a warehouse."""
@@ -216,6 +225,7 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def table(names: Sequence[str], rows: list[list[str]]) -> list[str]:
-    """Lines with columns below each other."""
+    """Return lines with columns below each other, names with escapes."""
+    rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in (names, *rows)]

@@ -1,0 +1,150 @@
+"""Names in a broker's configuration that are paths, or no names at all: no reader fails on one, and none leaves the store."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import MessageStore, StoreConfig
+from messagestore.broker_config.consumer_offsets import ConsumerOffsets
+from storageio import REAL_DISK
+from tests.brokerstore.tool import run
+from tests.faults.test_hostile_folders import made_message
+
+NAMES = ["../../precious", "a\0b", "..", ".", "", "a/b", "a\\b", "/etc", "x" * 300, "\ud800", "\u65e5" * 100, "T/0", "T/../../config"]
+READING = ["info", "ls", "offsets show", "verify", "recover", "stats", "dump", "query", "diff", "report", "export"]
+WRITING = ["put", "recover --apply", "rebuild", "offsets reset --to earliest", "copy --all"]
+SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
+                    max_index_num=200)  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store beside files that are somebody else's."""
+    for name in ("precious/0", "above/precious/0", "above/config"):
+        (tmp_path / name).mkdir(parents=True)
+    folder = tmp_path / "above" / "store"
+    with MessageStore.open(folder, "a", SIZES) as made:
+        for number in range(5):
+            made.put(made_message(number))  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Paths below the store's folder that it does not lie in, which anything asked the system about."""
+    outside: list[str] = []
+
+    def watched(name: str) -> Any:
+        real = getattr(REAL_DISK, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            for path in (argument for argument in arguments if isinstance(argument, str)):
+                lies_in = os.path.normpath(path)
+                if path.startswith(f"{store}/") and (lies_in + "/").startswith(f"{store}/") is False:
+                    outside.append(path)
+                if "/../" in path or path.startswith("/etc"):
+                    outside.append(path)
+            return real(*arguments, **options)
+
+        return call
+
+    for name, _method in inspect.getmembers(type(REAL_DISK), inspect.isfunction):
+        if not name.startswith("_"):
+            monkeypatch.setattr(type(REAL_DISK), name, staticmethod(watched(name)))
+    yield outside
+
+
+def write(store: Path, file: str, document: Any) -> None:
+    """A config file, or one of our own."""
+    (store / file).parent.mkdir(exist_ok=True)
+    (store / file).write_text(json.dumps(document))
+
+
+def offset_files(names: list[str]) -> dict[str, Any]:
+    """Every file that has such names, by its name."""
+    topic = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    offsets = {f"{name}@g": {"0": 7, "-5": 1, "4294967296": 2} for name in names} | {"T@g": {"0": 1}}
+    batch = {**topic, "attributes": {"queue.type": "BatchCQ"}}
+    return {
+        "config/consumerOffset.json": {"offsetTable": offsets | {f"T@{name}": {"0": 3} for name in names}},
+        "config/lmqConsumerOffset.json": {"offsetTable": offsets, "lmqOffsetTable": {f"{name}@%LMQ%{name}": 5 for name in names}},
+        "config/topics.json": {"topicConfigTable": {name: topic for name in [*names, "T"]}},
+        "config/topics.json with batches": {"topicConfigTable": {"T": topic, **{name: batch for name in names}}},
+        "config/subscriptionGroup.json": {"subscriptionGroupTable": {name: {"groupName": name} for name in names}},
+        "config/consumerFilter.json": {"filterDataByTopic": {name: {"filterDataMap": {}} for name in names}},
+        "config/delayOffset.json": {"offsetTable": {"-5": 3, "0": 3, "99": 3, "4294967297": 3}},
+        "brokerstore/queues.json": {name: [0, -1, 1 << 40] for name in names},
+        "brokerstore/delays.json": {"position": 1, "offsets": {"-5": 3, "0": 3, "4294967297": 1}},
+    }  # fmt: skip
+
+
+def words(command: str, store: Path) -> list[str]:
+    """With the arguments that the command needs."""
+    more = {"query": ["T", "key"], "diff": [str(store)], "put": ["T", "body"], "rebuild": ["all"],
+            "offsets reset --to earliest": ["--group", "g", "--topic", "T"], "copy --all": ["--to", f"{store}-copy"]}  # fmt: skip
+    first, *options = command.split()
+    if first == "offsets":
+        return [first, options[0], str(store), *options[1:], *more.get(command, [])]
+    return [first, str(store), *options, *more.get(command, [])]
+
+
+@pytest.mark.parametrize("file", offset_files([]))
+def test_no_command_fails_or_leaves_the_store(store: Path, asked: list[str], file: str) -> None:
+    """Every such name in one file, every command; nothing outside of the store is so much as looked for."""
+    write(store, file.split()[0], offset_files(NAMES)[file])
+    before = sorted(str(path) for path in store.parent.parent.rglob("*"))
+    for command in (*READING, "abort", *WRITING):
+        if command == "abort":  # from here on as after a crash: numbers beyond their queues are set back
+            (store / "abort").touch()
+            continue
+        ran = run(*words(command, store))
+        assert "internal error" not in ran.talk, (command, ran.talk)
+        is_refused = command == "copy --all" and ran.code == 2  # by name, and the others can be copied
+        assert ran.code in (0, 1, 6, 7) or is_refused, (command, ran.talk)
+        assert asked == [], command
+    after = sorted(str(path) for path in store.parent.parent.rglob("*"))
+    assert [path for path in after if path not in before and not path.startswith(str(store))] == []
+
+
+def test_offsets_show_has_every_group_and_topic(store: Path, asked: list[str]) -> None:
+    """A name that no queue can have has no queue, and its numbers are shown."""
+    write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7} for name in [*NAMES, "T"]}})
+    rows = run("offsets", "show", store, "--json").json["offsets"]
+    assert sorted((row["topic"], row["offset"], row["max_offset"]) for row in rows) == sorted(
+        [(name, 7, 0) for name in NAMES] + [("T", 7, 5)]
+    )
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_offsets_reset_of_such_a_topic(store: Path, asked: list[str], name: str) -> None:
+    """It has no queue; other topics' offsets are set."""
+    write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7}, "T@g": {"0": 1}}})
+    refused = run("offsets", "reset", store, "--group", "g", "--topic", name, "--to", "earliest")
+    assert refused.code == 2, refused.talk
+    done = run("offsets", "reset", store, "--group", "g", "--topic", "T", "--to", "latest")
+    assert done.code == 0, done.talk
+    kept = ConsumerOffsets(REAL_DISK, str(store / "config"))
+    assert (kept.offsets_of(name, "g"), kept.offsets_of("T", "g")) == ({0: 7}, {0: 5})
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], name: str) -> None:
+    """Whatever is asked of it."""
+    with MessageStore.open(store, "r", SIZES) as opened:
+        assert opened.queue_ids(name) == []
+        assert (opened.min_offset(name, 0), opened.max_offset(name, 0)) == (0, 0)
+        assert opened.get(name, 0, 0).messages == []
+        assert opened.query(name, "key") == []
+        assert list(opened.read(name, 0)) == []
+        for queue_id in (-1, 1 << 31, 1 << 70):
+            assert opened.max_offset("T", queue_id) == 0
+    assert asked == []
