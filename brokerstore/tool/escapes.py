@@ -96,7 +96,7 @@ def escaped_stderr() -> Iterator[None]:
     formatter = last.formatter if last is not None else None
     if last is not None:
         last.setFormatter(_Line())
-    sys.stderr = EscapedStream(before)  # type: ignore[assignment]
+    sys.stderr = EscapedStream(before)
     try:
         yield
     finally:
