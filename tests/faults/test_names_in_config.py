@@ -17,7 +17,8 @@ from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
 
-NAMES = ["../../precious", "a\0b", "..", ".", "", "a/b", "a\\b", "/etc", "x" * 300, "\ud800", "\u65e5" * 100, "T/0", "T/../../config"]
+NAMES = ["../../precious", "a\0b", "..", ".", "", "a/b", "a\\b", "/etc", "x" * 300, "\ud800", "\u65e5" * 100, "T/0",
+         "T/../../config"]  # fmt: skip
 READING = ["info", "ls", "offsets show", "verify", "recover", "stats", "dump", "query", "diff", "report", "export"]
 WRITING = ["put", "recover --apply", "rebuild", "offsets reset --to earliest", "copy --all"]
 SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
@@ -74,9 +75,10 @@ def offset_files(names: list[str]) -> dict[str, Any]:
     batch = {**topic, "attributes": {"queue.type": "BatchCQ"}}
     return {
         "config/consumerOffset.json": {"offsetTable": offsets | {f"T@{name}": {"0": 3} for name in names}},
-        "config/lmqConsumerOffset.json": {"offsetTable": offsets, "lmqOffsetTable": {f"{name}@%LMQ%{name}": 5 for name in names}},
-        "config/topics.json": {"topicConfigTable": {name: topic for name in [*names, "T"]}},
-        "config/topics.json with batches": {"topicConfigTable": {"T": topic, **{name: batch for name in names}}},
+        "config/lmqConsumerOffset.json": {"offsetTable": offsets,
+                                          "lmqOffsetTable": {f"{name}@%LMQ%{name}": 5 for name in names}},
+        "config/topics.json": {"topicConfigTable": dict.fromkeys([*names, "T"], topic)},
+        "config/topics.json with batches": {"topicConfigTable": {"T": topic, **dict.fromkeys(names, batch)}},
         "config/subscriptionGroup.json": {"subscriptionGroupTable": {name: {"groupName": name} for name in names}},
         "config/consumerFilter.json": {"filterDataByTopic": {name: {"filterDataMap": {}} for name in names}},
         "config/delayOffset.json": {"offsetTable": {"-5": 3, "0": 3, "99": 3, "4294967297": 3}},
@@ -88,7 +90,8 @@ def offset_files(names: list[str]) -> dict[str, Any]:
 def words(command: str, store: Path) -> list[str]:
     """With the arguments that the command needs."""
     more = {"query": ["T", "key"], "diff": [str(store)], "put": ["T", "body"], "rebuild": ["all"],
-            "offsets reset --to earliest": ["--group", "g", "--topic", "T"], "copy --all": ["--to", f"{store}-copy"]}  # fmt: skip
+            "offsets reset --to earliest": ["--group", "g", "--topic", "T"],
+            "copy --all": ["--to", f"{store}-copy"]}  # fmt: skip
     first, *options = command.split()
     if first == "offsets":
         return [first, options[0], str(store), *options[1:], *more.get(command, [])]
