@@ -29,12 +29,14 @@ _RECORD_KINDS = {"bad_term", "wrong_term_id"}
 class Checked:
     """What `verify` found.
 
+    `notes` are no damage (`VhostFolder.notes`).
     `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to;
     `found_behind`, whole records behind damage, which a scan does not reach; `salvageable`, messages that an unfinished
     compaction holds, which are not lost; `segment_entries`, what `.config` says or the files show.
     """
 
     problems: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
     queues: int = 0
     messages: int = 0
     records: int = 0
@@ -53,7 +55,8 @@ class Checked:
     def to_json(self) -> dict[str, Any]:
         """The object that the tool prints."""
         counts = {"queues": self.queues, "messages": self.messages, "records": self.records, "files": self.files}
-        return {"ok": self.ok, "problems": [problem._asdict() for problem in self.problems], **counts}
+        lists = {name: [one._asdict() for one in found] for name, found in (("problems", self.problems), ("notes", self.notes))}
+        return {"ok": self.ok, **lists, **counts}
 
 
 def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) -> Checked:
@@ -76,6 +79,7 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
     finally:
         folder.close()
     found.problems = list(dict.fromkeys((*folder.problems, *found.problems)))
+    found.notes = list(dict.fromkeys(folder.notes))
     return found
 
 
@@ -110,7 +114,6 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
         highest = entry.seq_id
         if entry.acked:
             continue
-        found.messages += 1
         unacked[entry.seq_id // entries] = unacked.get(entry.seq_id // entries, 0) + 1
         if entry.term is None and entry.persistent:
             counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
@@ -121,6 +124,9 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
 
 def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, found: Checked) -> None:
     message = folder.message_of(queue, entry, True)
+    if message is None and folder.was_in_memory(entry):
+        return
+    found.messages += 1
     if message is None:
         last = folder.problems[-1]
         if entry.msg_id not in found.salvageable:

@@ -27,8 +27,9 @@ _STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
 class QueueInfo(NamedTuple):
     """One queue as `ls` shows it; a priority queue's parts are one.
 
-    `messages` are those not acknowledged; `unacked`, those of them that a consumer held (None when the stop was not clean and
-    nobody knows); `persistent`, those that survive a restart; `segments`, index files; `version`, of the index.
+    `messages` are those not acknowledged that have a body; `unacked`, those of them that a consumer held (None when the stop
+    was not clean and nobody knows); `persistent`, those that survive a restart; `segments`, index files; `version`, of the
+    index.
     """
 
     queue: str
@@ -58,7 +59,11 @@ def find_vhosts(path: str, disk: Disk = REAL_DISK) -> list[str]:
 
 
 class VhostFolder:
-    """Queues, messages and tables of one folder.  What is wrong goes to `problems`; the rest stays readable."""
+    """Queues, messages and tables of one folder.  What is wrong goes to `problems`; the rest stays readable.
+
+    `notes` name transient messages that are in no file: a server that was killed had their bodies in memory.  They are no
+    damage, since a server drops every transient message when it starts.
+    """
 
     def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:
         """`UnknownStore` when the folder is no virtual host's."""
@@ -67,6 +72,7 @@ class VhostFolder:
         self.disk = disk
         self.path = path
         self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
         name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}")
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
         self.stores = {name: StoreFolder(disk, path, name) for name in _STORES}
@@ -140,7 +146,11 @@ class VhostFolder:
         bound = terms.next_deliver_seq_id if terms else 0
         messages = unacked = persistent = 0
         for entry in folder.entries(self.problems):
-            if not entry.acked:
+            if entry.acked:
+                continue
+            if self.was_in_memory(entry):
+                self.notes.append(_memory_note(entry))
+            else:
                 messages += 1
                 unacked += entry.seq_id < bound
                 persistent += entry.persistent
@@ -172,8 +182,7 @@ class VhostFolder:
             found = self._find_stored(entry)
             if found is None:
                 if not entry.acked:
-                    wrong = Problem(entry.file, entry.offset, "message_lost", f"message {entry.msg_id.hex()}", "in no store")
-                    self.problems.append(wrong)
+                    self._report_missing(entry)
                 return None
             term, file, offset = found
             term_at = offset + TERM_AT
@@ -196,6 +205,19 @@ class VhostFolder:
             offset,
             content,
         )
+
+    def was_in_memory(self, entry: IndexEntry) -> bool:
+        """Return whether this is a transient message whose body no file has."""
+        if entry.persistent or entry.term is not None:
+            return False
+        return all(self.stores[name].place(entry.msg_id) is None for name in store_names(entry.persistent))
+
+    def _report_missing(self, entry: IndexEntry) -> None:
+        if self.was_in_memory(entry):
+            self.notes.append(_memory_note(entry))
+        else:
+            wrong = Problem(entry.file, entry.offset, "message_lost", f"message {entry.msg_id.hex()}", "in no store")
+            self.problems.append(wrong)
 
     def _find_stored(self, entry: IndexEntry) -> tuple[bytes, str, int] | None:
         """(term, file, offset) from the store that has it."""
@@ -222,6 +244,11 @@ class VhostFolder:
         """Give the descriptors back."""
         for store in self.stores.values():
             store.close()
+
+
+def _memory_note(entry: IndexEntry) -> Problem:
+    found = "in no file: it was only in the server's memory, and the server drops it at its next start"
+    return Problem(entry.file, entry.offset, "transient_in_memory", f"message {entry.msg_id.hex()}", found)
 
 
 def _joined(left: QueueInfo, right: QueueInfo) -> QueueInfo:

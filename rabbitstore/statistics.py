@@ -90,7 +90,7 @@ def _count_entries(
     references: dict[str, int],
 ) -> None:
     for entry in queue.entries([]):
-        if entry.acked:
+        if entry.acked or folder.was_in_memory(entry):
             continue
         row.messages += 1
         row.persistent += entry.persistent

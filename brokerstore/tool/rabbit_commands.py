@@ -39,6 +39,13 @@ def open_folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
             told += dict.fromkeys(folder.problems)
             for problem in told:
                 say(f"brokerstore: {problem_text(problem)}")
+            _say_notes(len(dict.fromkeys(folder.notes)))
+
+
+def _say_notes(count: int) -> None:
+    if count:
+        were, them = ("message was", "it") if count == 1 else ("messages were", "them")
+        say(f"brokerstore: note: {count} transient {were} only in the server's memory; it drops {them} at its next start")
 
 
 def vhost_path(target: Target) -> str:
@@ -215,10 +222,13 @@ def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
     counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
     if as_json:
         problems = [problem._asdict() for problem in found.problems]
-        emit_json({"ok": found.ok, "problems": problems, "notes": [], "counts": counts})
+        notes = [note._asdict() for note in found.notes]
+        emit_json({"ok": found.ok, "problems": problems, "notes": notes, "counts": counts})
         return CLEAN if found.ok else PROBLEM
     for problem in found.problems:
         emit(f"problem: {problem_text(problem)}")
+    for note in found.notes:
+        emit(f"note: {problem_text(note)}")
     verdict = "OK" if found.ok else f"{len(found.problems)} problems"
     emit(f"{verdict}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
     return CLEAN if found.ok else PROBLEM

@@ -136,7 +136,8 @@ class Vhost:
         `touched` may be missing when it is named; with `recovers` a copy is recovered there, which keeps all the others.
         """
         try:
-            problems = [problem.kind for problem in verify(str(self.folder)).problems]
+            seen = verify(str(self.folder))
+            problems = [problem.kind for problem in (*seen.problems, *seen.notes)]
             rows = self.read()
         except StoreError as error:
             problems, rows = [type(error).__name__], []

@@ -39,10 +39,10 @@ class Vhost:
         """Flip, look, flip back: `named`, `same`, or the uncovered field that differs; anything else is an error."""
         with flipped(path, bit):
             try:
-                problems = verify(str(self.folder)).problems
+                seen = verify(str(self.folder))
             except StoreError:
                 return "named"
-            if problems:
+            if seen.problems or seen.notes:
                 self.check_readable()
                 return "named"
             rows = self.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -377,6 +378,20 @@ def test_rabbitmq_folders_equal_their_dump(fixture_store: Any, name: str) -> Non
         import base64
 
         assert base64.b64encode(row["body"]).decode() == body
+
+
+def test_a_killed_rabbitmq_servers_folder_is_read(fixture_store: Any, tmp_path: Path) -> None:
+    """Transient messages that were only in its memory are no bad records: with the default options the folder was refused."""
+    folder = tmp_path / "vhost"
+    shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
+    whole = rows(folder)
+    for path in (*folder.glob("*/*.ets"), *folder.glob("*/clean.dot"), folder / "recovery.dets"):
+        path.unlink()
+    (folder / "msg_store_transient" / "0.rdq").write_bytes(b"")
+    in_memory = [row for row in whole if not row["persistent"] and not row["embedded"]]
+    assert len(in_memory) == 15
+    assert {row["msg_id"] for row in rows(folder)} == {row["msg_id"] for row in whole} - {row["msg_id"] for row in in_memory}
+    assert len(rows(folder)) == len(whole) - 15
 
 
 def test_rabbitmq_takes_its_own_options(fixture_store: Any) -> None:

@@ -1,0 +1,117 @@
+"""Transient messages whose bodies were only in the server's memory when it was killed.
+
+RabbitMQ never syncs the transient store and writes it through a buffer: after SIGKILL `0.rdq` there has 0 bytes, while the
+index still names its messages.  The server drops every transient message at its next start, so none of them is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
+from tests.brokerstore.tool import run
+
+IN_MEMORY = 15  # transient messages of 4096 bytes and more, in the real server's folder
+STORED = Path("msg_store_transient", "0.rdq")
+
+
+@pytest.fixture
+def killed(fixture_store: Any, tmp_path: Path) -> Path:
+    """The real server's folder as a kill leaves it: no clean-stop files, and nothing of the transient store written."""
+    folder = tmp_path / "vhost"
+    shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
+    for name in ("recovery.dets", "msg_store_persistent/clean.dot", "msg_store_transient/clean.dot"):
+        (folder / name).unlink()
+    for table in folder.glob("*/*.ets"):
+        table.unlink()
+    (folder / STORED).write_bytes(b"")
+    return folder
+
+
+def test_every_command_counts_the_messages_that_have_bodies(killed: Path, fixture_store: Any) -> None:
+    """`info` counted 15 messages more than `dump` gave, and `dump` and `verify` exited with 1."""
+    whole = run("dump", "--json", fixture_store("rabbitmq-clean").folder.parent / "vhost").lines
+    dumped = run("dump", "--json", killed)
+    count = len(whole) - IN_MEMORY
+    assert dumped.code == 0
+    assert {line["msg_id"] for line in whole} - {line["msg_id"] for line in dumped.lines} == {
+        line["msg_id"] for line in whole if not line["persistent"] and not line["embedded"]
+    }
+    info, listed, stats = (run(command, "--json", killed) for command in ("info", "ls", "stats"))
+    assert (info.code, listed.code, stats.code) == (0, 0, 0)
+    assert info.json["messages"] == sum(row["messages"] for row in listed.json["queues"]) == len(dumped.lines) == count
+    assert info.json["problems"] == []
+    assert stats.json["total"]["messages"] == count
+    assert sum(row.messages for row in statistics(str(killed)).queues) == count
+
+
+def test_verify_names_them_in_notes(killed: Path) -> None:
+    """They were problems, "message lost"."""
+    found = run("verify", "--json", killed)
+    assert (found.code, found.json["ok"], found.json["problems"]) == (0, True, [])
+    assert [note["kind"] for note in found.json["notes"]] == ["transient_in_memory"] * IN_MEMORY
+    assert found.json["counts"]["messages"] == len(run("dump", "--json", killed).lines)
+    shown = run("verify", killed)
+    assert shown.code == 0
+    assert shown.out.count("note: ") == IN_MEMORY
+    assert "OK: " in shown.out
+
+
+def test_readers_say_in_a_line_how_many_there_are(killed: Path) -> None:
+    """Not a line for each, and nothing where there is none."""
+    said = "brokerstore: note: 15 transient messages were only in the server's memory; it drops them at its next start\n"
+    assert run("dump", killed).talk == run("info", killed).talk == run("ls", killed).talk == said
+
+
+def test_recover_has_nothing_to_do(killed: Path) -> None:
+    """It planned to drop 15 messages, and exited with 6."""
+    before = {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()}
+    ran = run("recover", "--apply", "--json", killed)
+    assert (ran.code, ran.json["applied"]) == (0, False)
+    assert (ran.json["plan"]["records_dropped"], ran.json["plan"]["actions"]) == (0, [])
+    assert before == {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()}
+
+
+def test_an_opening_drops_all_transient_messages_as_the_server_does(killed: Path) -> None:
+    """Those with bodies too; nothing is reported as lost."""
+    with RabbitStore.open(str(killed), "r") as store:
+        persistent = sum(queue.persistent for queue in store.queues())
+    with RabbitStore.open(str(killed), "r+", settings=RabbitSettings(background=False)) as store:
+        assert store.lost == []
+        assert sum(queue.messages for queue in store.queues()) == persistent
+    assert (verify(str(killed)).problems, verify(str(killed)).notes) == ([], [])
+
+
+def test_a_transient_message_that_is_damaged_is_still_a_problem(killed: Path, fixture_store: Any) -> None:
+    """Its record is there, so that it was more than in memory."""
+    data = bytearray((fixture_store("rabbitmq-clean").folder.parent / "vhost" / STORED).read_bytes())
+    data[25] ^= 0xFF
+    (killed / STORED).write_bytes(data)
+    found = verify(str(killed))
+    assert {problem.kind for problem in found.problems} == {"bad_term"}
+    assert found.notes == []
+
+
+def test_a_persistent_message_in_no_file_is_still_a_problem(killed: Path) -> None:
+    """Only what the server drops at its start is a note."""
+    largest = max(killed.glob("msg_store_persistent/*.rdq"), key=lambda path: path.stat().st_size)
+    largest.unlink()
+    found = verify(str(killed))
+    assert {problem.kind for problem in found.problems} == {"message_lost"}
+    assert len(found.notes) == IN_MEMORY
+
+
+def test_a_note_says_which_message_of_which_queue(killed: Path) -> None:
+    """By the place of its index entry, as a problem does."""
+    folder = VhostFolder(str(killed))
+    list(folder.messages())
+    assert folder.problems == [] and len(folder.notes) == IN_MEMORY
+    (queue,) = {Path(note.file).parent.name for note in folder.notes}
+    assert b"q.lazy" in (killed / "queues" / queue / ".queue_name").read_bytes()
+    assert json.dumps([note._asdict() for note in folder.notes])
+    assert all(isinstance(note, Problem) and note.expected.startswith("message ") for note in folder.notes)
