@@ -20,6 +20,7 @@ PROTECTED, DAMAGED, BARE, MALFORMED = range(4)  # what a record has in the place
 class LogReport:
     """What verification found.
 
+    `checked_to` is the offset up to which a log in use was checked, None for one at rest.
     `problems` is damage, `notes` is not: bytes that a truncation left behind the end, an empty last file, a tail that opening
     for writing would cut.  `records` counts good ones, `protected_records` those with a checksum over the whole record.
     """
@@ -29,6 +30,7 @@ class LogReport:
         self.file_size_bytes = files.file_size_bytes
         self.files = len(files.files)
         self.size_bytes = sum(file.size_bytes for file in files.files)
+        self.checked_to = files.end_offset
         self.records = 0
         self.protected_records = 0
         self.blanks = 0
@@ -120,13 +122,15 @@ def _has_whole_pairs(view: memoryview, at: int) -> bool:
 
 
 def verify_log(
-    folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None
-) -> LogReport:
+    folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None, *,
+    end_offset: int | None = None,
+) -> LogReport:  # fmt: skip
     """Walk all files of a log's folders; never stops at damage, changes nothing.
 
     `progress` is called with the bytes that came to be behind the walk since it was called last.
+    `end_offset`: of a log that a writer appends to, the end that `growing.whole_end` found; nothing behind it is checked.
     """
-    files = LogFiles(disk, folders, file_size_bytes)
+    files = LogFiles(disk, folders, file_size_bytes, end_offset=end_offset)
     report = LogReport(files)
     protection = Protection()
     for finding in files.check():

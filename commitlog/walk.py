@@ -7,13 +7,14 @@ behind).  Nothing is changed.
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from storageio import Disk, Entry, Kind
+from storageio import Disk, DiskError, Entry, Kind
 
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, scan
@@ -25,6 +26,7 @@ from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .resync import find_in_file
 
 PIECE_RECORDS = 65536  # positions found at once
+HELD_MAX = 256  # maps held at once of a log that a writer takes files from; each costs a descriptor
 END_RECORDS = 2048  # the same while only the end is looked for: a record brings at most some 128 KiB of its pages along
 _ZEROS = bytes(1 << 20)
 
@@ -71,9 +73,17 @@ Step = Piece | Blank | Finding
 class LogFiles:
     """What lies in the folders of a log, good or not."""
 
-    def __init__(self, disk: Disk, folders: list[str], file_size_bytes: int | None = None) -> None:
-        """Lists; opens nothing.  The file size is found from the files where it is not given."""
+    def __init__(
+        self, disk: Disk, folders: list[str], file_size_bytes: int | None = None, *, end_offset: int | None = None
+    ) -> None:
+        """Lists; opens nothing.  The file size is found from the files where it is not given.
+
+        `end_offset`: for a log that a writer appends to: where its whole records end (`growing.whole_end`).  Nothing behind it
+        is looked at then, and files that retention deletes are passed over.
+        """
         self._disk = disk
+        self.end_offset = end_offset
+        self._held: list[MappedFile] | None = None
         self.folders = sorted(folders)
         self.files: list[OffsetFile] = []
         self.strays: list[Finding] = []
@@ -82,6 +92,8 @@ class LogFiles:
                 self._take(folder, entry)
         self.files.sort()
         self.file_size_bytes = file_size_bytes or common_file_size(self.files) or 0
+        if end_offset is not None:
+            self.files = [file for file in self.files if file.start_offset < end_offset]
 
     def _take(self, folder: str, entry: Entry) -> None:
         """A file of the log, a folder (passed over), or a stray."""
@@ -122,7 +134,30 @@ class LogFiles:
 
     def walk(self) -> Iterator[Step]:
         """Every record of every file, and what is wrong between them."""
-        return _Walk(self._disk, self.files).steps()
+        if self.end_offset is None:
+            return _Walk((MappedFile.of(self._disk, found, writable=False) for found in self.files), None).steps()
+        self.hold()
+        held, self._held = self._held, None
+        return _Walk(held or [], self.end_offset).steps()
+
+    def hold(self) -> None:
+        """Map the files for the next walk, the newest first, so that none that a writer deletes is missing in the middle.
+
+        `files` begins with the oldest that is still there.
+        """
+        held: list[MappedFile] = []
+        try:
+            for found in reversed([found for found in self.files if found.size_bytes]):
+                held.append(MappedFile.of(self._disk, found, writable=False))
+                if len(held) <= HELD_MAX:
+                    _ = held[-1].view
+        except DiskError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            held.pop()
+        low = held[-1].start_offset if held else 0
+        self.files = [file for file in self.files if file.start_offset >= low] if held else []
+        self._held = held[::-1]
 
     def messages(self) -> Iterator[StoredMessage | Finding]:
         """Every message in log order, and what is wrong between them."""
@@ -138,15 +173,26 @@ class LogFiles:
             if found.size_bytes == 0:
                 continue
             file = MappedFile.of(self._disk, found, writable=False)
-            end = _end_of(file)
+            end = _end_of(file, self._stop(file))
             if end.last is not None or end.problem is not None:
                 return end
         return LogEnd(self.files[0].start_offset if self.files else 0, None, None)
 
+    def _stop(self, file: MappedFile) -> int:
+        """Where the bytes of a file that are looked at end."""
+        return file.size_bytes if self.end_offset is None else min(file.size_bytes, self.end_offset - file.start_offset)
+
     def first(self) -> StoredMessage | None:
         """The log's first record, if it is a good one."""
-        found = self.message_at(self.files[0].start_offset) if self.files else None
-        return found if isinstance(found, StoredMessage) else None
+        for file in self.files:
+            try:
+                found = self.message_at(file.start_offset)
+            except DiskError as error:
+                if self.end_offset is None or error.errno != errno.ENOENT:
+                    raise
+                continue  # deleted by a writer meanwhile
+            return found if isinstance(found, StoredMessage) else None
+        return None
 
     def find(self, offset: int) -> OffsetFile | None:
         """The file that holds a physical offset."""
@@ -174,17 +220,17 @@ class LogFiles:
 class _Walk:
     """The state of one walk over all files."""
 
-    def __init__(self, disk: Disk, files: list[OffsetFile]) -> None:
-        self._disk = disk
+    def __init__(self, files: Iterable[MappedFile], end_offset: int | None) -> None:
         self._files = files
+        self._end = end_offset
         self._last_ms = 0  # store time of the last good record
         self._open: list[Finding] = []  # zeros that are the log's end, unless a later file goes on
         self._tail: Finding | None = None  # a bad place with nothing good behind it so far
 
     def steps(self) -> Iterator[Step]:
-        for found in self._files:
-            if found.size_bytes:
-                yield from self._file(MappedFile.of(self._disk, found, writable=False))
+        for file in self._files:
+            if file.size_bytes:
+                yield from self._file(file)
         if self._tail is not None:
             expected, ends = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
             yield note(self._tail.file, self._tail.offset, "tail", expected, ends)
@@ -192,8 +238,9 @@ class _Walk:
     def _file(self, file: MappedFile) -> Iterator[Step]:
         """Each turn gets further, so there are at most as many as bytes."""
         view, at = file.view, 0
-        while at < file.size_bytes:
-            piece, why = _piece(file, at, CHECK_ALL)
+        stop = file.size_bytes if self._end is None else min(file.size_bytes, self._end - file.start_offset)
+        while at < stop:
+            piece, why = _piece(file, at, CHECK_ALL, stop=stop)
             if piece.positions:
                 yield from self._went_on(piece)
                 yield piece
@@ -203,7 +250,7 @@ class _Walk:
             elif why == "end" or (why == STOPS[TORN] and place.left < BLANK_SIZE):
                 break
             else:
-                at = yield from self._stopped(file, place, why)
+                at = yield from self._stopped(file, place, why, stop)
                 assert at > place.at, "a walk goes forward"
         file.close()
 
@@ -215,14 +262,17 @@ class _Walk:
         assert last is not None, "a record that was checked"
         self._last_ms = last.store_timestamp_ms
 
-    def _stopped(self, file: MappedFile, place: Place, why: str) -> Generator[Step, None, int]:
+    def _stopped(self, file: MappedFile, place: Place, why: str, stop: int) -> Generator[Step, None, int]:
         """Say what lies at the place; returns where to go on."""
+        is_growing = stop < file.size_bytes
         if why == STOPS[BLANK] and place.integer(0) == place.left:
             yield Blank(file.path, place.at, place.left)
-            yield from _stale_bytes(file, place.at + BLANK_SIZE)
+            if self._end is None:  # beside a writer the descriptor to look for them with may be gone
+                yield from _stale_bytes(file, place.at + BLANK_SIZE)
             return file.size_bytes
         finding = describe(file.path, place, why)
         ahead = self._next_record(file, place)
+        ahead = -1 if ahead >= stop else ahead
         if why != STOPS[EMPTY]:
             yield finding
             self._tail = None if ahead >= 0 else finding
@@ -230,7 +280,8 @@ class _Walk:
             yield finding
         else:
             self._open.append(finding)
-            yield from _stale_bytes(file, place.at)
+            if not is_growing:
+                yield from _stale_bytes(file, place.at)
         return ahead if ahead >= 0 else file.size_bytes
 
     def _next_record(self, file: MappedFile, place: Place) -> int:
@@ -249,21 +300,24 @@ class _Walk:
         return -1
 
 
-def _piece(file: MappedFile, at: int, checks: int, most: int = PIECE_RECORDS) -> tuple[Piece, str]:
+def _piece(
+    file: MappedFile, at: int, checks: int, most: int = PIECE_RECORDS, *, stop: int | None = None
+) -> tuple[Piece, str]:  # fmt: skip
     """Records from `at` on, as many as lie in a row, and why there are no more."""
     view = file.view
-    room = min(most, (file.size_bytes - at) // BLANK_SIZE + 1)
+    end = file.size_bytes if stop is None else stop
+    room = min(most, (end - at) // BLANK_SIZE + 1)
     positions, sizes = array("q", bytes(8 * room)), array("i", bytes(4 * room))
-    stop, why, rows = scan(view, at, file.size_bytes, file.start_offset, checks, positions, sizes)
-    return Piece(file.path, view, file.start_offset, at, stop, positions[:rows]), why
+    where, why, rows = scan(view, at, end, file.start_offset, checks, positions, sizes)
+    return Piece(file.path, view, file.start_offset, at, where, positions[:rows]), why
 
 
-def _end_of(file: MappedFile) -> LogEnd:
-    """Where the records of one file end."""
+def _end_of(file: MappedFile, stop: int) -> LogEnd:
+    """Where the records of one file end, of which the bytes before `stop` are looked at."""
     last, at, why = -1, 0, "full"
     while why == "full":
         file.drop_map()  # the pages of a whole file would count as this process's memory
-        piece, why = _piece(file, at, CHECK_PLACE, END_RECORDS)
+        piece, why = _piece(file, at, CHECK_PLACE, END_RECORDS, stop=stop)
         at = piece.stop
         last = piece.positions[-1] if piece.positions else last
     place = Place(file.view, at, file.start_offset)

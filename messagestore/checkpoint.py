@@ -99,7 +99,11 @@ def checkpoint_ahead(disk: Disk, folder: str, last_ms: int) -> dict[str, int]:
 
     None for a `last_ms` of 0, which stands for a log without records.
     """
-    values = read_checkpoint(disk, os.path.join(folder, FILE_NAME)).values
+    return times_ahead(read_checkpoint(disk, os.path.join(folder, FILE_NAME)).values, last_ms)
+
+
+def times_ahead(values: CheckpointValues, last_ms: int) -> dict[str, int]:
+    """As `checkpoint_ahead`, of values that were read before the log's last record was looked for: a writer may be at work."""
     return {name: time_ms for name in TIMES if (time_ms := getattr(values, name)) > last_ms > 0}
 
 

@@ -70,6 +70,10 @@ class ObjectDisk:
             except FileNotFoundError:
                 return None
 
+    def is_locked(self, path: str) -> bool:
+        """Nobody writes to an object store."""
+        return False
+
     def writers(self, folder: str) -> tuple[Writer, ...]:
         """Nobody can be seen."""
         return ()

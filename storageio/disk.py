@@ -163,6 +163,9 @@ class Disk(Protocol):
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
         """Hold byte 0 of the file `path`, made if need be; `StoreLocked` when somebody, this process included, has it."""
 
+    def is_locked(self, path: str) -> bool:
+        """Return whether somebody, this process included, holds `lock` of the file `path`.  Takes no lock and makes no file."""
+
     def writers(self, folder: str) -> tuple[Writer, ...]:
         """Other processes that have files below the folder open for writing, as far as this one may see (Linux alone)."""
 

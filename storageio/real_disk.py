@@ -8,6 +8,7 @@ import mmap
 import os
 import shutil
 import stat
+import struct
 import sys
 import threading
 import time
@@ -287,6 +288,31 @@ class _RecordLock:
             self._key = (here.st_dev, here.st_ino)
             self._held[self._key] = os.getpid()
 
+    @classmethod
+    def is_held(cls, path: str) -> bool:
+        """Whether some process holds the lock.
+
+        Closing any descriptor of the file frees a lock that this process holds.  So the file is opened only when the table
+        says that this process holds none, and the guard is kept until it is closed again.
+        """
+        with cls._guard:
+            try:
+                known = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            if cls._held.get((known.st_dev, known.st_ino)) == os.getpid():
+                return True
+            if not stat.S_ISREG(known.st_mode):
+                return False
+            try:
+                descriptor = os.open(path, os.O_RDONLY | _SAFE)
+            except OSError:  # a link, or not ours to read: a lock cannot be seen
+                return False
+            try:
+                return _is_locked_elsewhere(descriptor)
+            finally:
+                os.close(descriptor)
+
     def release(self) -> None:
         """In a forked child this touches nothing: the lock is the parent's."""
         with self._guard:
@@ -294,6 +320,19 @@ class _RecordLock:
                 return
             del self._held[self._key]
             os.close(self._descriptor)
+
+
+def _is_locked_elsewhere(descriptor: int) -> bool:
+    """Whether another process has a lock on byte 0 (F_GETLK, which takes none)."""
+    import fcntl  # absent on Windows
+
+    if sys.platform == "darwin":
+        layout, kind_at = struct.Struct("qqihh"), 3
+        asked = layout.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    else:
+        layout, kind_at = struct.Struct("hhqqi"), 0
+        asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[kind_at] != fcntl.F_UNLCK)
 
 
 class RealDisk:
@@ -385,6 +424,13 @@ class RealDisk:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
         with _named("lock", path):
             return _RecordLock(path, wait)
+
+    def is_locked(self, path: str) -> bool:
+        """By POSIX record locks, as our writers and RocketMQ's take them; locks of other machines may not be seen."""
+        if _IS_WINDOWS:
+            return False
+        with _named("lock", path):
+            return _RecordLock.is_held(path)
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
         """By what each process says of its descriptors."""

@@ -124,11 +124,15 @@ def show_differences(first: Target, second: Target, as_json: bool, limit: int, *
         for found in shown:
             emit(_text(found))
     if as_json:
-        emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]})
+        in_use = {"in_use": True} if any(target.is_in_use for target in (first, second)) else {}
+        emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]} | in_use)
     elif count == 0:
         emit("The same messages")
     elif count > limit:
         say(f"brokerstore: {count} differences; the first {limit} were shown, --limit N shows more")
+    for target in (first, second):
+        if target.is_in_use:
+            say(f"brokerstore: {target.path} is in use: messages that come meanwhile are compared or not")
     return PROBLEM if count else CLEAN
 
 

@@ -17,7 +17,7 @@ from indexfile.index_file import IndexFile
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from .codes import CLEAN, PROBLEM
-from .output import emit_json, fields, finding_text, say, size_text, time_text
+from .output import emit_json, fields, finding_text, in_use_keys, say, say_in_use, size_text, time_text
 from .target import Target
 
 CONFIG_FOLDER = "config"
@@ -38,6 +38,7 @@ def show_info(target: Target, as_json: bool) -> int:
         _show(facts)
     for problem in problems:
         say(f"brokerstore: {finding_text(problem)}")
+    say_in_use(facts.get("checked_to_offset"))
     for difference in facts.get("differences", []):
         say("brokerstore: {name} is {configured} in the broker's file; {where} has {found}".format(**difference))
     return PROBLEM if problems or facts.get("differences") else CLEAN
@@ -78,6 +79,7 @@ def _log_facts(target: Target) -> tuple[dict[str, Any], list[Finding]]:
         "first_store_timestamp_ms": first.store_timestamp_ms if first else None,
         "last_store_timestamp_ms": end.last.store_timestamp_ms if end.last else None,
         "abort_file": None if target.kind is FolderKind.LOG else target.has("abort"),
+        **in_use_keys(files.end_offset),
     }, problems
 
 

@@ -103,6 +103,17 @@ def finding_text(finding: Finding) -> str:
     return f"{finding.file} at byte {finding.offset}: {what}: expected {finding.expected}, found {finding.found}"
 
 
+def in_use_keys(checked_to: int | None) -> dict[str, object]:
+    """What the JSON of a check adds for a store in use."""
+    return {} if checked_to is None else {"in_use": True, "checked_to_offset": checked_to}
+
+
+def say_in_use(checked_to: int | None) -> None:
+    """On stderr, where a check ended before the end of a store in use."""
+    if checked_to is not None:
+        say(f"brokerstore: checked up to offset {checked_to}; the store is in use")
+
+
 def body_text(body: bytes, size_max: int) -> str:
     """The beginning of a body: as text where it is text, else as hex."""
     part = body[:size_max]

@@ -10,22 +10,24 @@ from storageio import REAL_DISK, StoreError
 from .codes import CLEAN, PROBLEM
 from .export import text_file
 from .offsets import lag_rows
-from .output import emit_json, progress, say, size_text
+from .output import emit_json, in_use_keys, progress, say, say_in_use, size_text
 from .rabbit_commands import vhost_path
 from .target import Target
-from .verify import find_problems
+from .verify import check_target
 
 
 def write_report(target: Target, out: str | None, as_json: bool, quiet: bool) -> int:
     """Exit code 1 when the page tells of problems."""
-    facts = _rabbit(target, quiet) if target.is_rabbit else _store(target, quiet)
+    facts, checked_to = (_rabbit(target, quiet), None) if target.is_rabbit else _store(target, quiet)
     page = render(facts, REAL_DISK.now_ms())
     with text_file(out) as write:
         write(page)
     if facts.problems:
         say(f"brokerstore: {len(facts.problems)} problems; the page has them")
+    say_in_use(checked_to)
     if as_json:
-        emit_json({"file": out, "size_bytes": len(page.encode()), "problems": len(facts.problems)})
+        found = {"file": out, "size_bytes": len(page.encode()), "problems": len(facts.problems)}
+        emit_json(found | in_use_keys(checked_to))
     elif out is not None and not quiet:
         say(f"brokerstore: the page is {out}, {size_text(len(page.encode()))}")
     return PROBLEM if facts.problems else CLEAN
@@ -36,16 +38,19 @@ def _rabbit(target: Target, quiet: bool) -> Facts:
         return rabbit_facts(target.path, target.vhost, advance)
 
 
-def _store(target: Target, quiet: bool) -> Facts:
-    """The log, then everything beside it."""
+def _store(target: Target, quiet: bool) -> tuple[Facts, int | None]:
+    """The log, then everything beside it; up to which offset a store in use was checked."""
     files = target.files()
     total = sum(file.size_bytes for file in files.files)
     with progress("look", total, wanted=not quiet) as advance:
         facts = store_facts(files, target.path, target.kind.value, advance)
-    facts.problems = [finding.as_dict() for finding in find_problems(target, quiet)]
+    report = check_target(target, quiet, log_only=False)
+    facts.problems = [finding.as_dict() for finding in report.problems]
+    if report.checked_to is not None:
+        facts.cards.append(("In use", f"checked up to offset {report.checked_to}"))
     if target.kind is FolderKind.ROCKETMQ:
         try:
             facts.lags = lag_rows(target)
         except StoreError as error:  # queues beyond use: among the problems already
             say(f"brokerstore: no lag: {error}")
-    return facts
+    return facts, report.checked_to

@@ -10,7 +10,7 @@ from commitlog.findings import Finding
 
 from .codes import CLEAN, PROBLEM
 from .log_commands import good_messages
-from .output import emit_json, progress, table, time_text
+from .output import emit_json, in_use_keys, progress, say_in_use, table, time_text
 from .target import Target
 
 HOUR_MS = 3_600_000
@@ -28,9 +28,10 @@ def show_stats(target: Target, as_json: bool, by: str, quiet: bool = False) -> i
     found = [dict(zip(names, (*lane, *row), strict=True)) for lane, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     if as_json:
-        emit_json({"queues" if by == "queue" else "hours": found, "total": total})
+        emit_json({"queues" if by == "queue" else "hours": found, "total": total} | in_use_keys(files.end_offset))
     else:
         table(names, [[time_text(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found])
+    say_in_use(files.end_offset)
     return PROBLEM if told else CLEAN
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerstore.identify import FolderKind, StoreFolder, identify, is_folder
 from brokerstore.opening import refuse_unread
+from commitlog.growing import whole_end
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, InvalidMessage, UnknownStore
 
@@ -35,12 +36,20 @@ class Target(NamedTuple):
         """Whether a RabbitMQ virtual host, or a node with some, lies there."""
         return self.kind is FolderKind.RABBITMQ
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a broker or a writer of ours holds the lock of the store."""
+        root = os.path.dirname(os.path.abspath(self.path)) if self.kind is FolderKind.LOG else self.path
+        return not self.is_rabbit and REAL_DISK.is_locked(os.path.join(root, "lock"))
+
     def files(self) -> LogFiles:
-        """The log's files.  Raises `UnknownStore` where there is no log."""
+        """The log's files; of a store in use up to the end that the log has now.  Raises `UnknownStore` without a log."""
         if not self.log_folders or self.kind is FolderKind.DLEDGER:
             refuse_unread(StoreFolder(self.path, self.kind, self.log_folders))
             raise UnknownStore(f"{self.path}: a {self.kind.value} folder; it has no commit log to read")
-        return LogFiles(REAL_DISK, self.log_folders, self.settings.get("mapped_file_size_commit_log"))
+        size = self.settings.get("mapped_file_size_commit_log")
+        end_offset = whole_end(REAL_DISK, self.log_folders, size) if self.is_in_use else None
+        return LogFiles(REAL_DISK, self.log_folders, size, end_offset=end_offset)
 
     def config(self) -> StoreConfig:
         """For the engine."""

@@ -29,17 +29,44 @@ if TYPE_CHECKING:
 
     Pairs = np.ndarray[Any, np.dtype[Any]]
 
+END_MAX = (1 << 63) - 1
 KEYS_MAX = 1 << 17  # items gathered at once
 OF_THE_LOG = "queue_offset"  # the kind of a problem that no rebuild mends
 NO_FOLDER = "topic_name"  # another
 Lane = tuple[str, int]
 
 
+class LogBounds:
+    """What part of a log is compared: all of it, or, of a log in use, what lies before an end and was not deleted since."""
+
+    def __init__(self, end_offset: int = END_MAX, min_offset: Callable[[], int] = lambda: 0) -> None:
+        """`min_offset()`: where the log begins now."""
+        self.end_offset = end_offset
+        self.min_offset = min_offset
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether a writer appends to the log."""
+        return self.end_offset < END_MAX
+
+    def may_have(self, physical_offset: int) -> bool:
+        """Whether a record that begins there is compared."""
+        return not self.is_growing or self.min_offset() <= physical_offset < self.end_offset
+
+    def is_gone(self, physical_offset: int) -> bool:
+        """Whether retention deleted the record that began there."""
+        return self.is_growing and physical_offset < self.min_offset()
+
+
 class Agreement:
     """One comparison.  `problems` in the order they were found; the counts are of what was compared."""
 
-    def __init__(self, queues: ConsumeQueues, index: IndexFiles | None, delays_ms: list[int], log_min_offset: int) -> None:
-        """Queues and index opened for reading."""
+    def __init__(
+        self, queues: ConsumeQueues, index: IndexFiles | None, delays_ms: list[int], log_min_offset: int,
+        bounds: LogBounds | None = None,
+    ) -> None:  # fmt: skip
+        """Queues and index opened for reading.  `bounds`: of a log in use."""
+        self._bounds = bounds or LogBounds()
         self._queues = queues
         self._index = index
         self._log_min_offset = log_min_offset
@@ -141,12 +168,14 @@ class Agreement:
         place, units = self._placed(queue, lane, first, units)
         self._next[lane] = place + len(units) // UNIT_SIZE
         if queue is None:
-            if known is None:
+            if known is None and not self._bounds.is_gone(UNIT.unpack(units[-UNIT_SIZE:])[0]):
                 self._say(
                     os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
                 )
             return
         for at, wanted, found in unit_differences(queue, place, units):
+            if self._bounds.is_gone(UNIT.unpack(wanted)[0]):
+                continue
             self._say(
                 queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
             )
@@ -172,10 +201,12 @@ class Agreement:
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
         """Units behind the last one that the log knows of."""
         known = self._next.get((queue.topic, queue.queue_id))
-        end = queue.max_offset
+        end = queue.find_physical(self._bounds.end_offset) if self._bounds.is_growing else queue.max_offset
+        unit = queue.unit(end - 1)
+        if unit is None or self._bounds.is_gone(unit.physical_offset):
+            return
         if known is None:
-            unit = queue.unit(end - 1)
-            if unit is not None and unit.physical_offset >= self._log_min_offset:
+            if unit.physical_offset >= self._log_min_offset:
                 yield Finding(queue.folder, 0, "dangling_queue", "records of this queue in the log", f"{end} units")
         elif end > known:
             yield Finding(queue.folder, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{end} units")
@@ -193,11 +224,14 @@ class Agreement:
         for file in self._index.files:
             try:
                 parts.append(self._pairs_of(file.buffer.data, file.buffer))
-                file.check()
+                if not self._bounds.is_growing or file is not self._index.files[-1]:  # the chains of that one change
+                    file.check()
             except StoreCorrupt as error:
                 self.problems.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
         every = np.concatenate(parts)
-        found = np.unique(every[every["offset"] >= self._log_min_offset])
+        low = max(self._log_min_offset, self._bounds.min_offset())
+        found = np.unique(every[(every["offset"] >= low) & (every["offset"] < self._bounds.end_offset)])
+        wanted = wanted[wanted["offset"] >= low] if self._bounds.is_growing else wanted
         self.items = len(wanted)
         for kind, missing in (("missing_item", np.setdiff1d(wanted, found)), ("dangling_item", np.setdiff1d(found, wanted))):
             if len(missing):

@@ -10,11 +10,12 @@ from typing import Any
 
 from commitlog import LogPaths
 from commitlog.findings import Finding, note
+from commitlog.growing import verify_growing_log, whole_end
 from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
-from storageio import REAL_DISK, Disk, StoreCorrupt, StoreError
+from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 
 from ..abort_file import AbortFile
@@ -25,15 +26,17 @@ from ..broker_config.delay_offsets import DelayOffsets
 from ..broker_config.subscription_groups import SubscriptionGroups
 from ..broker_config.topics import Topics
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import TIMES, checkpoint_ahead, read_checkpoint
+from ..checkpoint import TIMES, read_checkpoint, times_ahead
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Places, found_sizes
-from .agreement import Agreement
+from .agreement import END_MAX, Agreement, LogBounds
 from .batch_agreement import batch_problems, batch_topics
 from .left_alone import left_alone
 
 Progress = Callable[[int], None]
 PASSES = 2  # over the log: once alone, once with queues and index
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # between two comparisons of a store in use
+SETTLED_S = 1.0  # what two comparisons find that are so far apart is no delay of the writer's
 TABLES: tuple[type[ConfigTable], ...] = (
     Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
 )  # fmt: skip
@@ -66,6 +69,11 @@ class StoreReport:
         """No problem at all."""
         return not self.problems
 
+    @property
+    def checked_to(self) -> int | None:
+        """The physical offset up to which a store in use was checked; None for one at rest, which was checked whole."""
+        return self.log.checked_to
+
     def counts(self) -> dict[str, int]:
         """All figures, by name."""
         return {name: getattr(self, name) for name in ("queues", "units", "index_files", "items")} | self.log.counts()
@@ -74,8 +82,14 @@ class StoreReport:
 def verify_store(
     root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
 ) -> StoreReport:
-    """Check everything.  `progress` is called with bytes; in all they are `PASSES` times the log's."""
+    """Check everything.  `progress` is called with bytes; in all they are `PASSES` times the log's.
+
+    Somebody may have the store open for writing, this process included: the end of the log is taken first then, and log, queues
+    and index are checked up to it (`StoreReport.checked_to`).
+    """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
+    if disk.is_locked(check.places.lock):
+        return _verify_in_use(check, progress)
     report = check.report = StoreReport(verify_log(check.folders, disk, check.config.mapped_file_size_commit_log, progress))
     check.derived(progress)
     check.batch_queues()
@@ -90,12 +104,46 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     For whoever looks at log, queues and index in another way.  Problems and notes.
     """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
+    if disk.is_locked(check.places.lock):
+        check.end_offset = whole_end(disk, check.folders, check.config.mapped_file_size_commit_log)
     report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
     check.queue_ends()
     check.batch_queues()
     check.checkpoint()
     check.config_files()
     return [*report.more_problems, *report.more_notes]
+
+
+def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
+    """Queues and index may be behind the log for a moment, and files go: a problem is what two comparisons in a row find."""
+    log = verify_growing_log(check.folders, check.disk, check.config.mapped_file_size_commit_log, progress)
+    check.end_offset = log.checked_to
+    report = _beside_log(check, log, progress)
+    for pause_s in PAUSES_S:
+        if not report.more_problems:
+            break
+        before = {problem[:3] for problem in report.more_problems}
+        check.disk.sleep(pause_s)
+        report = _beside_log(check, log, None)
+        again = [(problem.file, problem.offset, problem.kind) in before for problem in report.more_problems]
+        report.more_problems = [problem for problem, is_known in zip(report.more_problems, again, strict=True) if is_known]
+        if pause_s >= SETTLED_S and report.more_problems:
+            break
+    return report
+
+
+def _beside_log(check: _Check, log: LogReport, progress: Progress | None) -> StoreReport:
+    """One comparison of all that lies beside the log of a store in use."""
+    report = check.report = StoreReport(log)
+    check.config = check.asked
+    try:
+        check.derived(progress)
+        check.batch_queues()
+        check.checkpoint()
+        check.config_files()
+    except DiskError as error:  # a file went between listing and opening it
+        check.problem(error.file, 0, "unreadable", "a readable file", str(error))
+    return report
 
 
 class _Check:
@@ -107,8 +155,9 @@ class _Check:
         self.disk = disk
         self.places = Places(root, config.store_path_commit_log)
         self.folders = LogPaths.parse(disk, self.places.commit_log).folders
-        self._asked = config
+        self.asked = config
         self.config = config
+        self.end_offset: int | None = None  # of the log of a store in use
         self.ends: dict[tuple[str, int], int] | None = None  # of every queue, where queues could be read
 
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
@@ -117,13 +166,15 @@ class _Check:
     def derived(self, progress: Progress | None) -> None:
         """Queues and index; one that cannot be read at all is a problem."""
         try:
-            self.config = found_sizes(self._asked, self.places, self.disk, guesses=True)
+            self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
             self._compare(progress)
         except StoreCorrupt as error:
             self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
 
     def _compare(self, progress: Progress | None) -> None:
-        config, files = self.config, LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
+        config, files = self.config, self._files()
+        if self.end_offset is not None:
+            files.hold()
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
         low = files.files[0].start_offset if files.files else 0
         queues = ConsumeQueues(
@@ -138,17 +189,30 @@ class _Check:
                 self.report.index_files = len(index.files)
             queues.load()
             self.report.queues = len(queues)
-            self._agree(Agreement(queues, index, delay_times_ms(config.message_delay_level), low), files, progress)
+            delays_ms = delay_times_ms(config.message_delay_level)
+            self._agree(Agreement(queues, index, delays_ms, low, self._bounds()), files, progress)
             self._keep_ends(queues)
         finally:
             queues.close()
             if index is not None:
                 index.close()
 
+    def _files(self) -> LogFiles:
+        """The log's, as far as it is checked."""
+        return LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log, end_offset=self.end_offset)
+
+    def _bounds(self) -> LogBounds:
+        return LogBounds(END_MAX if self.end_offset is None else self.end_offset, self._min_offset)
+
+    def _min_offset(self) -> int:
+        """Where the log begins now."""
+        files = self._files().files
+        return files[0].start_offset if files else self.end_offset or 0
+
     def queue_ends(self) -> None:
         """Where queues end, without a comparison; not known where they cannot be read, which is another check's problem."""
         with suppress(StoreError):
-            self.config = found_sizes(self._asked, self.places, self.disk, guesses=True)
+            self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
             size = self.config.mapped_file_size_consume_queue
             assert size
             queues = ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
@@ -167,8 +231,9 @@ class _Check:
         try:
             is_batch_topic = batch_topics(Topics(self.disk, self.places.config), batch)
             if is_batch_topic is not None:
-                files = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log)
-                self.report.more_problems += batch_problems(files, batch, is_batch_topic)
+                found = batch_problems(self._files(), batch, is_batch_topic)
+                bounds = self._bounds()
+                self.report.more_problems += [one for one in found if bounds.may_have(one.offset)]
         except StoreCorrupt as error:
             self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
         finally:
@@ -188,7 +253,7 @@ class _Check:
             self.problem(path, 0, "damaged_checkpoint", "4096 bytes with times and offsets", "others")
         last = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log).end().last
         last_ms = last.store_timestamp_ms if last else 0
-        for name, time_ms in checkpoint_ahead(self.disk, self.places.root, last_ms).items():
+        for name, time_ms in times_ahead(found.values, last_ms).items():
             expected = f"{name} at most {last_ms}, the last record's"
             self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
         if AbortFile(self.disk, self.places.root).is_present:
@@ -227,8 +292,12 @@ class _Check:
 
     def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
         """Numbers beyond the end of a queue: a consumer would pass over the next messages in silence."""
+        if not isinstance(table, ConsumerOffsets):
+            return
+        if self.end_offset is not None:
+            self.queue_ends()  # messages may have come and been consumed since the queues were read
         ends = self.ends
-        if ends is None or not isinstance(table, ConsumerOffsets):
+        if ends is None:
             return
         known = ends
         for change in table.set_back(lambda topic, queue_id: known.get((topic, queue_id), 0)):  # in memory alone

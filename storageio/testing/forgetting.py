@@ -489,6 +489,10 @@ class ForgettingDisk:
             self._create(path)
         return _Lock(self._held, path)
 
+    def is_locked(self, path: str) -> bool:
+        """Whether `lock` was called and not released."""
+        return path in self._held
+
     def writers(self, folder: str) -> tuple[Writer, ...]:
         """No other process is there."""
         return ()

@@ -179,6 +179,10 @@ class WrappedDisk:
         self.before("lock", path)
         return self.inner.lock(path, wait=wait)
 
+    def is_locked(self, path: str) -> bool:
+        """Not counted: it changes nothing."""
+        return self.inner.is_locked(path)
+
     def writers(self, folder: str) -> tuple[Writer, ...]:
         """Not counted: it cannot fail."""
         return self.inner.writers(folder)

@@ -173,7 +173,7 @@ def test_a_walk_in_many_pieces_is_a_walk_in_one(world: World, log: Path, monkeyp
     overwrite(file(log, 1), 40_000, b"damage")
     before = [str(step) for step in files(world, log).messages()]
     piece = walk._piece
-    monkeypatch.setattr(walk, "_piece", lambda file, at, checks: piece(file, at, checks, 7))
+    monkeypatch.setattr(walk, "_piece", lambda file, at, checks, **how: piece(file, at, checks, 7, **how))
     assert [str(step) for step in files(world, log).messages()] == before
     assert verify(world, log).records == COUNT - 1
 

@@ -1,0 +1,70 @@
+"""Checks of a log that a writer appends to at this moment: its end first, then what lies before it."""
+
+from __future__ import annotations
+
+import errno
+
+from storageio import REAL_DISK, Disk, DiskError
+
+from ._message_cy import StoredMessage
+from .verify import LogReport, Progress, verify_log
+from .walk import Blank, LogFiles, Piece
+
+TRIES = 10  # a file may be deleted between listing and opening it
+
+
+def whole_end(disk: Disk, folders: list[str], file_size_bytes: int | None = None, *, thorough: bool = False) -> int:
+    """Return a physical offset behind the last whole record; nothing before it changes any more, but for retention.
+
+    The last record is left out when its bytes are not all there yet.  By the headers of the last file, or, with `thorough`
+    and where a header is damaged, by a walk over it: records behind damage count too.
+    """
+    for attempt in range(TRIES):
+        try:
+            return _end(LogFiles(disk, folders, file_size_bytes), thorough=thorough)
+        except DiskError as error:
+            if error.errno != errno.ENOENT or attempt == TRIES - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def verify_growing_log(
+    folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None
+) -> LogReport:
+    """As `verify_log`, up to the end that the log has now.
+
+    A problem is what two walks find: the first may list the files while some of them are deleted.
+    """
+    end_offset = whole_end(disk, folders, file_size_bytes, thorough=True)
+    report = verify_log(folders, disk, file_size_bytes, progress, end_offset=end_offset)
+    if report.problems:
+        again = verify_log(folders, disk, file_size_bytes, end_offset=end_offset).problems
+        report.problems = [problem for problem in report.problems if problem in again]
+    return report
+
+
+def _end(files: LogFiles, *, thorough: bool) -> int:
+    if len(files.files) > 1 and files.files[-1].size_bytes != files.file_size_bytes:
+        files.files.pop()  # being made
+    end = files.end()
+    if thorough or end.problem is not None:
+        return _end_by_walk(files)
+    if end.last is None or isinstance(files.message_at(end.last.physical_offset), StoredMessage):
+        return end.offset
+    return end.last.physical_offset
+
+
+def _end_by_walk(files: LogFiles) -> int:
+    """Of the last file that has any record."""
+    listed = files.files
+    for file in reversed(listed):
+        end = file.start_offset
+        files.files = [file] if file.size_bytes else []
+        for step in files.walk():
+            if isinstance(step, Piece) and step.positions:
+                end = step.base + step.stop
+            elif isinstance(step, Blank):
+                end = file.start_offset + file.size_bytes
+        if end > file.start_offset:
+            return end
+    return listed[0].start_offset if listed else 0
