@@ -15,7 +15,7 @@ from collections.abc import Callable
 from commitlog import CommitLog, LogPaths, Message, PutResult, QueueOffsets
 from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_other_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
-from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, find_shape, index_paths, itemless_shape, refuse_other_shape
+from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, index_paths, itemless_shape, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
 
@@ -59,6 +59,7 @@ from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
 from .sharing import QueueSharing
 from .side_queues import SideQueues
+from .store_settings import StoreSettings, index_shape, kept_shape, read_settings, refuse_unknown_shape, write_settings
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
@@ -93,14 +94,16 @@ def found_sizes(
     """Sizes not given are those of the files that are there, else RocketMQ's defaults.
 
     `is_locked` by the caller: nobody writes in between.  `guesses`: of an index without an item the size of its files is
-    enough; a reader must not, since a writer may know better.
+    enough; a reader must not, since a writer may know better.  The shape that the last writer kept is no guess.
     """
     shape = queue_size = None
     pauses_s = PAUSES_S if not is_locked and AbortFile(disk, places.root).is_present else AT_REST
     for folder in (places.index, replaced_folder(places.root, "index")):
         if shape is None and disk.stat(folder) is not None:
-            paths = index_paths(disk, folder)[0]
-            shape = find_shape(disk, paths, pauses_s) or (itemless_shape(disk, paths) if guesses or is_locked else None)
+            shape = index_shape(disk, folder, places.own, pauses_s)
+            if shape is None and (guesses or is_locked):
+                shape = itemless_shape(disk, index_paths(disk, folder)[0])
+    shape = shape or kept_shape(disk, places.own)
     for folder in (places.queues, replaced_folder(places.root, "consumequeue")):
         if queue_size is None and disk.stat(folder) is not None:
             queue_size = find_file_size(disk, folder)
@@ -141,6 +144,8 @@ class Engine:
             disk.make_folder(root)
             self._lock = disk.lock(self.places.lock)
         try:
+            if writable:
+                refuse_unknown_shape(disk, self.places.index, self.places.own, config)
             self.config = found_sizes(config, self.places, disk, is_locked=writable)
             self._check_given_sizes(config)
             if writable:
@@ -252,6 +257,7 @@ class Engine:
             self.side.batch.doubt()
             if self.index is not None:
                 self.index.doubt()
+        write_settings(self.disk, self.places.own, self._settings())
         self._make_services(start, end)
         if start < end.offset:
             self._dispatch_from(start)
@@ -263,6 +269,12 @@ class Engine:
             self.delays.resume()
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
+
+    def _settings(self) -> StoreSettings:
+        """What later openings cannot see from the files."""
+        if self.index is None:
+            return read_settings(self.disk, self.places.own)
+        return StoreSettings(self.index.slots, self.index.items)
 
     def _dispatch_from(self, start: int) -> None:
         """Up to the log's end; from its begin where a queue turns out to lack units of before `start`."""

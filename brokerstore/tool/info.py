@@ -12,7 +12,7 @@ from typing import Any
 from brokerstore.identify import FolderKind
 from commitlog.findings import Finding
 from consumequeue.queue_listing import queue_folders
-from indexfile import find_shape, index_paths
+from indexfile import PAUSES_S, index_paths
 from indexfile.index_file import IndexFile
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
@@ -102,10 +102,12 @@ def _queue_file_size(folder: str, found: list[tuple[str, int]]) -> int | None:
 
 
 def _index(target: Target) -> dict[str, Any]:
-    """From the headers."""
+    """From the headers, and the kept settings where no item shows the shape."""
+    from messagestore.store_settings import index_shape
+
     folder = os.path.join(target.path, "index")
     paths = index_paths(REAL_DISK, folder)[0] if REAL_DISK.stat(folder) is not None else []
-    shape = find_shape(REAL_DISK, paths)
+    shape = index_shape(REAL_DISK, folder, os.path.join(target.path, "brokerstore"), PAUSES_S)
     headers = [IndexFile(REAL_DISK, path, 1, 1, writable=False).header for path in paths]
     return {
         "files": len(paths),

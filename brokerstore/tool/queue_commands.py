@@ -47,7 +47,7 @@ def query_messages(
     target: Target, as_json: bool, topic: str, key: str, times: tuple[int | None, int | None], max_count: int
 ) -> int:  # fmt: skip
     """Oldest first; none found is an answer too."""
-    target.need_shape(holds_items=True)
+    target.need_shape()
     with open_store(target) as store:
         found = store.query(topic, key, *times, max_count)
         is_known = bool(found) or topic in store.topics()

@@ -63,19 +63,20 @@ class Target(NamedTuple):
         if self.kind is not FolderKind.ROCKETMQ:
             raise UnknownStore(f"{self.path}: a {self.kind.value} folder; this command needs a RocketMQ store's folder")
 
-    def need_shape(self, *, holds_items: bool = False) -> None:
-        """Raise `InvalidMessage` where index files are there and do not say how many slots they have.
+    def need_shape(self) -> None:
+        """Raise `InvalidMessage` where index files hold keys and do not say how many slots they have.
 
-        With `holds_items` only where there is something to be found: a live store's first key may be still to come.
+        Whoever writes into files without a key asks for the slots too (`store_settings`).
         """
-        from indexfile import IndexFile, find_shape, index_paths
+        from indexfile import PAUSES_S, index_paths, itemless_shape
+        from messagestore.store_settings import index_shape
 
-        folder = os.path.join(self.path, "index")
-        paths = index_paths(REAL_DISK, folder)[0] if REAL_DISK.stat(folder) is not None else []
+        folder, own = (os.path.join(self.path, name) for name in ("index", "brokerstore"))
+        paths = index_paths(REAL_DISK, folder)[0]
         is_unsaid = "max_hash_slot_num" not in self.settings or "max_index_num" not in self.settings
-        if holds_items:
-            paths = [path for path in paths if IndexFile(REAL_DISK, path, 1, 1, writable=False).header.items_used]
-        if paths and is_unsaid and find_shape(REAL_DISK, paths) is None:
+        if not paths or not is_unsaid or itemless_shape(REAL_DISK, paths) is not None:
+            return
+        if index_shape(REAL_DISK, folder, own, PAUSES_S) is None:
             raise InvalidMessage(f"{folder}: the files do not say how many slots they have; give --index-slots and --index-num")
 
     def has(self, name: str) -> bool:

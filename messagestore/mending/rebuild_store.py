@@ -12,6 +12,7 @@ from storageio.settings import settings_or_default
 from ..config import StoreConfig
 from ..engine import Places, found_sizes
 from ..foreign import refuse_foreign
+from ..store_settings import refuse_unknown_shape
 from .damage import survey
 from .left_alone import left_alone
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
@@ -39,6 +40,8 @@ def rebuild_store(
         raise UnknownStore(f"{root}: no commitlog folder in it")
     lock = disk.lock(places.lock)
     try:
+        if INDEX in what:
+            refuse_unknown_shape(disk, places.index, places.own, config)
         sizes = found_sizes(config, places, disk, is_locked=True)
         end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
         log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)

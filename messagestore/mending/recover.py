@@ -31,6 +31,7 @@ from ..foreign import refuse_foreign
 from ..recovery import OWN_FOLDER, SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
 from ..ring import RING_NAME, restore
 from ..set_back import set_back_numbers
+from ..store_settings import refuse_unknown_shape
 from .agreement import NO_FOLDER, OF_THE_LOG, Agreement
 from .damage import Hole, Survey, survey
 from .fillers import fill
@@ -113,7 +114,8 @@ class Recovery:
         self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
         self.progress = progress
         self.report_path: str | None = None  # of what `apply` did
-        self.config = found_sizes(settings_or_default(config, StoreConfig, "config"), Places(root), disk, guesses=True)
+        self._given = settings_or_default(config, StoreConfig, "config")
+        self.config = found_sizes(self._given, Places(root), disk, guesses=True)
         self.places = Places(root, self.config.store_path_commit_log)
         self.was_clean = not AbortFile(disk, root).is_present
 
@@ -294,6 +296,7 @@ class Recovery:
             plan = seen.plan
             if plan.needs_choice or not plan.actions:
                 return plan
+            refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
             AbortFile(self.disk, self.root).create(process_id())

@@ -24,6 +24,7 @@ from messagestore.config import delay_times_ms
 from messagestore.engine import Places, found_sizes
 from messagestore.mending.left_alone import left_alone
 from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names
+from messagestore.store_settings import refuse_unknown_shape
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
 
 from ..errors import BadOption
@@ -87,7 +88,9 @@ class _Job:
             raise BadOption(f"option what: some of {QUEUES}, {INDEX} wanted, found {options.get('what')!r}")
         self.tasks = check_tasks(options.get("tasks") or "2")
         self.places = Places(self.store.path)
-        self.config = found_sizes(StoreConfig(), self.places, REAL_DISK)
+        if INDEX in self.what:
+            refuse_unknown_shape(REAL_DISK, self.places.index, self.places.own, StoreConfig())
+        self.config = found_sizes(StoreConfig(), self.places, REAL_DISK, guesses=True)
 
     def plan(self) -> list[LogSplit]:
         return plan_log(self.store, self.options)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from commitlog import Message
+from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
+from storageio import REAL_DISK, InvalidMessage
+from tests.messagestore.kit import files_below
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
@@ -71,3 +76,83 @@ def test_an_index_without_items_is_sound_whatever_its_shape(tmp_path: Path) -> N
     made(tmp_path / "store", [])
     assert verify_store(str(tmp_path / "store")).is_ok
     assert not Recovery(str(tmp_path / "store"), Choice.SKIP).plan().actions
+
+
+ODD = SMALL.but(max_hash_slot_num=100, max_index_num=1000)  # 240 slots and 972 items are as long
+
+
+def without_key(folder: Path, *, has_settings: bool) -> Path:
+    """A store of that shape without a key; without settings as RocketMQ leaves it."""
+    with MessageStore.open(folder, config=ODD) as store:
+        store.put(Message("topic", b"0", queue_id=0))
+    if not has_settings:
+        shutil.rmtree(folder / "brokerstore")
+    return folder
+
+
+def found_with(folder: Path, slots: int, items: int) -> list[int]:
+    """What an index of that shape, as a real store reads it, has of the key."""
+    index = IndexFiles(REAL_DISK, str(folder / "index"), writable=False, slots=slots, items=items)
+    try:
+        return index.select("topic", "next")
+    finally:
+        index.close()
+
+
+@pytest.mark.parametrize("config", [None, ODD], ids=["sizes-not-given", "sizes-given"])
+def test_an_index_without_a_key_keeps_its_shape(tmp_path: Path, config: StoreConfig | None) -> None:
+    """The first key lies where the shape that the index was made with has it: a real store finds it, by its own rule."""
+    folder = without_key(tmp_path / "store", has_settings=config is None)
+    put_next(folder, config)
+    assert len(found_with(folder, 100, 1000)) == 1
+    assert found_with(folder, 240, 972) == []
+    with MessageStore.open(folder, "r") as store:
+        assert [message.body for message in store.query("topic", "next")] == [b"next"]
+
+
+def put_next(folder: Path, config: StoreConfig | None = None) -> None:
+    """One message with a key."""
+    with MessageStore.open(folder, config=config) as store:
+        store.put(Message("topic", b"next", queue_id=0, keys=["next"]))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [put_next, lambda folder: rebuild_store(str(folder)), lambda folder: Recovery(str(folder), Choice.SKIP).apply()],
+    ids=["put", "rebuild", "recover"],
+)
+def test_an_index_of_unknown_shape_is_not_written_to(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    """Without a key and without kept settings nobody knows its slots: whoever writes is asked for them, nothing changes."""
+    folder = without_key(tmp_path / "store", has_settings=False)
+    (folder / "abort").touch()
+    before = files_below(folder)
+    with pytest.raises(InvalidMessage, match="--index-slots"):
+        write(folder)
+    assert files_below(folder) == before
+    assert verify_store(str(folder)).is_ok
+    with MessageStore.open(folder, "r") as store:
+        assert [message.body for message in store.read("topic", 0)] == [b"0"]
+
+
+def test_an_index_that_is_gone_is_made_again_in_its_shape(tmp_path: Path) -> None:
+    """By the kept settings, not by RocketMQ's defaults."""
+    folder = without_key(tmp_path / "store", has_settings=True)
+    put_next(folder)
+    shutil.rmtree(folder / "index")
+    put_next(folder)
+    assert len(found_with(folder, 100, 1000)) == 2
+
+
+def test_kept_settings_beyond_use_are_no_settings(tmp_path: Path) -> None:
+    """Nor are those of files of another length."""
+    folder = without_key(tmp_path / "store", has_settings=True)
+    for text in (
+        "",
+        "[]",
+        '{"index_slots": "many"}',
+        '{"index_slots": -1, "index_items": 5}',
+        '{"index_slots": 7, "index_items": 5}',
+    ):
+        (folder / "brokerstore" / "settings.json").write_text(text)
+        with pytest.raises(InvalidMessage, match="--index-slots"):
+            put_next(folder)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import brokerstore
+from commitlog import Message
 from messagestore import MessageStore
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
-from storageio import StoreCorrupt, UnknownStore
+from storageio import InvalidMessage, StoreCorrupt, UnknownStore
 
 from .answers import our_messages
 from .folders import LOG_SIZE, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
@@ -122,6 +123,39 @@ def test_other_index_slots_than_the_files_are_said(tmp_path: Path) -> None:
     with MessageStore.open(folder, "r") as store:  # found from the files
         assert (store.config.max_hash_slot_num, store.config.max_index_num) == (SIZES["maxHashSlotNum"], SIZES["maxIndexNum"])
         assert len(store.query("T", "k", max_count=64)) == 50
+
+
+ODD = {"maxHashSlotNum": 100, "maxIndexNum": 1000}  # 240 slots and 972 items make a file of the same length
+
+
+@pytest.mark.parametrize("made_by", ["the real store", "us"])
+def test_keys_in_an_index_that_was_empty_are_found_by_the_real_store(tmp_path: Path, made_by: str) -> None:
+    """Its shape is asked for where the real store made it, and known where we did."""
+    prepare_or_skip()
+    folder = tmp_path / "store"
+    odd = {"max_hash_slot_num": 100, "max_index_num": 1000}
+    jvm = RealStores(tmp_path / "stderr")
+    try:
+        if made_by == "us":
+            with MessageStore.open(folder, config=ours(**odd), clock=Ticking(START_MS)) as store:
+                store.put(Message("T", b"x", queue_id=0))
+            with MessageStore.open(folder, clock=Ticking(START_MS + 1000)) as store:
+                store.put(Message("T", b"x", queue_id=0, keys=["k"]))
+        else:
+            real = jvm.open(folder, START_MS, **SIZES | ODD)
+            message = {"topic": "T", "queue_id": 0, "body": "eA==", "born_timestamp_ms": START_MS, "properties": ""}
+            message |= {"born_host": "127.0.0.1:1", "store_host": "127.0.0.1:1"}
+            assert {result[0] for result in real.ask("put", messages=[message])} == {"PUT_OK"}
+            real.close()
+            with pytest.raises(InvalidMessage, match="--index-slots"):
+                MessageStore.open(folder)
+            with MessageStore.open(folder, config=ours(**odd), clock=Ticking(START_MS + 1000)) as store:
+                store.put(Message("T", b"x", queue_id=0, keys=["k"]))
+        real = jvm.open(folder, START_MS + 2000, **SIZES | ODD)
+        assert len(real.ask("queries", asked=[["T", "k"]])[0]) == 1
+        real.close()
+    finally:
+        jvm.end()
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["with checksums first", "without first"])

@@ -1,0 +1,86 @@
+"""Settings that a store's files do not tell, kept in `brokerstore/settings.json` by whoever opens it for writing.
+
+The length of an index file fits many numbers of slots and items; only items show which.  RocketMQ has both in the broker's
+configuration alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from indexfile import AT_REST, Shape, find_shape, index_paths, itemless_shape
+from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT, file_size
+from storageio import Disk, InvalidMessage, replace_file
+
+from .config import StoreConfig
+from .own_notes import read_own_note
+
+NAME = "settings.json"
+SIZE_MAX = 64 << 10
+
+
+class StoreSettings(NamedTuple):
+    """What the last writer worked with; a shape of (0, 0) is not known."""
+
+    index_slots: int = 0
+    index_items: int = 0
+
+
+def read_settings(disk: Disk, folder: str) -> StoreSettings:
+    """Return the settings in a store's own folder; the unknown ones where there is no file that can be read."""
+    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or StoreSettings()
+
+
+def write_settings(disk: Disk, folder: str, settings: StoreSettings) -> None:
+    """Write the settings durably, if they are not the ones that are there."""
+    if settings != read_settings(disk, folder):
+        disk.make_folder(folder)
+        replace_file(disk, os.path.join(folder, NAME), json.dumps(settings._asdict()).encode())
+
+
+def _parsed(fields: Any) -> StoreSettings:
+    slots, items = (int(fields.get(name, 0)) for name in ("index_slots", "index_items"))
+    return StoreSettings(slots, items) if slots > 0 and items > 0 else StoreSettings()
+
+
+def index_shape(disk: Disk, index_folder: str, own_folder: str, pauses_s: Sequence[float] = AT_REST) -> Shape | None:
+    """Return the shape that the items show, else the one that was kept for files of this length; None where it is not known."""
+    paths = index_paths(disk, index_folder)[0]
+    kept = _kept_for(disk, own_folder, paths)
+    if kept is not None and itemless_shape(disk, paths) is not None:
+        return kept
+    return find_shape(disk, paths, pauses_s) or kept
+
+
+def _kept_for(disk: Disk, own_folder: str, paths: list[str]) -> Shape | None:
+    """The kept shape, if the newest file is as long as it says."""
+    kept = kept_shape(disk, own_folder)
+    newest = disk.stat(paths[-1]) if paths else None
+    return kept if kept is not None and newest is not None and newest.size_bytes == file_size(*kept) else None
+
+
+def kept_shape(disk: Disk, own_folder: str) -> Shape | None:
+    """Return the shape of the index that the last writer worked with."""
+    settings = read_settings(disk, own_folder)
+    return Shape(settings.index_slots, settings.index_items) if settings.index_slots else None
+
+
+def refuse_unknown_shape(disk: Disk, index_folder: str, own_folder: str, config: StoreConfig) -> None:
+    """Raise `InvalidMessage` where keys would be written into files whose number of slots nobody knows.
+
+    Only items show it.  A file of the length that RocketMQ's defaults give is taken to be of those.
+    """
+    is_given = config.max_hash_slot_num and config.max_index_num
+    paths = index_paths(disk, index_folder)[0]
+    if is_given or not config.message_index_enable or itemless_shape(disk, paths) is None:
+        return
+    newest = disk.stat(paths[-1])
+    is_default = newest is not None and newest.size_bytes == file_size(SLOTS_DEFAULT, ITEMS_DEFAULT)
+    if not is_default and _kept_for(disk, own_folder, paths) is None:
+        raise InvalidMessage(
+            f"{index_folder}: the files have no key yet and do not say how many slots they have; give the broker's "
+            "max_hash_slot_num and max_index_num (--index-slots and --index-num)"
+        )
