@@ -6,15 +6,36 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from storageio import Disk, Mode
+from storageio import Disk, Kind, Mode
 
 Note = TypeVar("Note")
+OWN_FILES = {  # paths below `<store>/brokerstore`; what is something else there, `verify` reports and `recover` moves aside
+    "clean.json": Kind.FILE,
+    "index.json": Kind.FILE,
+    "queues.json": Kind.FILE,
+    "settings.json": Kind.FILE,
+    "doubt.json": Kind.FILE,
+    "delays.json": Kind.FILE,
+    "ring": Kind.FILE,
+    "*.new": Kind.FILE,  # on its way to its name
+    "cut-*": Kind.FILE,
+    "recover-*.json": Kind.FILE,
+    "strays": Kind.FOLDER,
+    "rebuild": Kind.FOLDER,
+    "rebuild-*": Kind.FOLDER,
+    "replaced-*": Kind.FOLDER,
+    "sink": Kind.FOLDER,  # `sparkstore`'s
+    "sink/*": Kind.FOLDER,
+    "sink/*/*": Kind.FILE,
+    "sink-queries": Kind.FOLDER,
+    "sink-queries/*": Kind.FILE,
+}
 
 
 def read_own_note(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Note]) -> Note | None:
     """What `parse` makes of the file's document; None when there is none, or none that can be read."""
     found = disk.stat(path)
-    if found is None or not 0 < found.size_bytes <= size_max:
+    if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:
         return None
     file = disk.open(path, Mode.READ)
     try:

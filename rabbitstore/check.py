@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from storageio import REAL_DISK, Disk
+from storageio import REAL_DISK, Disk, misplaced
 
 from . import layout, tables
 from .entry_cy import IndexEntry
 from .folder import VhostFolder
+from .own_files import OWN_FILES
 from .paths import numbers_in
 from .problems import Problem
 from .queue_folder import QueueFolder
@@ -78,9 +79,18 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
                 found.found_behind[f"{store.name}/{number}.rdq"] = records
     finally:
         folder.close()
+    found.problems += _strange_sidecars(disk, path)
     found.problems = list(dict.fromkeys((*folder.problems, *found.problems)))
     found.notes = list(dict.fromkeys(folder.notes))
     return found
+
+
+def _strange_sidecars(disk: Disk, path: str) -> list[Problem]:
+    """Report links and folders in place of our own files."""
+    strange = misplaced.find(disk, f"{path}/{layout.OWN_FOLDER}", OWN_FILES)
+    return [
+        Problem(one.path.removeprefix(f"{path}/"), 0, "strange_sidecar", one.expected_text, one.found_text) for one in strange
+    ]
 
 
 def size_bytes(path: str, disk: Disk = REAL_DISK) -> int:

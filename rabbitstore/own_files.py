@@ -11,13 +11,20 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from storageio import Disk, replace_file
+from storageio import Disk, Kind, replace_file
 
 from . import layout
 from .paths import read_head
 
 _QUEUES, LOCK_NAME = "queues.json", "lock"
 OWN_SIZE_MAX = 64 << 20  # of our own JSON
+OWN_FILES = {  # what is something else there, `verify` reports and `recover` moves aside
+    _QUEUES: Kind.FILE,
+    "clean_stop.json": Kind.FILE,
+    LOCK_NAME: Kind.FILE,
+    "*.new": Kind.FILE,  # on its way to its name
+    "cut": Kind.FOLDER,
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ def write_options(disk: Disk, path: str, options: dict[str, QueueOptions]) -> No
 
 def read_json(disk: Disk, path: str) -> dict[str, Any]:
     """An object; an empty one where the file is missing or unusable."""
-    data = read_head(disk, path, OWN_SIZE_MAX)
+    entry = disk.stat(path)
+    data = read_head(disk, path, OWN_SIZE_MAX) if entry is not None and entry.kind is Kind.FILE else None
     try:
         found = json.loads(data) if data is not None else {}
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from storageio import REAL_DISK, Disk, Mode, replace_file
+from storageio import REAL_DISK, Disk, Mode, misplaced, replace_file
 
 from . import layout
 from .behind import journal_pieces, read_segment_past
@@ -20,6 +20,7 @@ from .entry_cy import IndexEntry
 from .folder import VhostFolder
 from .folder_lock import lock_folder
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
+from .own_files import LOCK_NAME, OWN_FILES
 from .paths import read_all
 from .problems import Problem
 from .queue_folder import QueueFolder
@@ -31,6 +32,7 @@ _ENTRY_DAMAGE = ("bad_index_entry", "message_lost")
 _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("bad_config", ""): "write_config",
     ("bad_queue_name", ""): "write_name",
+    ("strange_sidecar", ""): "move_aside",
     ("unfinished_compaction", ""): "salvage",
     ("torn_journal", ""): "cut_journal",
     ("entries_differ", ""): "join_journal",
@@ -42,6 +44,7 @@ _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
        for kind in ("bad_table", "bad_clean_mark", "bad_recovery_terms", "bad_location", "bad_ref_count")},
 }  # fmt: skip
 _CUT_FOLDER = "cut"
+_LOCK = f"{layout.OWN_FOLDER}/{LOCK_NAME}"
 
 
 class Action(NamedTuple):
@@ -83,10 +86,12 @@ def plan_recovery(path: str, disk: Disk = REAL_DISK, progress: Progress | None =
     found.records_kept = checked.messages - len(checked.lost)
     steps = [action for problem in checked.problems if (action := _action_for(disk, path, problem, found)) is not None]
     steps += [Action("drop_entries", queue.relative, "message_lost") for queue, _entry in checked.lost]
+    asides = [step for step in steps if step.kind == "move_aside"]
+    steps = [step for step in steps if step.kind != "move_aside"]
     if steps:
         gone = [name for name in CLEAN_FILES if disk.stat(f"{path}/{name}") is not None]
         steps = [*(Action("delete", name, "describes the folder as it was") for name in gone), *steps]
-    found.actions = _each_once(steps)
+    found.actions = _each_once([*asides, *steps])
     return found
 
 
@@ -114,6 +119,7 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
 def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True, progress: Progress | None = None) -> None:
     """Do it, holding the folder's lock; `progress` as `verify` calls it, for the look at the folder that comes first."""
     path = found.path
+    _free_lock(disk, path)
     lock = lock_folder(disk, path)
     try:
         checked = verify(path, disk, progress)
@@ -126,9 +132,17 @@ def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = T
         lock.release()
 
 
+def _free_lock(disk: Disk, path: str) -> None:
+    """Move aside what is no lock file, or no folder of ours: nobody can hold a lock there."""
+    own = f"{path}/{layout.OWN_FOLDER}"
+    for one in list(misplaced.find(disk, own, OWN_FILES)):
+        if one.path in (own, f"{own}/{LOCK_NAME}"):
+            misplaced.move_aside(disk, one.path)
+
+
 def _keep_cut(disk: Disk, path: str, action: Action) -> None:
     """The file as it is, beside the store."""
-    files = [action.file]
+    files = [action.file] if action.kind != "move_aside" else []
     if action.kind == "drop_entries":
         files = [f"{action.file}/{layout.JOURNAL_NAME}"]
     elif action.kind == "join_journal":
@@ -147,6 +161,11 @@ def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:
     if disk.stat(f"{path}/{file}") is not None:
         disk.delete(f"{path}/{file}")
         disk.sync_folder(f"{path}/{file}".rpartition("/")[0])
+
+
+def _move_aside(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    if file not in (layout.OWN_FOLDER, _LOCK) and disk.stat(f"{path}/{file}") is not None:  # those went before the lock
+        misplaced.move_aside(disk, f"{path}/{file}")
 
 
 def _write_config(disk: Disk, path: str, file: str, checked: Checked) -> None:
@@ -258,6 +277,7 @@ def _clear(disk: Disk, path: str, offsets: list[int]) -> None:
 
 
 _STEPS = {
+    "move_aside": _move_aside,
     "delete": _delete,
     "write_config": _write_config,
     "write_name": _write_name,

@@ -14,6 +14,7 @@ After a failed `sync` the pages count as lost: nobody calls it again in the hope
 All paths are absolute or relative strings; all sizes are bytes; all times are milliseconds since 1970.
 """
 
+from . import misplaced
 from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space, Writer
 from .errors import (
     DiskError,
@@ -70,6 +71,7 @@ __all__ = [
     "in_forked_child",
     "maps_max",
     "memory_bytes",
+    "misplaced",
     "process_id",
     "random_bytes",
     "replace_file",

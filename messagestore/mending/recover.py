@@ -19,7 +19,7 @@ from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
-from storageio import REAL_DISK, Disk, DiskError, StoreError, process_id, replace_file
+from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, process_id, replace_file
 from storageio.settings import settings_or_default
 
 from ..abort_file import AbortFile
@@ -41,6 +41,7 @@ from .mend_config import mend_config, plan_config
 from .mend_files import mend_files, plan_files
 from .rebuild import INDEX, QUEUES, rebuild
 from .rebuild_batch import batch_disagreements, rebuild_batch
+from .sidecars import move_sidecars, plan_sidecars, strange_sidecars
 
 FOR_EVER_MS = (1 << 63) - 1
 BATCH = "batchconsumequeue"
@@ -134,6 +135,8 @@ class Recovery:
         has_sound_files = not plan.actions
         self._plan_log(found, plan)
         has_sound_log = not plan.actions
+        plan_sidecars(self.disk, self.places.own, plan.actions)
+        plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
         wrong = self._disagreements()
         _plan_derived(wrong, plan)
         last_ms = (
@@ -154,7 +157,8 @@ class Recovery:
 
     def _has_ring(self) -> bool:
         """Whether a process that was killed left records that it had not committed to the files."""
-        return not self.was_clean and self.disk.stat(os.path.join(self.places.own, RING_NAME)) is not None
+        ring = self.disk.stat(os.path.join(self.places.own, RING_NAME))
+        return not self.was_clean and ring is not None and ring.kind is Kind.FILE
 
     def _restore_ring(self) -> int:
         """How many records came from it."""
@@ -300,6 +304,7 @@ class Recovery:
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
             AbortFile(self.disk, self.root).create(process_id())
+            move_sidecars(self.disk, self.places.own)
             if not seen.has_sound_files:  # first of all: the ring goes to a log that can be opened
                 mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if self._restore_ring():

@@ -32,6 +32,7 @@ from ..engine import Places, found_sizes
 from .agreement import END_MAX, Agreement, LogBounds
 from .batch_agreement import batch_problems, batch_topics
 from .left_alone import left_alone
+from .sidecars import strange_sidecars
 
 Progress = Callable[[int], None]
 PASSES = 2  # over the log: once alone, once with queues and index
@@ -95,6 +96,7 @@ def verify_store(
     check.batch_queues()
     check.checkpoint()
     check.config_files()
+    check.sidecars()
     return report
 
 
@@ -111,6 +113,7 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     check.batch_queues()
     check.checkpoint()
     check.config_files()
+    check.sidecars()
     return [*report.more_problems, *report.more_notes]
 
 
@@ -289,6 +292,10 @@ class _Check:
                 self.problem(path, table.damage.offset, "damaged_config", expected, str(table.damage.found))
             for file, kind_name, expected, found in self._ahead(table):
                 self.problem(file, 0, kind_name, expected, found)
+
+    def sidecars(self) -> None:
+        """Report links and folders in place of our own small files."""
+        self.report.more_problems += strange_sidecars(self.disk, self.places.own)
 
     def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
         """Numbers beyond the end of a queue: a consumer would pass over the next messages in silence."""

@@ -1,0 +1,79 @@
+"""What lies in place of a small file of our own beside a store: a link, a pipe, a folder.
+
+Nothing follows such a link or opens such a pipe.  But a note that cannot be read, or cannot be replaced, makes a store slow or
+impossible to open, and a folder that is a link leads writes out of the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from .disk import Disk, Kind
+
+ASIDE = ".aside-"
+_TEXTS = {Kind.FILE: "a file", Kind.FOLDER: "a folder", Kind.OTHER: "a link, a pipe or a device"}
+Table = Mapping[str, Kind]
+
+
+class Misplaced(NamedTuple):
+    """A name that is something else; `expected` is None for a name that is not in the table."""
+
+    path: str
+    expected: Kind | None
+    found: Kind
+
+    @property
+    def expected_text(self) -> str:
+        """In words."""
+        return _TEXTS[self.expected] if self.expected is not None else "a file or a folder"
+
+    @property
+    def found_text(self) -> str:
+        """In words."""
+        return _TEXTS[self.found]
+
+
+def find(disk: Disk, folder: str, table: Table) -> Iterator[Misplaced]:
+    """Yield what is not of the kind that `table` has for its path below `folder`, and links, pipes and devices of any name.
+
+    A folder that is a link itself is not looked into: the operator says whether that is meant.
+    """
+    entry = disk.stat(folder)
+    if entry is not None and entry.kind is Kind.FILE:
+        yield Misplaced(folder, Kind.FOLDER, Kind.FILE)
+    if entry is not None and entry.kind is Kind.FOLDER:
+        yield from _below(disk, folder, (), table)
+
+
+def _below(disk: Disk, folder: str, parts: tuple[str, ...], table: Table) -> Iterator[Misplaced]:
+    for entry in disk.list(folder):
+        here = (*parts, entry.name)
+        if ASIDE in entry.name:
+            continue
+        expected, path = kind_of(here, table), os.path.join(folder, entry.name)
+        if entry.kind is Kind.OTHER or expected not in (None, entry.kind):
+            yield Misplaced(path, expected, entry.kind)
+        elif entry.kind is Kind.FOLDER and any(_matches(here, pattern.split("/")[:-1]) for pattern in table):
+            yield from _below(disk, path, here, table)
+
+
+def kind_of(parts: tuple[str, ...], table: Table) -> Kind | None:
+    """Return the kind that a table has for a path; None for a name that it does not have."""
+    return next((kind for pattern, kind in table.items() if _matches(parts, pattern.split("/"))), None)
+
+
+def _matches(parts: tuple[str, ...], pattern: list[str]) -> bool:
+    return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
+
+
+def move_aside(disk: Disk, path: str) -> str:
+    """Rename to a name that nothing has, in the same folder, durably; links are not followed.  Return the new path."""
+    number = 0
+    while disk.stat(target := f"{path}{ASIDE}{number}") is not None:
+        number += 1
+    disk.rename(path, target)
+    disk.sync_folder(os.path.dirname(path))
+    return target

@@ -1,0 +1,238 @@
+"""A link, a folder or a pipe in place of a file of our own: `verify` and `recover` report it, `--apply` moves it aside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import MessageStore, StoreConfig
+from messagestore import own_notes as rocket_names
+from rabbitstore import RabbitStore
+from rabbitstore import own_files as rabbit_names
+from storageio import REAL_DISK, Kind, misplaced
+from tests.brokerstore.tool import run
+from tests.faults.test_hostile_folders import made_message
+
+SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
+                    max_index_num=200)  # fmt: skip
+FILES = ["clean.json", "index.json", "queues.json", "doubt.json", "delays.json", "ring", "clean.json.new",
+         "cut-00000000000000000000-0", "recover-1700000000000.json", "sink/job/commit.json", "sink-queries/q"]  # fmt: skip
+FOLDERS = ["strays", "rebuild", "rebuild-batch", "rebuild-spark-1", "replaced-consumequeue", "replaced-index", "sink",
+           "sink-queries"]  # fmt: skip
+RABBIT_FILES = ["lock", "queues.json", "clean_stop.json", "queues.json.new"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store that was stopped cleanly, beside a folder that is somebody else's."""
+    (tmp_path / "precious").mkdir(exist_ok=True)
+    (tmp_path / "precious" / "file").write_bytes(b'{"end_offset": 1}' * 500)
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, "a", SIZES) as made:
+        for number in range(20):
+            made.put(made_message(number))  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def vhost(tmp_path: Path) -> Path:
+    """A virtual host of ours, likewise."""
+    (tmp_path / "precious").mkdir(exist_ok=True)
+    (tmp_path / "precious" / "file").write_bytes(b"precious" * 500)
+    with RabbitStore.open(tmp_path / "vhost") as made:
+        made.declare_queue("q")
+        made.publish("q", b"b")
+    return tmp_path / "vhost"
+
+
+def link_to_a_file(path: Path) -> None:
+    """That somebody else has."""
+    path.symlink_to(_above(path) / "precious" / "file")
+
+
+def link_to_a_folder(path: Path) -> None:
+    """That somebody else has."""
+    path.symlink_to(_above(path) / "precious")
+
+
+def link_to_nothing(path: Path) -> None:
+    """Writing through it would make a file."""
+    path.symlink_to(_above(path) / "made")
+
+
+def pipe(path: Path) -> None:
+    """Opening it would wait."""
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    """With something in it."""
+    path.mkdir()
+    (path / "inside").write_bytes(b"x")
+
+
+def file(path: Path) -> None:
+    """With something in it."""
+    path.write_bytes(b"x")
+
+
+def _above(path: Path) -> Path:
+    return next(parent for parent in path.parents if parent.name in ("store", "vhost")).parent
+
+
+OTHERS: list[Callable[[Path], None]] = [link_to_a_file, link_to_a_folder, link_to_nothing, pipe]
+
+
+def outside(place: Path) -> dict[str, bytes]:
+    """Everything beside the store's folder."""
+    kept = {str(path): path.read_bytes() for path in (place.parent / "precious").rglob("*") if path.is_file()}
+    return kept | {"names": " ".join(sorted(os.listdir(place.parent))).encode()}
+
+
+def put_in_place(place: Path, name: str, strange: Callable[[Path], None]) -> Path:
+    """Something else where a file or folder of our own belongs."""
+    path = place / "brokerstore" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    strange(path)
+    return path
+
+
+def kinds(ran: Any) -> list[tuple[str, str]]:
+    """(kind, file) of the problems."""
+    return [(problem["kind"], problem["file"]) for problem in ran.json["problems"]]
+
+
+def check_moved(place: Path, paths: list[Path], before: dict[str, bytes]) -> None:
+    """They were reported, are out of the way with what they held, and nothing outside was touched."""
+    was = [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in paths]
+    found = kinds(run("verify", place, "--json"))
+    assert [path for path in paths if ("strange_sidecar", str(path)) not in found] == []
+    plan = run("recover", place)
+    assert plan.code == 1
+    assert [path for path in paths if f"move {path} aside" not in plan.out] == []
+    assert [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in paths] == was, "a plan changes nothing"
+    done = run("recover", place, "--apply")
+    assert done.code == 7, done.talk
+    asides = [next(path.parent.glob(f"{path.name}.aside-*")) for path in paths]
+    assert [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in asides] == was
+    assert run("verify", place).code == 0
+    assert run("recover", place).code == 0
+    assert outside(place) == before
+
+
+@pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
+def test_something_else_in_place_of_a_file_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
+    """Each kind of file; messages stay, and the store can be written to again."""
+    before = outside(store)
+    check_moved(store, [put_in_place(store, name, strange) for name in FILES], before)
+    with MessageStore.open(store, "a", SIZES) as opened:
+        assert opened.put(made_message(20)).queue_offset == 20  # type: ignore[arg-type]
+    assert run("dump", store, "--json").out.count("\n") == 21
+
+
+@pytest.mark.parametrize("strange", [*OTHERS, file], ids=lambda strange: strange.__name__)
+def test_something_else_in_place_of_a_folder_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
+    """Strays, rebuilt queues and parts of a sink would be written through a link."""
+    before = outside(store)
+    check_moved(store, [put_in_place(store, name, strange) for name in FOLDERS], before)
+    check_moved(store, [put_in_place(store, "sink/job", strange)], before)
+
+
+def test_a_stray_is_not_moved_through_a_link(store: Path) -> None:
+    """What stands in the way goes first."""
+    before = outside(store)
+    (store / "commitlog" / "notes.txt").write_bytes(b"stray")
+    put_in_place(store, "strays", link_to_a_folder)
+    assert run("recover", store, "--apply").code == 7
+    assert (store / "brokerstore" / "strays" / "notes.txt").read_bytes() == b"stray"
+    assert outside(store) == before
+
+
+def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
+    """It goes aside as a whole."""
+    shutil.rmtree(store / "brokerstore")
+    (store / "brokerstore").write_bytes(b"x")
+    assert ("strange_sidecar", str(store / "brokerstore")) in kinds(run("verify", store, "--json"))
+    assert run("recover", store, "--apply").code == 7
+    assert (store / "brokerstore.aside-0").read_bytes() == b"x"
+    assert run("verify", store).code == 0
+
+
+def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync may have failed: after the move the whole log is written again."""
+    from messagestore import doubt
+
+    again: list[tuple[str, int]] = []
+    real = doubt._write_again
+    monkeypatch.setattr(doubt, "_write_again", lambda disk, path, start: (again.append((path, start)), real(disk, path, start)))
+    put_in_place(store, "doubt.json", folder)
+    assert run("recover", store, "--apply").code == 7
+    assert (str(store / "commitlog" / f"{0:020d}"), 0) in again
+    assert not (store / "brokerstore" / "doubt.json").exists()
+
+
+def test_a_link_of_any_name_is_reported(store: Path) -> None:
+    """A version to come may know the name; files and folders of other names are left alone."""
+    (store / "brokerstore" / "unknown.json").write_bytes(b"{}")
+    (store / "brokerstore" / "unknown").mkdir()
+    assert run("verify", store).code == 0
+    check_moved(store, [put_in_place(store, "later.json", link_to_a_file)], outside(store))
+
+
+@pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
+def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[Path], None]) -> None:
+    """Files of our own in a virtual host's folder, the lock among them."""
+    before = outside(vhost)
+    paths = [put_in_place(vhost, name, strange) for name in RABBIT_FILES]
+    was = [os.lstat(path).st_ino for path in paths]
+    names = {f"brokerstore/{name}" for name in RABBIT_FILES}
+    assert set(kinds(run("verify", vhost, "--json"))) == {("strange_sidecar", name) for name in names}
+    plan = run("recover", vhost, "--json")
+    assert plan.code == 1
+    assert {(step["kind"], step["file"]) for step in plan.json["plan"]["actions"]} == {("move_aside", name) for name in names}
+    assert run("recover", vhost, "--apply").code == 7
+    assert [os.lstat(next(path.parent.glob(f"{path.name}.aside-*"))).st_ino for path in paths] == was
+    assert run("verify", vhost).code == 0
+    assert outside(vhost) == before
+    assert run("dump", vhost, "--json").out.count("\n") == 1
+
+
+@pytest.mark.parametrize("strange", [*OTHERS, file], ids=lambda strange: strange.__name__)
+def test_kept_bytes_do_not_go_through_a_link(vhost: Path, strange: Callable[[Path], None]) -> None:
+    """`recover` keeps what it cuts below `brokerstore/cut`."""
+    before = outside(vhost)
+    put_in_place(vhost, "cut", strange)
+    (vhost / "msg_store_persistent" / "clean.dot").write_bytes(b"x")
+    assert run("recover", vhost, "--apply").code in (6, 7)
+    assert list((vhost / "brokerstore" / "cut").iterdir())
+    assert run("verify", vhost).code == 0
+    assert outside(vhost) == before
+
+
+def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) -> None:
+    """A new file of our own belongs into the table."""
+    run("recover", store, "--apply")
+    (store / "abort").touch()
+    (store / "commitlog" / "notes.txt").write_bytes(b"stray")
+    run("recover", store, "--apply")
+    run("rebuild", store, "all")
+    tables = (store, rocket_names.OWN_FILES), (vhost, rabbit_names.OWN_FILES)
+    for place, table in tables:
+        own = place / "brokerstore"
+        for path in own.iterdir():
+            known = misplaced.kind_of((path.name,), table)
+            assert known is (Kind.FOLDER if path.is_dir() else Kind.FILE), f"{path.name} is in no table"
+        assert list(misplaced.find(REAL_DISK, str(own), table)) == []
+    from messagestore import doubt, index_note, queue_list, recovery, ring
+    from messagestore.broker_services import delay_resume
+
+    names = [doubt.NAME, index_note.NAME, queue_list.NAME, recovery.CLEAN_NAME, ring.RING_NAME, delay_resume.NAME]
+    assert all(rocket_names.OWN_FILES[name] is Kind.FILE for name in names)
