@@ -6,7 +6,7 @@ import importlib
 import os
 from typing import Any
 
-from messagestore.foreign import DLEDGER_TEXT, ROCKSDB_TEXT
+from messagestore.foreign import DLEDGER_TEXT, ROCKSDB_TEXT, unsupported_store
 from storageio import REAL_DISK, Disk, UnknownStore
 
 from .identify import FolderKind, StoreFolder, identify
@@ -35,9 +35,9 @@ def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> Any:
 
 
 def refuse_unread(folder: StoreFolder) -> None:
-    """Raise `UnknownStore` for the kinds that are told apart only to be named."""
+    """Raise `UnsupportedFormat` for the kinds that are told apart only to be named."""
     if folder.kind in _NAMED:
-        raise UnknownStore(f"{folder.path}: a RocketMQ store, but {_NAMED[folder.kind]}, which is not read here")
+        raise unsupported_store(folder.path, _NAMED[folder.kind])
 
 
 def log_folders(path: str | os.PathLike[str], disk: Disk = REAL_DISK) -> list[str]:

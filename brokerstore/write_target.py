@@ -7,6 +7,7 @@ import os
 from storageio import REAL_DISK, Disk, UnknownStore
 
 from .identify import FolderKind, identify, is_folder
+from .opening import refuse_unread
 
 NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # a new disk's folder, or an opening that was killed at once
 
@@ -23,9 +24,10 @@ def check_write_target(path: str | os.PathLike[str], wanted: FolderKind, disk: D
     if names <= NO_STORE_YET:
         return
     try:
-        kind = identify(folder, disk).kind
+        found = identify(folder, disk)
     except UnknownStore:
         shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
         raise UnknownStore(f"{folder}: {expected}; found other files already there: {shown}") from None
-    if kind is not wanted:
-        raise UnknownStore(f"{folder}: {expected}; found a {kind.value} folder already there")
+    if found.kind is not wanted:
+        refuse_unread(found)
+        raise UnknownStore(f"{folder}: {expected}; found a {found.kind.value} folder already there")

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
+from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
 
 from ._append_cy import Appender
 from ._find_cy import LogReaders
 from ._message_cy import StoredMessage
 from ._offsets_cy import QueueOffsets
 from ._scan_cy import Reader, count
-from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .checks import BAD_MAGIC, BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .findings import Place, unknown_version, unsupported_record
 from .hosts import encode_host
 from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
@@ -21,6 +22,7 @@ from .mapped_file import MappedFile
 from .mapped_file_queue import MappedFileQueue
 from .offset_files import common_file_size
 from .resync import find_in_file
+from .unknown_version import find_unknown_version, is_unknown_version
 
 HOST_DEFAULT = "127.0.0.1:10911"
 
@@ -263,13 +265,27 @@ class CommitLog:
             return stop
         return Stop(max(self.min_offset, 0), "empty", 0, 0)
 
-    def problem(self, stop: Stop) -> StoreCorrupt:
-        """The error for a walk that ended at a bad place."""
+    def problem(self, stop: Stop) -> StoreCorrupt | UnsupportedFormat:
+        """Return the error for a walk that ended at a bad place: a record of an unknown version is not damage."""
         file = self.queue.find(stop.offset)
         assert file is not None, "a walk ends in a file"
         at = stop.offset - file.start_offset
+        if stop.why == STOPS[BAD_MAGIC] and is_unknown_version(self.queue.view(file), at, file.start_offset):
+            return unsupported_record(unknown_version(file.path, Place(self.queue.view(file), at, file.start_offset)))
         found = bytes(self.queue.view(file)[at : at + 16]).hex(" ")
         return StoreCorrupt(stop.why, file=file.path, offset=at, expected="a record, a blank or zeros", found=found)
+
+    def refuse_unknown_version(self, offset: int) -> None:
+        """Raise `UnsupportedFormat` for a record of an unknown version at `offset` or anywhere behind it."""
+        for file in self.queue.files:
+            at = max(0, offset - file.start_offset)
+            if at >= file.size_bytes:
+                continue
+            view = self.queue.view(file)
+            is_first = file.start_offset + at == offset
+            found = at if is_first and is_unknown_version(view, at, file.start_offset) else find_unknown_version(file, at)
+            if found >= 0:
+                raise unsupported_record(unknown_version(file.path, Place(view, found, file.start_offset)))
 
     def find_record(self, offset: int) -> int:
         """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from storageio import UnsupportedFormat
 from storebytes._crc_cy import checksum
 
 from .checks import (
@@ -42,7 +43,10 @@ from .layout import (
     TOPIC_SIZE_SIZE,
     TOPIC_SIZE_SIZE_V2,
 )
+from .unknown_version import is_unknown_version
 
+UNKNOWN_VERSION = "unknown_version"  # a kind of finding: not damage, a record that a newer program wrote
+SUPPORTED_MAGICS = "daa320a7, daa320ab"
 Value = int | str
 
 
@@ -154,5 +158,19 @@ _CODES = {word: code for code, word in STOPS.items()}
 
 def describe(file: str, place: Place, why: str) -> Finding:
     """The finding for a place where a walk stopped because of `why`, one of `checks.STOPS`."""
+    if _CODES[why] == BAD_MAGIC and is_unknown_version(place.view, place.at, place.base):
+        return unknown_version(file, place)
     expected, found = _WORDS[_CODES[why]](place)
     return Finding(file, place.at, "bad_blank_size" if why == STOPS[BLANK] else why, expected, found)
+
+
+def unknown_version(file: str, place: Place) -> Finding:
+    """Return the finding for a record of an unknown version."""
+    return Finding(file, place.at, UNKNOWN_VERSION, SUPPORTED_MAGICS, f"{place.integer(MAGIC_AT) & 0xFFFFFFFF:08x}")
+
+
+def unsupported_record(finding: Finding) -> UnsupportedFormat:
+    """Return the error for a finding of the kind `UNKNOWN_VERSION`."""
+    return UnsupportedFormat(
+        "record magic", file=finding.file, offset=finding.offset, found=finding.found, supported=SUPPORTED_MAGICS
+    )

@@ -19,11 +19,12 @@ from storageio import Disk, DiskError, Entry, Kind
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
-from .findings import Finding, Place, describe, note
+from .findings import UNKNOWN_VERSION, Finding, Place, describe, note, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .resync import find_in_file
+from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found at once
 HELD_MAX = 256  # maps held at once of a log that a writer takes files from; each costs a descriptor
@@ -201,6 +202,12 @@ class LogFiles:
                 return file
         return None
 
+    def fits_known_version(self, finding: Finding) -> bool:
+        """Return whether all but the magic of a record of an unknown version is a whole record of a known one."""
+        found = next(file for file in self.files if file.path == finding.file)
+        file = MappedFile.of(self._disk, found, writable=False)
+        return fits_known_version(file.view, finding.offset, file.start_offset)
+
     def message_at(self, offset: int) -> StoredMessage | Finding | None:
         """The record that begins at a physical offset, what is wrong with it, or None outside of all files."""
         found = self.find(offset)
@@ -275,14 +282,23 @@ class _Walk:
         ahead = -1 if ahead >= stop else ahead
         if why != STOPS[EMPTY]:
             yield finding
-            self._tail = None if ahead >= 0 else finding
+            self._tail = None if ahead >= 0 or finding.kind == UNKNOWN_VERSION else finding
         elif ahead >= 0:
             yield finding
         else:
             self._open.append(finding)
             if not is_growing:
                 yield from _stale_bytes(file, place.at)
+        if self._end is None:
+            yield from self._unknown_behind(file, place, ahead)
         return ahead if ahead >= 0 else file.size_bytes
+
+    def _unknown_behind(self, file: MappedFile, place: Place, ahead: int) -> Iterator[Finding]:
+        """A record of an unknown version between a bad place and the next good record: no opening cuts it off."""
+        inside = find_unknown_version(file, place.at + 1, ahead if ahead >= 0 else None)
+        if inside >= 0:
+            self._tail = None
+            yield unknown_version(file.path, Place(place.view, inside, place.base))
 
     def _next_record(self, file: MappedFile, place: Place) -> int:
         """The next record that lies where it says and is no older than the last good one, -1 without one.

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from commitlog import CHECK_PLACE, CommitLog, MappedFile
+from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Stop
+from commitlog.checks import BAD_MAGIC
 from commitlog.layout import BLANK_SIZE
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
@@ -233,6 +234,8 @@ class DispatchService:
         if why == "torn" and at == start:
             at, why = self._dispatch(file, start, stop)  # one record longer than a stretch
         is_closed = why == "blank" or (why == "torn" and file.size_bytes - at < BLANK_SIZE)
+        if why == STOPS[BAD_MAGIC] and at == start:
+            raise self._log.problem(Stop(self.position, why, 0, 0))
         if not is_closed and at == start and why not in ("index_full", "full"):
             raise StoreCorrupt(why, file=file.path, offset=at, expected="a record to dispatch", found="damage")
         self.position = file.end_offset if is_closed else file.start_offset + at

@@ -1,40 +1,59 @@
-"""Folders of a broker that keeps its queues or its log otherwise: refused, since nothing here could keep them in step.
+"""Refuse folders that are not fully understood, before anything is written to them.
 
-Beside RocksDB queues (`storeType=defaultRocksDB`, `rocksdbCQDoubleWriteEnable`) queue files are missing or a second copy; a
-DLedger log (`enableDLegerCommitLog`) stands in the place of the commit log (format page, section 12).
+`refuse_foreign` is for every opening: queues in RocksDB, a DLedger log, RabbitMQ's messages.  `refuse_unsupported` is for
+whoever writes: besides these it refuses every part of a store that is not supported (`store_parts`), records of an unknown
+version at the begin of a log file, unknown queue types in `topics.json`, and timer files of an unknown layout.  What it does
+not look at is checked where it is read: opening and recovery check each record that they walk.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
-from storageio import Disk, Kind, UnknownStore
+from commitlog import LogPaths, MappedFile
+from commitlog.findings import UNKNOWN_VERSION, Place, unknown_version, unsupported_record
+from commitlog.layout import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from commitlog.offset_files import OffsetFile
+from commitlog.unknown_version import is_unknown_version
+from commitlog.walk import LogFiles
+from storageio import Disk, Kind, Mode, UnknownStore, UnsupportedFormat
 
-ROCKSDB_TEXT = "its queues lie in RocksDB"
-DLEDGER_TEXT = "its log is a DLedger (Raft) log"
+from .store_parts import DLEDGER_PREFIX, Use, has_rocksdb, is_folder, store_parts
+from .timer_files import refuse_unknown_layout
+
+ROCKSDB_TEXT = "RocksDB queues"
+DLEDGER_TEXT = "a DLedger (Raft) log"
+SUPPORTED_STORES = "a commit log and queues in files"
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second where the broker keeps both kinds in one place
-_DLEDGER_PREFIX = "dledger-"
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
+_HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
+_QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_QUEUE_TYPES = ("BatchCQ", "SimpleCQ")
+TOPICS_SIZE_MAX = 1 << 30
 
 
 def has_rocksdb_queues(disk: Disk, root: str) -> bool:
     """By the file that every RocksDB folder has; a folder of that name is a topic's."""
-    found = [disk.stat(os.path.join(root, name, "CURRENT")) for name in _ROCKSDB_FOLDERS]
-    return any(entry is not None and entry.kind is not Kind.FOLDER for entry in found)
+    return any(has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
 
 
 def has_dledger_log(disk: Disk, root: str) -> bool:
     """By the folder that is named after the peer."""
     if disk.stat(root) is None:
         return False
-    names = [entry.name for entry in disk.list(root) if entry.name.startswith(_DLEDGER_PREFIX)]
-    found = [disk.stat(os.path.join(root, name, ".")) for name in names]
-    return any(entry is not None and entry.kind is Kind.FOLDER for entry in found)
+    names = [entry.name for entry in disk.list(root) if entry.name.startswith(DLEDGER_PREFIX)]
+    return any(is_folder(disk, os.path.join(root, name)) for name in names)
 
 
 def has_rabbitmq_messages(disk: Disk, root: str) -> bool:
     """By the folder of messages that every virtual host has, and a node's folder of virtual hosts."""
     return any(disk.stat(os.path.join(root, name)) is not None for name in _RABBITMQ_FOLDERS)
+
+
+def unsupported_store(root: str, what: str) -> UnsupportedFormat:
+    """Return the error for a store that keeps its queues or its log otherwise."""
+    return UnsupportedFormat("store with", file=root, found=what, supported=SUPPORTED_STORES)
 
 
 def refuse_foreign(disk: Disk, root: str) -> None:
@@ -43,4 +62,67 @@ def refuse_foreign(disk: Disk, root: str) -> None:
         raise UnknownStore(f"{root}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
     for is_so, what in ((has_rocksdb_queues, ROCKSDB_TEXT), (has_dledger_log, DLEDGER_TEXT)):
         if is_so(disk, root):
-            raise UnknownStore(f"{root}: a RocketMQ store, but {what}, which is not read here")
+            raise unsupported_store(root, what)
+
+
+def refuse_unsupported(disk: Disk, root: str, commit_log: str | None = None, *, looks_at_log: bool = True) -> None:
+    """Raise `UnsupportedFormat`, with nothing changed, for a store that must not be written to.
+
+    `commit_log` names the folders of the log where it does not lie in the store, separated by commas.  Whoever walks the whole
+    log does not need `looks_at_log`.
+    """
+    refuse_foreign(disk, root)
+    for part in store_parts(disk, root):
+        if part.use is Use.UNSUPPORTED:
+            path = os.path.join(root, part.name)
+            raise UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
+    _refuse_queue_types(disk, os.path.join(root, "config", "topics.json"))
+    refuse_unknown_layout(disk, root)
+    folders = LogPaths.parse(disk, commit_log or os.path.join(root, "commitlog")).folders if looks_at_log else []
+    for file in LogFiles(disk, [folder for folder in folders if is_folder(disk, folder)]).files:
+        _refuse_first_record(disk, file)
+
+
+def refuse_unknown_end(files: LogFiles) -> None:
+    """Raise `UnsupportedFormat` where the headers of the last file lead to a record of an unknown version.
+
+    For whoever writes beside a log that no opening walks.
+    """
+    problem = files.end().problem
+    if problem is not None and problem.kind == UNKNOWN_VERSION:
+        raise unsupported_record(problem)
+
+
+def _refuse_queue_types(disk: Disk, path: str) -> None:
+    """Only the texts are searched for: a table of many topics is parsed once, by whoever reads it."""
+    entry = disk.stat(path)
+    if entry is None or entry.kind is not Kind.FILE or entry.size_bytes > TOPICS_SIZE_MAX:
+        return
+    file = disk.open(path, Mode.READ)
+    try:
+        data = file.read(0, entry.size_bytes)
+    finally:
+        file.close()
+    for found in _QUEUE_TYPE.finditer(data):
+        queue_type = found[1].decode("utf-8", "replace")
+        if queue_type not in _QUEUE_TYPES:
+            raise UnsupportedFormat(
+                "queue.type", file=path, offset=found.start(), found=repr(queue_type), supported=", ".join(_QUEUE_TYPES)
+            )
+
+
+def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
+    """Only a magic that is not known costs more than one read."""
+    file = disk.open(found.path, Mode.READ)
+    try:
+        head = file.read(MAGIC_AT, 4)
+    finally:
+        file.close()
+    if len(head) < 4 or head in _HEADS:
+        return
+    mapped = MappedFile.of(disk, found, writable=False)
+    try:
+        if is_unknown_version(mapped.view, 0, found.start_offset):
+            raise unsupported_record(unknown_version(found.path, Place(mapped.view, 0, found.start_offset)))
+    finally:
+        mapped.close()

@@ -44,7 +44,7 @@ from .config import Role, StoreConfig
 from .consumer import Consumer
 from .engine import Engine
 from .follower import Follower, LogFollower, OwnFollower
-from .foreign import refuse_foreign
+from .foreign import refuse_foreign, refuse_unsupported
 from .reads import Page, QueueReader
 from .retention import Retention
 
@@ -107,13 +107,17 @@ class MessageStore(ReadPath):
         """Modes: "a" opens for writing and creates, "r+" must exist, "x" must not, "r" only reads and changes nothing.
 
         Raises `InvalidSetting` for a `config` of another type, `StoreLocked` when somebody writes, `UnknownStore` when there is
-        none or its queues or log are of a kind that is not read here, `StoreCorrupt` for damage to safely stored data.
+        none, `UnsupportedFormat` when its queues or its log are of a kind that is not read here or, for writing, when any part
+        is of an unknown version, `StoreCorrupt` for damage to safely stored data.
         """
         config = settings_or_default(config, StoreConfig, "config")
         root = os.fspath(path)
         if mode not in MODES or not isinstance(root, str):
             raise ValueError(f"mode {mode!r}: one of {', '.join(MODES)}; the path is text")
-        refuse_foreign(disk, root)
+        if mode == "r":
+            refuse_foreign(disk, root)
+        else:
+            refuse_unsupported(disk, root, config.store_path_commit_log)
         exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config.store_path_commit_log)
         if mode in ("r", "r+") and not exists:
             raise UnknownStore(f"{root}: no commitlog folder in it")

@@ -133,6 +133,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
     last_ms = _store_time(log, stop.last_offset)
     cut = 0
     if any(True for _ in _used_behind(log, stop.offset)):
+        log.refuse_unknown_version(stop.offset)
         stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
         _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS), stopped_at)
         cut = cut_tail(log, stop.offset, disk, root)

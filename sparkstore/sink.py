@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from brokerstore.identify import FolderKind, identify
+from messagestore.foreign import refuse_unsupported
 from storageio import REAL_DISK, Disk, Mode, StoreError, UnknownStore, random_bytes
 
 from .commit import abort_batch, commit_batch
@@ -68,7 +69,9 @@ def _parse(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
 
 
 def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = False) -> None:
-    """Raise `UnknownStore` for a folder of something else, and `StoreLocked` for a store that is open now."""
+    """Raise `UnknownStore` for a folder of something else, `UnsupportedFormat` for a store that is not fully understood, and
+    `StoreLocked` for one that is open now.
+    """
     if is_absent(disk, path):
         return
     if is_new_store:
@@ -76,6 +79,7 @@ def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = Fals
     kind = identify(path, disk).kind
     if kind is not FolderKind.ROCKETMQ:
         raise UnknownStore(f"{path}: a {kind.value} folder; the sink writes RocketMQ stores")
+    refuse_unsupported(disk, path)
     disk.lock(os.path.join(path, LOCK)).release()
 
 

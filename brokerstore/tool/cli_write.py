@@ -52,13 +52,15 @@ def put(
 @click.option("--truncate", is_flag=True, help="End the log at the first hole, as RocketMQ does.")
 @click.option("--no-backup", is_flag=True, help="Do not keep what is cut beside the store.")
 @click.option("--follow-links", is_flag=True, help="Mend a log that is a link to another disk, too.")
+@click.option("--force", is_flag=True, help="Truncate even where timers point behind the cut; take an unknown magic for a damaged one where all else fits.")
 def recover(
-    target: Target, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool, follow_links: bool
+    target: Target, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool,
+    follow_links: bool, force: bool,
 ) -> int:  # fmt: skip
     """Say what would make the folder whole, and with --apply do it."""
     if skip_bad and truncate:
         raise click.UsageError("--skip-bad or --truncate, not both")
-    refuse_for_rabbit(target, "recover", skip_bad=skip_bad, truncate=truncate, follow_links=follow_links)
+    refuse_for_rabbit(target, "recover", skip_bad=skip_bad, truncate=truncate, follow_links=follow_links, force=force)
     if target.is_rabbit:
         from .rabbit_commands import recover_folder
 
@@ -66,7 +68,9 @@ def recover(
     from .recover import recover_store
 
     choice = "skip-bad" if skip_bad else "truncate" if truncate else "refuse"
-    return recover_store(target, as_json, quiet, choice, apply=apply, keep_backup=not no_backup, follow_links=follow_links)
+    return recover_store(
+        target, as_json, quiet, choice, apply=apply, keep_backup=not no_backup, follow_links=follow_links, force=force
+    )
 
 
 @click.command()

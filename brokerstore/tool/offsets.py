@@ -9,6 +9,7 @@ from typing import Any
 from consumequeue import Boundary
 from messagestore import MessageStore
 from messagestore.broker_config.consumer_offsets import ConsumerOffsets, offsets_table
+from messagestore.foreign import refuse_unknown_end, refuse_unsupported
 from storageio import REAL_DISK, InvalidMessage
 
 from .codes import CLEAN
@@ -63,6 +64,8 @@ def reset(
     """Set the offsets of a group for every queue of a topic, or one; holding the store's lock."""
     group, topic, only = what
     target.need_store()
+    refuse_unsupported(REAL_DISK, target.path, target.settings.get("store_path_commit_log"))
+    refuse_unknown_end(target.files())
     lock = REAL_DISK.lock(os.path.join(target.path, "lock"))
     try:
         with open_store(target) as store:

@@ -12,7 +12,8 @@ PLAN_PASSES, APPLY_PASSES = 2, 5  # over the log at most: checked, compared; men
 
 
 def recover_store(
-    target: Target, as_json: bool, quiet: bool, choice: str, *, apply: bool, keep_backup: bool, follow_links: bool = False
+    target: Target, as_json: bool, quiet: bool, choice: str, *, apply: bool, keep_backup: bool, follow_links: bool = False,
+    force: bool = False,
 ) -> int:  # fmt: skip
     """Exit code 1: something is to be done, or a choice is missing.  6 and 7: it was done."""
     target.need_store()
@@ -20,8 +21,9 @@ def recover_store(
     total = sum(file.size_bytes for file in target.files().files) * (APPLY_PASSES if apply else PLAN_PASSES)
     with progress("recover", total, wanted=not quiet) as advance:
         recovery = Recovery(
-            target.path, Choice(choice), target.config(), keep_backup=keep_backup, follow_links=follow_links, progress=advance
-        )
+            target.path, Choice(choice), target.config(), keep_backup=keep_backup, follow_links=follow_links, force=force,
+            progress=advance,
+        )  # fmt: skip
         plan = recovery.apply() if apply else recovery.plan()
     applied = recovery.report_path is not None
     if as_json:
@@ -30,12 +32,16 @@ def recover_store(
         _show(plan, applied, recovery.report_path, target.path)
     if plan.needs_choice:
         say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what lies behind) or --truncate")
+    for reason in plan.force_reasons:
+        say(f"brokerstore: {reason}; these files stay as they are")
+    if plan.needs_force:
+        say("brokerstore: a broker may lose such timers or hang: --skip-bad keeps every offset; --force truncates all the same")
     return _code(plan, applied)
 
 
 def _code(plan: Plan, applied: bool) -> int:
     if not applied:
-        return PROBLEM if plan.actions or plan.needs_choice else CLEAN
+        return PROBLEM if plan.actions or plan.needs_choice or plan.needs_force else CLEAN
     return REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from commitlog import CHECK_ALL, STOPS, MappedFile, PutStatus
 from commitlog._record_cy import check
-from commitlog.checks import BLANK, TORN
+from commitlog.checks import BAD_MAGIC, BLANK, TORN
+from commitlog.findings import Place, unknown_version, unsupported_record
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
+from commitlog.unknown_version import is_unknown_version
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
 from ..config import Role
@@ -68,7 +70,8 @@ def append_data(engine: Engine, offset: int, data: bytes) -> int:
     """Take log bytes at the log's end; where the log ends now, which is where the next bytes go.
 
     A record that is not whole at the end of `data` is left out, to come again with the next bytes.  Nothing is written of
-    bytes that are wrong anywhere: `StoreCorrupt` names the place, `InvalidMessage` an offset that is not the end.
+    bytes that are wrong anywhere: `StoreCorrupt` names the place, `UnsupportedFormat` a record of an unknown version,
+    `InvalidMessage` an offset that is not the end.
     """
     engine.check_open()
     if engine.config.broker_role is not Role.SLAVE:
@@ -128,6 +131,8 @@ class _Appending:
                 raise _wrong("blank", where, f"a blank of {left} bytes", data[at : at + BLANK_SIZE])
             if code == BLANK or (code == TORN and stop == len(data) and stop - at < limit):
                 return at - start, stamp, code
+            if code == BAD_MAGIC:
+                _refuse_unknown_version(data, at, place - start)
             if code <= 0:
                 raise _wrong(STOPS[code], where, "whole records", data[at : at + 16])
             if code + BLANK_SIZE > left:
@@ -169,6 +174,13 @@ class _Appending:
         made = self._log.queue.next_file()
         with appender.lock:
             appender.attach(made.view, made.start_offset, 0)
+
+
+def _refuse_unknown_version(data: bytes, at: int, base: int) -> None:
+    """Raise `UnsupportedFormat` where a master sent a record of a version that is not known here."""
+    view = memoryview(data + bytes(BLANK_SIZE))  # a record is followed by one more, or by room for a blank record
+    if is_unknown_version(view, at, base):
+        raise unsupported_record(unknown_version("log bytes", Place(view, at, base))._replace(offset=base + at))
 
 
 def _wrong(reason: str, offset: int, expected: str, found: bytes) -> StoreCorrupt:

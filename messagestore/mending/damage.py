@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from commitlog import StoredMessage
 from commitlog._scan_cy import Reader
-from commitlog.findings import Finding
+from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
@@ -60,21 +60,24 @@ class Survey:
 
 def survey(
     files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None,
-    is_unnumbered: Callable[[str], bool] = lambda _topic: False,
+    is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, force: bool = False,
 ) -> Survey:  # fmt: skip
     """Walk the whole log.  `safe_ms`: what was stored at or before it was on the disk at the last checkpoint.
 
     `progress` is called with the bytes of records that were looked at since it was called last.  `is_unnumbered`: topics
-    without ordinary queues, in which a missing record moves no other's number.
+    without ordinary queues, in which a missing record moves no other's number.  Raises `UnsupportedFormat` for a record of an
+    unknown version; `force` takes one for damage if all but its magic is a whole record of a known version.
     """
-    found = _walk(files, safe_ms, in_detail=False, progress=progress)
+    found = _walk(files, safe_ms, in_detail=False, progress=progress, force=force)
     if found.holes:
-        found = _walk(files, safe_ms, in_detail=True)
+        found = _walk(files, safe_ms, in_detail=True, force=force)
         found.lost = swallowed(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], queues)
     return found
 
 
-def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None) -> Survey:
+def _walk(
+    files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None, force: bool
+) -> Survey:
     """One pass.  `in_detail` looks at every record: which messages the holes have swallowed, and which are older than safe."""
     _refuse_wide_gaps(files)
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
@@ -87,6 +90,8 @@ def _walk(files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[
         elif isinstance(step, Blank):
             walk.blank(step)
         elif step.is_problem:
+            if step.kind == UNKNOWN_VERSION and not (force and files.fits_known_version(step)):
+                raise unsupported_record(step)
             walk.problem(step)
     walk.finish()
     return found
@@ -115,7 +120,7 @@ class _Walk:
         self._last_hole: dict[tuple[str, int], int] = {}  # number of holes when the lane was last seen
 
     def problem(self, finding: Finding) -> None:
-        """A hole begins, if none is open in this file."""
+        """Begin a hole, if none is open in this file."""
         self._enter(finding.file)
         start = self._starts[finding.file] + finding.offset
         end = self._starts[finding.file] + max(self._size, 1)

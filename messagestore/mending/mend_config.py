@@ -9,6 +9,7 @@ from storageio import Disk, StoreCorrupt
 
 from ..broker_config.config_files import Source
 from ..broker_config.config_table import ConfigTable
+from .kept import keep_file
 from .verification import TABLES
 
 
@@ -30,7 +31,9 @@ def plan_config(disk: Disk, config_folder: str, actions: list[str]) -> None:
     actions += [f"write {table.path} again from its backup" for table in hurt_tables(disk, config_folder)]
 
 
-def mend_config(disk: Disk, config_folder: str) -> None:
-    """Do it."""
+def mend_config(disk: Disk, config_folder: str, root: str, *, keep_backup: bool) -> None:
+    """Do it.  With `keep_backup` the damaged file is kept in the store's own folder."""
     for table in hurt_tables(disk, config_folder):
+        if keep_backup:
+            keep_file(disk, root, table.path)
         table.write_again()

@@ -1,7 +1,8 @@
 """Queues and index made anew from the log, beside the old ones, and put in their place when they are on the disk.
 
-The new folder is built in `brokerstore/rebuild/`; the old one goes to `brokerstore/replaced-...` and is deleted last.  Killed
-at any point, the store has the old folder, the new one, or none, and a missing one is rebuilt at the next opening.
+The new folder is built in `brokerstore/rebuild/`; the old one goes to `brokerstore/replaced-...` and is deleted last, or kept
+as `brokerstore/kept-...`.  Killed at any point, the store has the old folder, the new one, or none, and a missing one is rebuilt
+at the next opening.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..index_note import drop_note
 from ..light_queues import add_light_units, is_light
 from ..recovery import OWN_FOLDER
 from ..running_flags import RunningFlags
+from .kept import kept_path
 
 QUEUES, INDEX = "consumequeue", "index"
 Progress = Callable[[int], None]
@@ -40,9 +42,12 @@ class Rebuilt(NamedTuple):
 
 def rebuild(
     log: CommitLog, end_offset: int, places: Places, config: StoreConfig, disk: Disk, what: set[str],
-    is_ignored: Callable[[str], bool], progress: Progress | None = None,
+    is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False,
 ) -> Rebuilt:  # fmt: skip
-    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock."""
+    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock.
+
+    `keeps` says that the old folders are kept.
+    """
     work = os.path.join(places.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)
     try:
@@ -55,7 +60,7 @@ def rebuild(
         drop_note(disk, places.own)
     for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
         if name in what:
-            take_place(disk, os.path.join(work, name), target, places.root)
+            take_place(disk, os.path.join(work, name), target, places.root, keeps=keeps)
     delete_tree(disk, work)
     return made
 
@@ -163,18 +168,46 @@ class _NoQueue:
 _NO_QUEUE = _NoQueue()
 
 
-def take_place(disk: Disk, fresh: str, target: str, root: str) -> None:
-    """Put a folder in the place of another; both names are on the disk before the old content goes."""
+def take_place(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = False) -> None:
+    """Put a folder in the place of another; both names are on the disk before the old content goes.
+
+    The old folder is kept in `brokerstore/` where `keeps` says so, and where it has files that are no queue's and no index's.
+    """
     if disk.stat(fresh) is None:
         disk.make_folder(fresh)
     replaced = replaced_folder(root, os.path.basename(target))
-    delete_tree(disk, replaced)
+    _put_aside(disk, replaced, target, root, keeps=keeps)
     if disk.stat(target) is not None:
         disk.rename(target, replaced)
     disk.rename(fresh, target)
     disk.sync_folder(root)
     disk.sync_folder(os.path.dirname(replaced))
-    delete_tree(disk, replaced)
+    _put_aside(disk, replaced, target, root, keeps=keeps)
+
+
+def _put_aside(disk: Disk, replaced: str, target: str, root: str, *, keeps: bool) -> None:
+    """Delete a folder that was replaced, or keep it under a name that tells where it lay."""
+    if disk.stat(replaced) is None:
+        return
+    if keeps or _has_others(disk, replaced):
+        disk.rename(replaced, kept_path(disk, root, target))
+        disk.sync_folder(os.path.dirname(replaced))
+    else:
+        delete_tree(disk, replaced)
+
+
+def _has_others(disk: Disk, folder: str) -> bool:
+    """Whether anything in a folder is neither a folder nor a file that is named by a number."""
+    entry = disk.stat(folder)
+    if entry is None or entry.kind is not Kind.FOLDER:
+        return False
+    for inner in disk.list(folder):
+        if inner.kind is Kind.FOLDER:
+            if _has_others(disk, os.path.join(folder, inner.name)):
+                return True
+        elif inner.kind is not Kind.FILE or not inner.name.isdigit():
+            return True
+    return False
 
 
 def delete_tree(disk: Disk, folder: str) -> None:

@@ -34,8 +34,8 @@ def batch_disagreements(files: LogFiles, disk: Disk, places: Places) -> list[Fin
     ]
 
 
-def rebuild_batch(files: LogFiles, disk: Disk, places: Places) -> None:
-    """Make each queue anew that disagrees.  The caller holds the lock; the log is whole."""
+def rebuild_batch(files: LogFiles, disk: Disk, places: Places, *, keeps: bool = False) -> None:
+    """Make each queue anew that disagrees.  The caller holds the lock; the log is whole.  `keeps`: the old queues are kept."""
     lanes = {_lane(problem.file) for problem in batch_disagreements(files, disk, places)}
     work = os.path.join(places.own, "rebuild-batch")
     delete_tree(disk, work)
@@ -44,7 +44,7 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: Places) -> None:
     for topic, queue_id in sorted(lanes):
         target = _folder(places, (topic, queue_id))
         disk.make_folder(os.path.dirname(target))
-        take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root)
+        take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root, keeps=keeps)
         disk.sync_folder(os.path.dirname(target))
     delete_tree(disk, work)
 

@@ -11,7 +11,7 @@ from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
 from ..engine import Places, found_sizes
-from ..foreign import refuse_foreign
+from ..foreign import refuse_unsupported
 from ..store_settings import refuse_unknown_shape
 from .damage import survey
 from .left_alone import left_alone
@@ -28,12 +28,13 @@ def rebuild_store(
     """Rebuild `what` of {"consumequeue", "index"}; sizes that `config` leaves open are those of the files that are there.
 
     `progress` is called with the bytes of the log that were dispatched since it was called last.  Raises `StoreLocked` while
-    somebody writes, and `StoreCorrupt`, with nothing changed, for a log with damage before its end: `recover` comes first.
+    somebody writes.  Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for a log with
+    damage before its end, where `recover` comes first; nothing is changed then.
     """
     if not what or not what <= ALL:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
     config = settings_or_default(config, StoreConfig, "config")
-    refuse_foreign(disk, root)
+    refuse_unsupported(disk, root, looks_at_log=False)
     places = Places(root, config.store_path_commit_log)
     folders = LogPaths.parse(disk, places.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):

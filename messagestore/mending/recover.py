@@ -19,22 +19,26 @@ from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
-from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, process_id, replace_file
+from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
 
 from ..abort_file import AbortFile
+from ..broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from ..broker_config.delay_offsets import DelayOffsets
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig, delay_times_ms
 from ..engine import Engine, Places, found_sizes
-from ..foreign import refuse_foreign
+from ..foreign import refuse_unsupported
 from ..recovery import OWN_FOLDER, SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
 from ..ring import RING_NAME, restore
 from ..set_back import set_back_numbers
 from ..store_settings import refuse_unknown_shape
+from ..timer_files import timers_behind
 from .agreement import NO_FOLDER, OF_THE_LOG, Agreement
 from .damage import Hole, Survey, survey
 from .fillers import fill
+from .kept import keep_file
 from .left_alone import left_alone
 from .links import refuse_links
 from .mend_config import mend_config, plan_config
@@ -70,6 +74,13 @@ class Plan:
     bytes_cut: int = 0
     actions: list[str] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
+    force_reasons: list[str] = field(default_factory=list)  # what points behind the cut and stays as it is
+    is_forced: bool = False
+
+    @property
+    def needs_force(self) -> bool:
+        """Return whether `apply` changes nothing without `force`."""
+        return bool(self.force_reasons) and not self.is_forced
 
     @property
     def needs_choice(self) -> bool:
@@ -78,7 +89,21 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self) | {"needs_choice": self.needs_choice}
+        return asdict(self) | {"needs_choice": self.needs_choice, "needs_force": self.needs_force}
+
+
+def cut_refusals(disk: Disk, root: str, log_end: int) -> list[str]:
+    """Return what speaks against a cut of the log: files that are not changed and point, or may point, behind `log_end`."""
+    reasons = []
+    timers = timers_behind(disk, root, log_end)
+    if timers.units:
+        reasons.append(f"{timers.units} timers point behind the cut, {timers.pending} of them not delivered yet")
+    if not timers.is_whole:
+        reasons.append("the timer log lacks units that its wheel or checkpoint knows of: timers may point behind the cut")
+    for name, what in (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers")):
+        if disk.stat(os.path.join(root, name)) is not None:
+            reasons.append(f"{name}: {what} may point behind the cut")
+    return reasons
 
 
 class Seen(NamedTuple):
@@ -104,14 +129,20 @@ class Recovery:
 
     def __init__(
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
-        keep_backup: bool = True, follow_links: bool = False, progress: Callable[[int], None] | None = None,
+        keep_backup: bool = True, follow_links: bool = False, force: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """Reads only.  Raises `UnknownStore` for RocksDB queues and for a DLedger log."""
-        refuse_foreign(disk, root)
+        """Read only.  Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
+
+        `force` truncates the log even where timers or other files, which are not changed, point behind the cut, and takes a
+        record of an unknown version for damage if all but its magic is a whole record of a known version.
+        """
+        refuse_unsupported(disk, root, looks_at_log=False)
         self.root = root
         self.choice = choice
         self.disk = disk
         self.keep_backup = keep_backup
+        self.force = force
         self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
         self.progress = progress
         self.report_path: str | None = None  # of what `apply` did
@@ -128,7 +159,7 @@ class Recovery:
 
     def _look(self) -> Seen:
         found = self._survey()
-        plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value)
+        plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value, is_forced=self.force)
         plan.problems = [finding.as_dict() for finding in found.findings]
         plan.problems += [hole.finding.as_dict() for hole in found.holes]
         plan_files(self._files(), plan.actions)
@@ -202,11 +233,11 @@ class Recovery:
     def _survey(self) -> Survey:
         queues = self._queues()
         try:
-            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored())
-        except DiskError:
+            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force)
+        except (DiskError, UnsupportedFormat):
             raise
         except StoreError:  # queue files beyond use: the log alone has to say it
-            return survey(self._files(), self._safe_ms(), None, None, self.is_ignored())
+            return survey(self._files(), self._safe_ms(), None, None, self.is_ignored(), force=self.force)
         finally:
             queues.close()
 
@@ -227,6 +258,8 @@ class Recovery:
         if found.tail is not None:
             plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
             plan.bytes_cut = found.tail.file_end - found.tail.start
+        if self.choice is Choice.TRUNCATE and cut is not None:
+            plan.force_reasons = cut_refusals(self.disk, self.root, cut)
 
     def _cut_at(self, found: Survey) -> int | None:
         """Where the log ends now; None where it keeps its end."""
@@ -249,7 +282,7 @@ class Recovery:
             comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
             comparison.is_ignored = self.is_ignored()
             comparison.compare(files, self.progress)
-        except DiskError:
+        except (DiskError, UnsupportedFormat):
             raise
         except StoreError as error:
             problem = {
@@ -292,13 +325,13 @@ class Recovery:
     def apply(self) -> Plan:
         """Do what `plan` says.  Raises `StoreLocked` while somebody writes.
 
-        Changes nothing while a choice is missing, and where there is nothing to do.
+        Changes nothing while a choice or `force` is missing, and where there is nothing to do.
         """
         lock = self.disk.lock(self.places.lock)
         try:
             seen = self._look()
             plan = seen.plan
-            if plan.needs_choice or not plan.actions:
+            if plan.needs_choice or plan.needs_force or not plan.actions:
                 return plan
             refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
             if not self.follow_links:
@@ -309,13 +342,14 @@ class Recovery:
                 mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if self._restore_ring():
                 seen = self._look()  # the log has more now than it was looked at with
-            mend_config(self.disk, self.places.config)
+            mend_config(self.disk, self.places.config, self.root, keep_backup=self.keep_backup)
             if seen.has_sound_log:  # nothing that was looked at is changed, so nothing needs a second look
                 self._rebuild_wrong(seen.wrong, seen.found.end)
             else:
                 self._mend_log(seen.found if seen.has_sound_files else self._survey())
                 self._rebuild_wrong(self._disagreements(), None)
             self._set_checkpoint_back()
+            self._keep_numbers()
         finally:
             lock.release()
         self._open_once(plan)
@@ -357,14 +391,16 @@ class Recovery:
     def _rebuild_wrong(self, wrong: dict[str, list[dict[str, Any]]], end: int | None) -> None:
         """Queues or index that disagree with the log, which is whole now and ends at `end`, if that is known."""
         if wrong[BATCH]:
-            rebuild_batch(self._files(), self.disk, self.places)
+            rebuild_batch(self._files(), self.disk, self.places, keeps=self.keep_backup)
         what = {name for name, problems in wrong.items() if problems} - {BATCH}
         if not what:
             return
         log = self._log(writable=False)
         try:
             end = self._survey().end if end is None else end
-            rebuild(log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress)
+            rebuild(
+                log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress, keeps=self.keep_backup
+            )
         finally:
             log.close()
 
@@ -375,6 +411,8 @@ class Recovery:
         is_damaged = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged
         if not is_damaged and not checkpoint_ahead(self.disk, self.root, last_ms):
             return
+        if self.keep_backup:
+            keep_file(self.disk, self.root, os.path.join(self.root, CHECKPOINT_NAME))
         checkpoint = Checkpoint(self.disk, self.root, writable=True)
         try:
             for name in TIMES:
@@ -382,6 +420,12 @@ class Recovery:
             checkpoint.flush()
         finally:
             checkpoint.close()
+
+    def _keep_numbers(self) -> None:
+        """Keep the files of consumers' and delays' numbers where the opening will set some back."""
+        if self.keep_backup and self._numbers_beyond():
+            for table in (ConsumerOffsets, LmqConsumerOffsets, DelayOffsets):
+                keep_file(self.disk, self.root, os.path.join(self.places.config, table.file_name))
 
     def _open_once(self, plan: Plan) -> None:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""

@@ -16,12 +16,13 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from commitlog.checks import CHECK_ALL
-from commitlog.findings import Finding
+from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
 from messagestore.engine import Places, found_sizes
+from messagestore.foreign import refuse_unsupported
 from messagestore.mending.left_alone import left_alone
 from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names
 from messagestore.store_settings import refuse_unknown_shape
@@ -131,7 +132,9 @@ class _Reader(DataSourceReader):
         return target, RUN, run.topic, run.queue_id, run.order, run.first, run.units
 
 
-def _corrupt(finding: Finding) -> StoreCorrupt:
+def _corrupt(finding: Finding) -> StoreError:
+    if finding.kind == UNKNOWN_VERSION:
+        return unsupported_record(finding)
     return StoreCorrupt(
         finding.kind.replace("_", " "), file=finding.file, offset=finding.offset, expected=finding.expected, found=finding.found
     )
@@ -152,6 +155,7 @@ class _Writer(DataSourceArrowWriter):
     def __init__(self, job: _Job, job_id: str) -> None:
         self._job = job
         self._work = os.path.join(job.places.own, f"{WORK}{job_id}")
+        refuse_unsupported(REAL_DISK, job.store.path)
         REAL_DISK.lock(job.places.lock).release()  # whoever writes is met now and not after the work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

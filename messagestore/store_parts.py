@@ -1,0 +1,90 @@
+"""What lies in a store's folder, by name: what is read, what is only kept, and what nobody here may write beside.
+
+The names are those of the RocketMQ 5.3.3 broker (`docs/formats/store-folder.md`).  A file of a user, such as `README.txt`, is
+no part of a store and keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import NamedTuple
+
+from storageio import Disk, Kind
+
+DLEDGER_PREFIX = "dledger-"
+ROCKSDB = "RocksDB database"
+
+
+class Use(Enum):
+    """What is done with a part."""
+
+    READ = "read"
+    KEPT = "kept"  # not read, and left as it is
+    UNSUPPORTED = "unsupported"  # the store is not written to
+
+
+class Part(NamedTuple):
+    """One file or folder; `name` is its path below the store's folder."""
+
+    name: str
+    what: str
+    use: Use
+
+
+_KNOWN = {
+    "commitlog": ("commit log", Use.READ),
+    "consumequeue": ("consume queues", Use.READ),
+    "consumequeue_ext": ("extended units of consume queues", Use.READ),
+    "batchconsumequeue": ("batch consume queues", Use.READ),
+    "index": ("key index", Use.READ),
+    "config": ("configuration", Use.READ),
+    "checkpoint": ("checkpoint", Use.READ),
+    "abort": ("mark of a running or killed writer", Use.READ),
+    "lock": ("lock file", Use.READ),
+    "abort.bak": ("backup of the abort file", Use.KEPT),
+    "timerwheel": ("timer wheel", Use.KEPT),
+    "timerlog": ("timer log", Use.KEPT),
+    "config/timercheck": ("timer checkpoint", Use.KEPT),
+    "compaction": ("compacted topics", Use.KEPT),
+    "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
+    "epochFileCheckpoint": ("epochs of controller mode (auto-switch HA)", Use.UNSUPPORTED),
+    "epochFileCheckpoint.bak": ("backup of the epochs", Use.KEPT),
+    "tieredstore": ("tiered storage", Use.UNSUPPORTED),
+}
+
+
+def store_parts(disk: Disk, root: str) -> list[Part]:
+    """Return every part of the store that lies in the folder, sorted by name."""
+    parts = [_part(disk, root, name) for name in _names(disk, root)]
+    return sorted((part for part in parts if part is not None), key=lambda part: part.name)
+
+
+def _names(disk: Disk, root: str) -> list[str]:
+    """The names in the store's folder and in `config/`."""
+    names = [entry.name for entry in disk.list(root)] if is_folder(disk, root) else []
+    config = os.path.join(root, "config")
+    inner = disk.list(config) if is_folder(disk, config) else []
+    return names + [f"config/{entry.name}" for entry in inner]
+
+
+def _part(disk: Disk, root: str, name: str) -> Part | None:
+    path = os.path.join(root, name)
+    what, use = _KNOWN.get(name, ("", Use.READ))
+    if use is not Use.KEPT and has_rocksdb(disk, path):
+        return Part(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
+    if name.startswith(DLEDGER_PREFIX) and is_folder(disk, path):
+        return Part(name, "DLedger (Raft) log", Use.UNSUPPORTED)
+    return Part(name, what, use) if what else None
+
+
+def is_folder(disk: Disk, path: str) -> bool:
+    """Return whether a folder, or a link to one, lies there."""
+    entry = disk.stat(os.path.join(path, "."))
+    return entry is not None and entry.kind is Kind.FOLDER
+
+
+def has_rocksdb(disk: Disk, folder: str) -> bool:
+    """Return whether a RocksDB database lies in a folder: each has the file `CURRENT`.  A folder of that name is a topic's."""
+    entry = disk.stat(os.path.join(folder, "CURRENT"))
+    return entry is not None and entry.kind is not Kind.FOLDER

@@ -1,0 +1,166 @@
+"""Every way to write, on every store of a real broker with one thing in it that is not known: refused, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog._record_cy import is_protected
+from commitlog.walk import LogFiles, Piece
+from messagestore import MessageStore, Role, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from storageio import REAL_DISK, UnsupportedFormat
+from storebytes._crc_cy import checksum
+from tests.brokerstore.tool import run
+
+STORES = (
+    "plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-ext", "crash-torn", "crash-lost-cq", "broker-timer",
+    "broker-pop",
+)  # fmt: skip
+NEXT_MAGIC = 0xDAA320AF  # V2 is V1 and 4; this would be V3
+EXPORTED = '{"topic":"T","queue_id":0,"queue_offset":0,"body_base64":"eA=="}\n'
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    """Every name with its bytes; of a file with holes only what is data is read."""
+    return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
+
+
+def _content(path: Path) -> Any:
+    if path.is_dir():
+        return "a folder"
+    with path.open("rb") as file:
+        size, at, pieces = os.fstat(file.fileno()).st_size, 0, []
+        while at < size:
+            try:
+                start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break
+            at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            data = os.pread(file.fileno(), at - start, start)
+            if data.strip(b"\0"):
+                pieces.append((start, data))
+        return size, pieces
+
+
+def records(store: Path) -> list[tuple[Path, int]]:
+    """Every whole record: its file, and its place in the file."""
+    steps = LogFiles(REAL_DISK, [str(store / "commitlog")]).walk()
+    return [(Path(step.file), at) for step in steps if isinstance(step, Piece) for at in step.positions]
+
+
+def with_magic(data: bytes, at: int, magic: int = NEXT_MAGIC) -> bytes:
+    """A record as a broker of another version would write it: a checksum over the whole record covers the magic too."""
+    size = int.from_bytes(data[at : at + 4], "big")
+    record = bytearray(data[at : at + size])
+    has_checksum = is_protected(bytes(record), 0, size)
+    record[4:8] = magic.to_bytes(4, "big")
+    if has_checksum:
+        crc = checksum(bytes(record[:-20])) & 0x7FFFFFFF
+        record[-11:-1] = f"{crc:010d}"[::-1].encode()
+    return data[:at] + bytes(record) + data[at + size :]
+
+
+def set_magic(number: int) -> Callable[[Path], Iterator[None]]:
+    """The magic of one record, by its number in the log."""
+
+    def change(store: Path) -> Iterator[None]:
+        path, at = records(store)[number]
+        before = path.read_bytes()
+        path.write_bytes(with_magic(before, at))
+        yield
+        path.write_bytes(before)
+
+    return change
+
+
+def add_file(name: str, data: bytes = b"x") -> Callable[[Path], Iterator[None]]:
+    """A file that was not there, with the folders above it."""
+
+    def change(store: Path) -> Iterator[None]:
+        path = store / name
+        made = [folder for folder in reversed(path.parents) if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_bytes() if path.exists() else None
+        path.write_bytes(data)
+        yield
+        path.write_bytes(before) if before is not None else path.unlink()
+        for folder in reversed(made):
+            folder.rmdir()
+
+    return change
+
+
+def set_queue_type(store: Path) -> Iterator[None]:
+    """A kind of queue that RocketMQ 5.3.3 does not have."""
+    table = b'{"topicConfigTable":{"T":{"attributes":{"queue.type":"StreamCQ"},"topicName":"T"}}}'
+    yield from add_file("config/topics.json", table)(store)
+
+
+CHANGES: dict[str, Callable[[Path], Iterator[None]]] = {
+    "first record": set_magic(0),
+    "last record": set_magic(-1),
+    "queue type": set_queue_type,
+    "RocksDB queues": add_file("consumequeue/CURRENT"),
+    "RocksDB queues beside": add_file("consumequeue_r/CURRENT"),
+    "RocksDB index": add_file("index/CURRENT"),
+    "RocksDB topics": add_file("config/topics/CURRENT"),
+    "RocksDB of a newer broker": add_file("somethingnew/CURRENT"),
+    "DLedger": add_file("dledger-n0/data/00000000000000000000"),
+    "controller mode": add_file("epochFileCheckpoint", b"1\n"),
+    "tiered storage": add_file("tieredstore/metadata"),
+    "timer wheel": add_file("timerwheel", b"x" * 4096),
+    "timer unit size": add_file("timerlog/00000000000000000000", (60).to_bytes(4, "big") + bytes(100)),
+    "timer unit magic": add_file(
+        "timerlog/00000000000000000000", (52).to_bytes(4, "big") + bytes(8) + (17).to_bytes(4, "big") + bytes(100)
+    ),
+}
+SLAVE = StoreConfig(broker_role=Role.SLAVE)
+LIBRARY: dict[str, Callable[[str], Any]] = {
+    "open": lambda store: MessageStore.open(store),
+    "open r+": lambda store: MessageStore.open(store, "r+"),
+    "slave": lambda store: MessageStore.open(store, "r+", SLAVE),
+    "recover": lambda store: Recovery(store, Choice.SKIP).apply(),
+    "rebuild": lambda store: rebuild_store(store),
+}
+TOOL = (
+    "put STORE T body",
+    "recover STORE",
+    "recover STORE --apply",
+    "recover STORE --apply --skip-bad",
+    "recover STORE --apply --truncate",
+    "rebuild STORE",
+    "offsets reset STORE --group G --topic T --to earliest",
+    "copy OTHER --to STORE --topic HotTopic",
+    "import EXPORT --to STORE",
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", STORES)
+def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str, fixture_store: Any, tmp_path: Path) -> None:
+    """`UnsupportedFormat` in the library and exit code 3 in the tool; each byte and each name is as before."""
+    store = fixture_store(name, own=True).store
+    words = {"STORE": store, "OTHER": fixture_store("plain").store, "EXPORT": tmp_path / "export.jsonl"}
+    (tmp_path / "export.jsonl").write_text(EXPORTED)
+    for what, change in CHANGES.items():
+        steps = change(store)
+        next(steps)
+        before = snapshot(store)
+        for action in LIBRARY.values():
+            with pytest.raises(UnsupportedFormat):
+                action(str(store))
+        for line in TOOL:
+            ran = run(*(words.get(word, word) for word in line.split()))
+            is_named = "unsupported" in ran.talk or line.startswith("copy")  # a copy goes to no folder that has a store
+            assert ran.code == 3 and is_named, (what, line, ran)
+        after = snapshot(store)
+        if "lock" not in before:  # taken before the log is walked; an empty file says nothing
+            assert after.pop("lock", None) in (None, (0, []))
+        assert after == before, what
+        next(steps, None)

@@ -1,0 +1,140 @@
+"""What `recover --apply` removes or writes over lies in the store's own folder afterwards; `--no-backup` refuses that."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
+)
+Bytes = dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cleanly closed store with offsets of a group, and a backup of each file of them."""
+    folder = tmp_path_factory.mktemp("kept") / "store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        for number in range(30):
+            store.put(Message("T", b"%d" % number, queue_id=0, keys=[f"k{number}"]))
+        for _ in range(2):
+            with store.consumer("T", group="g") as consumer:
+                consumer.ack(consumer.poll()[0])
+    return folder
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def hurt_queue(store: Path) -> str:
+    overwrite(store / "consumequeue" / "T" / "0" / ("0" * 20), 100, b"\x07" * 8)
+    return "consumequeue"
+
+
+def hurt_index(store: Path) -> str:
+    overwrite(next((store / "index").iterdir()), 40 + 400 + 100, b"\x11" * 12)
+    return "index"
+
+
+def hurt_checkpoint(store: Path) -> str:
+    overwrite(store / "checkpoint", 0, b"\x80" * 24)
+    return "checkpoint"
+
+
+def hurt_offsets(store: Path) -> str:
+    path = store / "config" / "consumerOffset.json"
+    shutil.copy(path, path.with_suffix(".json.bak"))
+    path.write_bytes(path.read_bytes()[:-7])
+    return "config/consumerOffset.json"
+
+
+def set_offsets_ahead(store: Path) -> str:
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:999999}}}')
+    (store / "abort").touch()
+    return "config/consumerOffset.json"
+
+
+def add_a_stray(store: Path) -> str:
+    (store / "commitlog" / "notes.txt").write_text("mine")
+    return "commitlog/notes.txt"
+
+
+HURTS = [hurt_queue, hurt_index, hurt_checkpoint, hurt_offsets, set_offsets_ahead, add_a_stray]
+
+
+def files_of(folder: Path) -> Bytes:
+    """Of a folder or of one file."""
+    if folder.is_file():
+        return {"": folder.read_bytes()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def own_files(store: Path) -> list[Path]:
+    """What a recovery kept: cut bytes, strays, and what it wrote over."""
+    own = store / "brokerstore"
+    return sorted([*own.glob("kept-*"), *own.glob("cut-*"), *own.glob("strays/*")])
+
+
+def damage(store: Path, hurt: Callable[[Path], str]) -> Bytes:
+    hurt_name = hurt(store)
+    return files_of(store / hurt_name)
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+def test_what_is_removed_or_written_over_is_kept(original: Path, tmp_path: Path, hurt: Callable[[Path], str]) -> None:
+    """Byte for byte as it was before the recovery, damage and all."""
+    store = tmp_path / "store"
+    shutil.copytree(original, store)
+    before = damage(store, hurt)
+    plan = Recovery(str(store), Choice.SKIP).apply()
+    assert plan.actions and not Recovery(str(store)).plan().actions
+    kept = [files_of(path) for path in own_files(store)]
+    assert before in kept
+
+
+@pytest.mark.parametrize("hurt", [hurt for hurt in HURTS if hurt is not add_a_stray])
+def test_without_backup_nothing_is_kept(original: Path, tmp_path: Path, hurt: Callable[[Path], str]) -> None:
+    """But a stray file, which is a stranger's and only moved."""
+    store = tmp_path / "store"
+    shutil.copytree(original, store)
+    hurt(store)
+    assert Recovery(str(store), Choice.SKIP, keep_backup=False).apply().actions
+    assert own_files(store) == []
+    assert not Recovery(str(store)).plan().actions
+
+
+def test_a_batch_queue_is_kept(fixture_store: Any) -> None:
+    """The queue alone that disagrees with the log, under a name that says which it was."""
+    store = fixture_store("batchcq", own=True).store
+    folder = store / "batchconsumequeue" / "BcqTopic" / "0"
+    overwrite(min(folder.iterdir()), 0, b"\x07" * 8)
+    before = files_of(folder)
+    Recovery(str(store), Choice.SKIP).apply()
+    assert files_of(store / "brokerstore" / "kept-batchconsumequeue-BcqTopic-0-0") == before
+
+
+@pytest.mark.parametrize("what", ["consumequeue", "index"])
+def test_a_rebuild_drops_no_file_of_a_stranger(original: Path, tmp_path: Path, what: str) -> None:
+    """`rebuild` deletes what it replaces; a folder with a file that is no queue's and no index's is kept whole."""
+    store = tmp_path / "store"
+    shutil.copytree(original, store)
+    rebuild_store(str(store), frozenset({what}))
+    assert own_files(store) == []
+    (store / what / "README.txt").write_text("mine")
+    before = files_of(store / what)
+    rebuild_store(str(store), frozenset({what}))
+    assert [files_of(path) for path in own_files(store)] == [before]
+    assert not (store / what / "README.txt").exists()

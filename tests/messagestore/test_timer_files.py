@@ -1,0 +1,184 @@
+"""The timer files of a real 5.3.3 broker: what they hold, and a recovery that would cut the log in front of their records."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore import timer_files
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.timer_files import MAGIC_ROLL, TimerLog, timers_behind
+from storageio import REAL_DISK, UnsupportedFormat
+from tests.brokerstore.tool import run
+from tests.faults.test_unknown_formats import records, snapshot
+
+UNITS = 120  # the broker's own account: 20 messages each of six delays
+CUT_RECORD = 40  # in the middle of the timers' records
+
+
+@pytest.fixture
+def store(fixture_store: Any) -> Path:
+    """A copy of the broker's folder."""
+    folder: Path = fixture_store("broker-timer", own=True).store
+    return folder
+
+
+def timer_records(fixture: Any) -> dict[int, int]:
+    """Offset and size of each record of the timers' topic, as the real store told it."""
+    rows = fixture.truth("recovered.json")["messages"]
+    return {row["physicalOffset"]: row["storeSize"] for row in rows if row["topic"] == "rmq_sys_wheel_timer"}
+
+
+def damage(store: Path) -> int:
+    """One record damaged, with good ones behind it; its physical offset."""
+    path, at = records(store)[CUT_RECORD]
+    data = bytearray(path.read_bytes())
+    data[at + 4 : at + 36] = b"\xee" * 32
+    path.write_bytes(data)
+    return int(path.name) + at
+
+
+def test_each_unit_points_at_a_record_of_the_timers_topic(fixture_store: Any) -> None:
+    """Place and size are the real store's; the delays are those that were asked for, rolled where they are too long."""
+    fixture = fixture_store("broker-timer")
+    log = TimerLog(REAL_DISK, str(fixture.store))
+    units = list(log.units())
+    assert {unit.log_offset: unit.log_size for unit in units} == timer_records(fixture)
+    assert (len(units), log.end) == (UNITS, UNITS * timer_files.UNIT_SIZE)
+    assert sum(bool(unit.magic & MAGIC_ROLL) for unit in units) == 20
+    assert set(Counter(unit.due_ms for unit in units).values()) <= {*range(1, 21)}
+
+
+def test_timers_behind_an_offset_are_counted(fixture_store: Any) -> None:
+    """Against the real store's list of records, at the border of each: a record that ends at the cut is whole."""
+    fixture = fixture_store("broker-timer")
+    rows = timer_records(fixture)
+    for offset, size in sorted(rows.items())[::17]:
+        behind = sum(one > offset for one in rows)
+        assert timers_behind(REAL_DISK, str(fixture.store), offset + size).units == behind
+        assert timers_behind(REAL_DISK, str(fixture.store), offset + size - 1).units == behind + 1
+    last = max(offset + size for offset, size in rows.items())
+    assert timers_behind(REAL_DISK, str(fixture.store), last) == (0, 0, True)
+    pending = timers_behind(REAL_DISK, str(fixture.store), 0).pending
+    assert 80 <= pending <= 100, "all but the 20 of two seconds, and perhaps those of 25"
+
+
+def test_a_store_without_timers_has_none_behind_anything(fixture_store: Any) -> None:
+    """Neither a store without timer files nor one with an empty wheel."""
+    for name in ("plain", "broker-rocksdb"):
+        assert timers_behind(REAL_DISK, str(fixture_store(name).store), 0) == (0, 0, True)
+
+
+@pytest.mark.parametrize("lost", ["log", "unit", "all of the log"])
+def test_units_that_are_gone_are_not_taken_for_none(store: Path, lost: str) -> None:
+    """Wheel and checkpoint know of them: whether one points behind the cut cannot be told."""
+    path = store / "timerlog" / ("0" * 20)
+    data = path.read_bytes()
+    if lost == "log":
+        path.unlink()
+    else:
+        keep = 52 * 30 if lost == "unit" else 0
+        path.write_bytes(data[:keep] + bytes(len(data) - keep))
+    found = timers_behind(REAL_DISK, str(store), 1 << 40)
+    assert (found.units, found.is_whole, found.any) == (0, False, True)
+
+
+def test_the_log_goes_on_in_the_next_file(tmp_path: Path) -> None:
+    """A file ends with the size of its rest, zeros and a blank's magic; zeros end the log."""
+    folder = tmp_path / "timerlog"
+    folder.mkdir()
+    unit = struct.Struct(">iqiqiqiiq")
+
+    def units(*offsets: int) -> bytes:
+        return b"".join(unit.pack(52, -1, 1, 1000, 5000, offset, 100, 0, 0) for offset in offsets)
+
+    first = units(0, 100)
+    end = struct.pack(">iqI", 260 - len(first), 0, 0xCBD43194)
+    (folder / f"{0:020d}").write_bytes((first + end).ljust(260, b"\0"))
+    (folder / f"{260:020d}").write_bytes(units(200).ljust(260, b"\0"))
+    log = TimerLog(REAL_DISK, str(tmp_path))
+    assert [(found.place, found.log_offset, found.due_ms) for found in log.units()] == [
+        (0, 0, 6000), (52, 100, 6000), (260, 200, 6000),
+    ]  # fmt: skip
+    assert log.end == 312
+    assert timers_behind(REAL_DISK, str(tmp_path), 200) == (1, 1, True)
+
+
+def test_a_cut_in_front_of_timers_is_refused(store: Path) -> None:
+    """apache/rocketmq#10668: a broker loses them or hangs.  Nothing is changed without `force`; the plan says how many."""
+    at = damage(store)
+    behind = sum(unit.log_end > at for unit in TimerLog(REAL_DISK, str(store)).units())
+    assert 0 < behind < UNITS
+    before = snapshot(store)
+    plan = Recovery(str(store), Choice.TRUNCATE).apply()
+    assert (plan.needs_force, plan.valid_end) == (True, at)
+    assert [f"{behind} timers" in reason for reason in plan.force_reasons] == [True]
+    assert snapshot(store) == before
+    forced = Recovery(str(store), Choice.TRUNCATE, force=True).apply()
+    assert not forced.needs_force
+    assert not Recovery(str(store), Choice.TRUNCATE).plan().actions
+    after = snapshot(store)
+    assert all(after[name] == before[name] for name in before if name.startswith("timer") or name == "config/timercheck")
+
+
+def test_the_tool_refuses_too(store: Path) -> None:
+    """Exit code 1 and the way out on stderr; the plan in JSON names it; with --force it is done."""
+    damage(store)
+    before = snapshot(store)
+    ran = run("recover", "--truncate", "--apply", "--json", store)
+    plan = ran.json["plan"]
+    assert (ran.code, ran.json["applied"], plan["needs_force"]) == (1, False, True)
+    assert "timers" in plan["force_reasons"][0] and "--force" in ran.talk
+    assert snapshot(store) == before
+    shown = run("recover", "--truncate", store)
+    assert shown.code == 1 and "--force" in shown.talk
+    ran = run("recover", "--truncate", "--apply", "--force", "--json", store)
+    assert (ran.code, ran.json["applied"], ran.json["plan"]["needs_force"]) == (6, True, False)
+    assert json.dumps(ran.json["plan"]["force_reasons"]).count("timers") == 1
+
+
+def test_skipping_and_cutting_behind_all_timers_ask_for_nothing(fixture_store: Any, store: Path) -> None:
+    """Fillers keep every offset; and of a log whose last record is damaged only that one goes."""
+    damage(store)
+    assert not Recovery(str(store), Choice.SKIP).plan().force_reasons
+    fixture = fixture_store("broker-timer", own=True)
+    last = max(row["physicalOffset"] for row in fixture.truth("recovered.json")["messages"])
+    if last in timer_records(fixture):
+        pytest.skip("the log ends in a timer")
+    path, at = records(fixture.store)[-1]
+    data = bytearray(path.read_bytes())
+    data[at + 4 : at + 36] = b"\xee" * 32
+    path.write_bytes(data)
+    assert not Recovery(str(fixture.store), Choice.TRUNCATE).plan().force_reasons
+
+
+@pytest.mark.parametrize("name", ["compaction/compactionLog/T/0/00000000000000000000", "kvStore/CURRENT"])
+def test_state_that_is_not_read_asks_for_force(fixture_store: Any, name: str) -> None:
+    """Compacted topics and the state of pop consumers point into the log as well."""
+    store = fixture_store("plain", own=True).store
+    damage(store)
+    assert not Recovery(str(store), Choice.TRUNCATE).plan().needs_force
+    (store / name).parent.mkdir(parents=True)
+    (store / name).write_bytes(b"x")
+    assert Recovery(str(store), Choice.TRUNCATE).plan().needs_force
+    assert not Recovery(str(store), Choice.SKIP).plan().needs_force
+
+
+def test_an_unknown_unit_further_on_is_refused_at_the_cut(store: Path) -> None:
+    """An opening looks at the first unit of each file; who wants to cut reads all of them."""
+    damage(store)
+    path = store / "timerlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[52 * 7 + 12 : 52 * 7 + 16] = (9).to_bytes(4, "big")
+    path.write_bytes(data)
+    before = snapshot(store)
+    with pytest.raises(UnsupportedFormat, match="timer unit magic 9"):
+        Recovery(str(store), Choice.TRUNCATE, force=True).apply()
+    assert {name: data for name, data in snapshot(store).items() if name != "lock"} == {
+        name: data for name, data in before.items() if name != "lock"
+    }
