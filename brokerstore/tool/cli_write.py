@@ -52,7 +52,7 @@ def put(
 @click.option("--truncate", is_flag=True, help="End the log at the first hole, as RocketMQ does.")
 @click.option("--no-backup", is_flag=True, help="Do not keep what is cut beside the store.")
 @click.option("--follow-links", is_flag=True, help="Mend a log that is a link to another disk, too.")
-@click.option("--force", is_flag=True, help="Truncate even where timers point behind the cut; take an unknown magic for a damaged one where all else fits.")
+@click.option("--force", is_flag=True, help="Truncate even in front of timers; take an unknown magic for a damaged one.")
 def recover(
     target: Target, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool,
     follow_links: bool, force: bool,

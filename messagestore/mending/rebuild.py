@@ -1,8 +1,8 @@
 """Queues and index made anew from the log, beside the old ones, and put in their place when they are on the disk.
 
 The new folder is built in `brokerstore/rebuild/`; the old one goes to `brokerstore/replaced-...` and is deleted last, or kept
-as `brokerstore/kept-...`.  Killed at any point, the store has the old folder, the new one, or none, and a missing one is rebuilt
-at the next opening.
+as `brokerstore/kept-...`.  Killed at any point, the store has the old folder, the new one, or none, and a missing one is
+rebuilt at the next opening.
 """
 
 from __future__ import annotations

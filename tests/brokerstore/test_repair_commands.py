@@ -65,7 +65,7 @@ def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
 def test_rebuild_refuses_a_damaged_log(fixture_store: Any) -> None:
     """Recover comes first; nothing is changed."""
     fixture = fixture_store("plain", own=True)
-    _flip(fixture.store / "commitlog" / f"{65536:020d}", 5)
+    _flip(fixture.store / "commitlog" / f"{65536:020d}", 90)
     before = tree(fixture.store)
     ran = run("rebuild", fixture.store)
     assert (ran.code, ran.out) == (1, "")
@@ -173,7 +173,7 @@ def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
     truth = fixture.truth()["messages"]
     victim = truth[300]
     _flip(
-        fixture.store / "commitlog" / f"{victim['physicalOffset'] // 65536 * 65536:020d}", victim["physicalOffset"] % 65536 + 5
+        fixture.store / "commitlog" / f"{victim['physicalOffset'] // 65536 * 65536:020d}", victim["physicalOffset"] % 65536 + 8
     )
     before = tree(fixture.store)
     for options in ([], ["--apply"]):

@@ -178,7 +178,7 @@ def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Pa
     """A filler stands where the lost message stood, so nobody's offset moves."""
     before = records(store)
     victim = second_record(before, 1)
-    flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + 4)
+    flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + 90)
     recover(store)
     with MessageStore.open(store, "r") as opened:
         for message in before:
