@@ -164,15 +164,24 @@ class Appender:
         if queue_id < 0:
             queue_id = message.queue_id
         result: PutResult = self._result()
+        before_ms: I64
         if take_now(self._lock):
+            before_ms = self.last_store_timestamp_ms
             try:
                 if self._append_usual(message, queue_id, result):
                     return result
             finally:
+                if result.message_count == 0:  # nothing was written at the new time: no checkpoint may name it
+                    self.last_store_timestamp_ms = before_ms
                 give(self._lock)
         properties: bytes = self._properties_of(message)
         with self._lock:
-            return self._append(message, queue_id, source_of_bytes(properties), len(properties), self._now(), result)
+            before_ms = self.last_store_timestamp_ms
+            try:
+                return self._append(message, queue_id, source_of_bytes(properties), len(properties), self._now(), result)
+            finally:
+                if result.message_count == 0:
+                    self.last_store_timestamp_ms = before_ms
 
     def _append_usual(self, message: Message, queue_id: I32, result: PutResult) -> Bool:
         """Under the lock: a message with its properties written in one go; False for one that has to be looked at first."""
@@ -235,19 +244,24 @@ class Appender:
         start: Size = 0
         size: Size
         with self._lock:
-            now: I64 = self._now()
-            for index in range(len(messages)):
-                message = messages[index]
-                queue_id = message.queue_id if queue_ids is None else queue_ids[index]
-                size = packed._ends[index] - start
-                properties = window(packed._bytes, start, size)
-                if self._append(message, queue_id, properties, size, now, result).status is not OK:
-                    break
-                start += size
-                total += result.size_bytes
-                first.message_count = index + 1
-                if index == 0:
-                    result = self._result()
+            before_ms: I64 = self.last_store_timestamp_ms
+            try:
+                now: I64 = self._now()
+                for index in range(len(messages)):
+                    message = messages[index]
+                    queue_id = message.queue_id if queue_ids is None else queue_ids[index]
+                    size = packed._ends[index] - start
+                    properties = window(packed._bytes, start, size)
+                    if self._append(message, queue_id, properties, size, now, result).status is not OK:
+                        break
+                    start += size
+                    total += result.size_bytes
+                    first.message_count = index + 1
+                    if index == 0:
+                        result = self._result()
+            finally:
+                if first.message_count == 0:
+                    self.last_store_timestamp_ms = before_ms
             first.status = result.status
             first.reason = result.reason
             first.size_bytes = min(total, 0x7FFFFFFF)
@@ -322,12 +336,17 @@ class Appender:
             if self._refusal(columns.body_size_max, columns.properties_size_max, result).status is not OK:
                 return result
         with self._lock:
-            self._check_queue(name, queue_id)
-            self._start_columns(name, queue_id, result)
-            largest: Size = record_size(self._envelope, columns.body_size_max, columns.properties_size_max)
-            if largest > self._record_size_max():
-                return _refused(result, ILLEGAL, f"a record of {largest} bytes; at most {self._record_size_max()}")
-            return self._write_columns(name, queue_id, columns, result)
+            before_ms: I64 = self.last_store_timestamp_ms
+            try:
+                self._check_queue(name, queue_id)
+                self._start_columns(name, queue_id, result)
+                largest: Size = record_size(self._envelope, columns.body_size_max, columns.properties_size_max)
+                if largest > self._record_size_max():
+                    return _refused(result, ILLEGAL, f"a record of {largest} bytes; at most {self._record_size_max()}")
+                return self._write_columns(name, queue_id, columns, result)
+            finally:
+                if result.message_count == 0:
+                    self.last_store_timestamp_ms = before_ms
 
     def _start_columns(self, name: TopicQueues, queue_id: int, result: PutResult) -> None:
         """Where the rows will begin if they fit; the envelope that all share."""

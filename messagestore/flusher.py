@@ -99,7 +99,9 @@ class FlushService(GroupCommit):
         """Under the leader's lock."""
         if self.failure is not None:
             raise self.failure
-        stamp, goal = self._log.appender.last_store_timestamp_ms, self._log.written_offset
+        appender = self._log.appender
+        with appender.lock:  # an append that is under way may write nothing, and takes its time back then
+            stamp, goal = appender.last_store_timestamp_ms, appender.end_offset
         if self._has_pool and least_pages == 0:
             self._guarded(lambda: self._commit(0))
         flushed = self._guarded(lambda: self._log.flush(least_pages))
