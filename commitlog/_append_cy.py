@@ -9,7 +9,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import DiskError, InvalidMessage, PutRejected, StoreClosed
+from storageio import DiskError, InvalidMessage, PutRejected, RefusedMessage, StoreClosed
 
 from storebytes._lock_cy import Lock, new_lock
 
@@ -297,7 +297,7 @@ class Appender:
                 wire_size += BATCH_MEMBER_SIZE + len(message.body) + size
                 start += size
             if wire_size > self.body_size_max:
-                raise InvalidMessage(f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
+                raise RefusedMessage(ILLEGAL, f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
             if self._reserve(sizes, result).status is not OK:
                 return result
             now: I64 = self._now()
@@ -422,7 +422,7 @@ class Appender:
         return packed
 
     def _check_one(self, index: int, message: Message, queue_id: int, properties_size: int) -> None:
-        """Raise `InvalidMessage` if the message would be refused."""
+        """Raise `InvalidMessage`, or its kind `RefusedMessage` with the status that the message alone would get."""
         if not 0 <= queue_id < QUEUES_MAX:
             raise InvalidMessage(f"message {index}: queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         result: PutResult = self._result()
@@ -432,7 +432,7 @@ class Appender:
         if result.status is OK and size > self._record_size_max():
             _refused(result, ILLEGAL, f"a record of up to {size} bytes; at most {self._record_size_max()}")
         if result.status is not OK:
-            raise InvalidMessage(f"message {index}: {result.reason}")
+            raise RefusedMessage(result.status, f"message {index}: {result.reason}")
 
     def _properties_of(self, message: Message) -> bytes:
         """A message's properties, fit to be written."""

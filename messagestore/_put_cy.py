@@ -11,11 +11,12 @@ except ModuleNotFoundError:
 from commitlog._append_cy import Appender
 from commitlog._message_cy import Message, PutResult
 from commitlog.status import PutStatus
-from storageio import InvalidMessage
+from storageio import InvalidMessage, RefusedMessage
 from storebytes._lock_cy import Lock
 
 from ._gate_cy import Gate
 from .broker_services.names import DELAY, INNER_COUNT, LIGHT_NAMES
+from .broker_services.putting import refused
 
 if not cython.compiled:
     from storebytes._bytes_cy import I32, SOURCE_HASH, Bool
@@ -63,7 +64,7 @@ class PutPath:
             if queue_id < 0:
                 queue_id = self._choose(message)  # type: ignore[attr-defined]
             result: PutResult
-            if is_special or (message.properties is not None and _has_special(message.properties)):
+            if is_special or _is_special(message):
                 result = self._routing.append(message, queue_id)
             else:
                 result = self._appender.append(message, queue_id)
@@ -80,7 +81,8 @@ class PutPath:
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages under one lock; `message_count` of the result says how many are in.
 
-        What is wrong with one of them is found before the first is written.
+        What is wrong with one of them is found before the first is written.  Raises as `put` does, with `check=False` too; a
+        message that is refused by its size is a `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
         """
         try:
             queue_ids: list[int] | None = None
@@ -100,8 +102,7 @@ class PutPath:
                         if refusal is not None:
                             return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
                         is_special |= topic not in self._admitted
-                if message.properties is not None and _has_special(message.properties):
-                    is_special = True
+                is_special |= _is_special(message)
                 needs_queues |= message.queue_id < 0
             if needs_queues or is_special:
                 queue_ids = self._queues_of(messages)
@@ -110,6 +111,10 @@ class PutPath:
                 result = self._routing.append_each(messages, queue_ids)
             else:
                 result = self._appender.append_many(messages, queue_ids)
+        except RefusedMessage as error:
+            if check:
+                raise
+            return refused(PutStatus(error.status), error.reason)
         except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
             raise InvalidMessage(str(error)) from error
         return self._finish(result, check)  # type: ignore[attr-defined, no-any-return]
@@ -121,9 +126,12 @@ class PutPath:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _has_special(properties: dict[str, str]) -> Bool:
-    """Whether `Routing` has to look (its SPECIAL)."""
-    return DELAY in properties or LIGHT_NAMES in properties or INNER_COUNT in properties
+def _is_special(message: Message) -> Bool:
+    """Whether `Routing` has to look, whatever the topic: at its SPECIAL properties, or at IS_BATCH (0x80)."""
+    if message.sys_flag & 0x80:
+        return True
+    properties = message.properties
+    return properties is not None and (DELAY in properties or LIGHT_NAMES in properties or INNER_COUNT in properties)
 
 
 def is_compiled() -> bool:

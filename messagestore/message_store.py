@@ -23,6 +23,7 @@ from storageio import (
     FlushTimeout,
     InvalidMessage,
     PutRejected,
+    RefusedMessage,
     StoreReadOnly,
     UnknownStore,
     in_forked_child,
@@ -180,7 +181,11 @@ class MessageStore(ReadPath):
             self._engine.admission.set_attributes(topic, attributes)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages of one queue, all or none, in one file (RocketMQ's batch)."""
+        """Put messages of one queue, all or none, in one file (RocketMQ's batch).
+
+        Raises as `put` does, and with `check=False` says in the result's status what `put` says there.  A message or batch that
+        is too large is a `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        """
         refusal = self._refusal(topic)
         if refusal is not None:
             return self._answer(refusal, check)
@@ -188,7 +193,12 @@ class MessageStore(ReadPath):
             for message in messages:
                 if message.topic != topic or message.queue_id not in (-1, queue_id):
                     raise InvalidMessage("a batch has one topic and one queue")
-            result = self._routing.append_batch(messages, queue_id)
+            try:
+                result = self._routing.append_batch(messages, queue_id)
+            except RefusedMessage as error:
+                if check:
+                    raise
+                result = refused(PutStatus(error.status), error.reason)
         return self._finish(result, check)
 
     def put_wire_batch(
@@ -442,7 +452,6 @@ class MessageStore(ReadPath):
 
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
         """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
-        self._engine.settle()
         queue = self._queue(topic, queue_id)
         batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
         if batch is not None:
@@ -461,7 +470,6 @@ class MessageStore(ReadPath):
         `check=False` the queue is believed, and no record is touched, which takes half the time: for who checks each
         record himself, since a damaged queue then gives other bytes of the log in a record's place.
         """
-        self._engine.settle()
         queue = self._queue(topic, queue_id)
         if queue is None:
             return iter(())
@@ -479,7 +487,6 @@ class MessageStore(ReadPath):
 
         from .queue_columns import read_queue_columns
 
-        self._engine.settle()
         queue = self._queue(topic, queue_id)
         low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         end = high if stop is None else min(stop, high)
@@ -527,6 +534,10 @@ class MessageStore(ReadPath):
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When a message was stored, -1 when it is not there."""
         queue = self._queue(topic, queue_id)
+        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
+        if batch is not None:
+            found = batch.unit(batch.index_of(queue_offset)) if queue_offset >= max(batch.min_offset, 0) else None
+            return found.store_timestamp_ms if found is not None else -1
         unit = queue.unit(queue_offset) if queue is not None else None
         return self._reader.store_time(unit.physical_offset, unit.size_bytes) if unit is not None else -1
 
@@ -544,19 +555,20 @@ class MessageStore(ReadPath):
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Behind the last readable message; with `committed=False` the next offset that a put will get."""
-        self._engine.check_open()
         if not committed and self._engine.writable:
+            self._engine.check_open()
             return self._engine.offsets.next_offset(topic, queue_id)
         queue = self._queue(topic, queue_id) or self._reader.batch_queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        self._engine.check_open()
-        self._engine.refresh()
+        """A queue with all that was put before the call."""
+        self._engine.settle()
         return self._engine.lookup.get(topic, queue_id)
 
     def _discover(self) -> None:
-        self._engine.check_open()
+        """See every queue that has a message."""
+        self._engine.settle()
         if self._engine.view is not None:
             self._engine.view.discover()
 

@@ -76,6 +76,10 @@ class PutRejected(StoreError):
         self.message_count = message_count
 
 
+class RefusedMessage(PutRejected, InvalidMessage):
+    """One message of several can never be put, so none of them was.  Its status is the one that a put of it alone gives."""
+
+
 class FlushTimeout(StoreError):
     """A put that was written but not seen to reach the disk in time: it may be there after a crash, or not."""
 

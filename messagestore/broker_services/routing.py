@@ -105,7 +105,10 @@ class Routing:
     def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
         """All or none in one file; a batch takes no delay (section 7.4)."""
         for message in messages:
-            delay = message.properties.get(DELAY, "0") if message.properties else "0"
+            properties = message.properties or {}
+            delay = properties.get(DELAY, "0")
+            if INNER_COUNT in properties or message.sys_flag & IS_BATCH:
+                return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
             if delay != "0" and delay_level(delay) > 0:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no delayed messages")
         is_numbered = bool(messages) and messages[0].topic in self._engine.admission.batch_queues_of
