@@ -30,9 +30,7 @@ def columns(store: Any, size: int, rows: int = 2, queue_id: int = 0) -> Any:
 
 REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "put": lambda world, store: store.put(message(world, 9, size=SIZE), check=False),
-    "put_of_an_odd_message": lambda world, store: store.put(
-        message(world, 9, size=SIZE, properties={"a": "b"}), check=False
-    ),
+    "put_of_an_odd_message": lambda world, store: store.put(message(world, 9, size=SIZE, properties={"a": "b"}), check=False),
     "put_many": lambda world, store: store.put_many([message(world, 9, size=SIZE)] * 2, check=False),
     "put_batch": lambda world, store: store.put_batch("T", 0, [message(world, 9, size=SIZE)], check=False),
     "append_columns": lambda _, store: columns(store, SIZE),
