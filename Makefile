@@ -15,7 +15,7 @@ DEMO ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
-	bench-peers fuzz damage-night asan coverage
+	bench-peers fuzz damage-night asan coverage mutants
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -30,6 +30,7 @@ help:
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
 	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
 	@echo "make asan         the kernels under AddressSanitizer      make coverage    branches of write and recovery code"
+	@echo "make mutants      small changes to write and recovery code that no test notices (MUTANTS=600); goes on where it stopped"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
 
 # The environments: made when pyproject.toml is newer.  The editable install compiles nothing; the kernels' rule does.
@@ -139,6 +140,12 @@ coverage: $(VENV)/.dev
 	@BROKERSTORE_PURE=1 $(RUN) -m coverage run -m pytest -q tests/storebytes tests/commitlog tests/consumequeue tests/indexfile \
 		tests/messagestore tests/rabbitstore tests/storageio tests/lab tests/faults tests/brokerstore
 	@$(RUN) -m coverage report
+
+# Mutants of write and recovery code on the plain build, each in a forked child of one warm pytest; docs/mutants.md.
+mutants: $(VENV)/.dev
+	@$(RUN) -m pip install $(PIP_OPTIONS) "coverage>=7.6"
+	@nice -n 19 $(RUN) -m tests.mutants --count $(or $(MUTANTS),600) --state mutants.jsonl
+	@$(RUN) -m tests.mutants --report --state mutants.jsonl > mutants.md && echo "mutants.md"
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py

@@ -43,6 +43,39 @@ def test_pieces_that_the_system_takes_in_parts_are_all_there(
     assert written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(piece) for piece in PIECES])) == DATA
 
 
+@pytest.mark.parametrize("most", [1, 99, 5000])
+def test_a_write_that_the_system_takes_in_parts_is_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each part goes where the one before it stopped."""
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:most], at))
+    data = DATA[:700] if most == 1 else DATA
+    assert written(tmp_path / "f", lambda file: file.write(7, data)) == bytes(7) + data
+
+
+def test_a_read_that_the_system_gives_in_parts_is_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two, three and many parts, and cut short by the file's end."""
+    (tmp_path / "f").write_bytes(DATA)
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: whole(fd, min(size, 100), at))
+    file = REAL_DISK.open(str(tmp_path / "f"), Mode.READ)
+    for offset, size in ((3, 50), (3, 200), (3, 250), (3, 1000), (len(DATA) - 150, 400)):
+        assert file.read(offset, size) == DATA[offset : offset + size]
+    file.close()
+
+
+def test_new_files_are_for_their_owner_to_write_and_for_all_to_read(tmp_path: Path) -> None:
+    """As a broker makes them: no file that anybody may write to, and none that may be run."""
+    before = os.umask(0o022)
+    try:
+        written(tmp_path / "f", lambda file: file.write(0, b"x"))
+        REAL_DISK.lock(str(tmp_path / "lock")).release()
+    finally:
+        os.umask(before)
+    assert {(tmp_path / name).stat().st_mode & 0o7777 for name in ("f", "lock")} == {0o644}
+
+
 def test_pieces_are_written_one_by_one_where_there_is_no_call_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older systems have `pwrite` alone."""
     monkeypatch.delattr(os, "pwritev")

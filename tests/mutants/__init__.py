@@ -1,0 +1,1 @@
+"""A mutation run over the code that writes and recovers: `make mutants`."""

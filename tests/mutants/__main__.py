@@ -1,0 +1,148 @@
+"""Try mutants of the code that writes and recovers, and list those that no test notices.
+
+    python -m tests.mutants [--count 600] [--seed 1] [--only GROUP] [--state FILE] [--again OUTCOME] [--budget SECONDS]
+
+Runs on the plain build, on a copy of the source, two mutants at a time.  Interrupted, it goes on where it stopped: what was
+tried is in the state file.  `--report` prints the outcome of all that were tried, as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.mutants.generate import Mutant, compiles, mutants
+from tests.mutants.table import GROUPS
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED_NOT = shutil.ignore_patterns(
+    ".git", ".venv*", "build", "*.so", "*.c", "__pycache__", ".hypothesis", ".*_cache", "interop"
+)
+REASONS = Path(__file__).with_name("reasons.json")
+
+
+def sources_of(group: str, root: Path) -> dict[str, str]:
+    """The text of each file of a group."""
+    return {file: (root / file).read_text() for file in GROUPS[group].files}
+
+
+def sampled(group: str, count: int, seed: int, root: Path) -> list[Mutant]:
+    """A group's part of so many mutants of all groups together: by chance, and the same for the same seed and source."""
+    found = {name: [each for file, text in sources_of(name, root).items() for each in mutants(file, text)] for name in GROUPS}
+    share = min(1.0, count / sum(map(len, found.values())))
+    sources = sources_of(group, root)
+    shuffled = sorted(found[group], key=lambda mutant: mutant.key)
+    Random(f"{seed} {group}").shuffle(shuffled)  # a larger sample begins with the smaller one
+    usable = (mutant for mutant in shuffled if compiles(mutant, sources[mutant.file]))
+    return list(islice(usable, round(share * len(shuffled))))
+
+
+def tried(state: Path) -> dict[str, dict[str, Any]]:
+    """The last outcome of each mutant."""
+    lines = state.read_text().splitlines() if state.exists() else []
+    return {row["key"]: row for row in map(json.loads, lines)}
+
+
+def run_group(group: str, asked: argparse.Namespace) -> None:
+    """In a pytest of its own, inside the copy."""
+    import pytest
+
+    from tests.mutants.run import MutantRun
+
+    done = tried(asked.state)
+    wanted = [
+        mutant
+        for mutant in sampled(group, asked.count, asked.seed, ROOT)
+        if mutant.key not in done or done[mutant.key]["outcome"] in asked.again
+    ]
+    if not wanted:
+        return
+    profile = asked.state.with_name(f"{asked.state.stem}-{group}-profile.json")
+    plugin = MutantRun(ROOT, sources_of(group, ROOT), wanted, asked.state, profile, budget_s=asked.budget, jobs=asked.jobs)
+    ended = pytest.main(["-q", "--benchmark-disable", *GROUPS[group].tests], plugins=[plugin])
+    if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(f"{group}: pytest ended with {ended}")
+
+
+def run_all(asked: argparse.Namespace) -> None:
+    """Copy the source, and run each group there."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as above:
+        copy = Path(above) / "source"
+        shutil.copytree(ROOT, copy, ignore=COPIED_NOT)
+        path = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {
+            "BROKERSTORE_PURE": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path,
+            "TMPDIR": above,
+        }  # fmt: skip
+        for group in asked.only or GROUPS:
+            options = ["--inside", group, "--count", str(asked.count), "--seed", str(asked.seed), "--state", str(asked.state)]
+            options += ["--budget", str(asked.budget), "--jobs", str(asked.jobs)]
+            for outcome in asked.again:
+                options += ["--again", outcome]
+            subprocess.run([sys.executable, "-m", "tests.mutants", *options], cwd=copy, env=environment, check=False)
+
+
+def reasons() -> dict[str, str]:
+    """Why a survivor may live, by its key."""
+    found: dict[str, str] = json.loads(REASONS.read_text()) if REASONS.exists() else {}
+    return found
+
+
+def report(state: Path) -> str:
+    """What was tried and what survived, as Markdown."""
+    rows, why = list(tried(state).values()), reasons()
+    outcomes = Counter((row["file"], row["outcome"]) for row in rows)
+    lines = ["| file | tried | killed | timed out | survived | no test reaches it |", "|---|---|---|---|---|---|"]
+    names = ("killed", "timed out", "survived", "unreached")
+    for file in sorted({row["file"] for row in rows}):
+        counts = [outcomes[file, name] for name in names]
+        lines.append(f"| `{file}` | {sum(counts)} | " + " | ".join(map(str, counts)) + " |")
+    counts = [sum(outcomes[file, name] for file in {row["file"] for row in rows}) for name in names]
+    lines += [f"| all | {sum(counts)} | " + " | ".join(map(str, counts)) + " |", ""]
+    lines += ["| place | change | reason |", "|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (row["file"], row["line"])):
+        if row["outcome"] in ("survived", "unreached"):
+            change = f"`{_cell(row['before'])}` becomes `{_cell(row['after'])}`"
+            lines.append(f"| `{row['file']}` {row['function']} | {change} | {why.get(row['key'], row['outcome'])} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="append", choices=list(GROUPS))
+    parser.add_argument("--state", type=Path, default=Path("mutants.jsonl"))
+    parser.add_argument("--again", action="append", default=[], help="outcomes that are tried once more")
+    parser.add_argument("--budget", type=float, default=4.0, help="seconds of tests for one mutant")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    asked.state = asked.state.resolve()
+    if asked.report:
+        print(report(asked.state))
+    elif asked.inside:
+        run_group(asked.inside, asked)
+    else:
+        run_all(asked)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Which files are changed, and which tests are asked about each: quick ones that cover it on the plain build."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_LAB = ("tests/lab/test_sync_orders.py", "tests/lab/test_regressions.py")
+
+
+class Group(NamedTuple):
+    """Files that the same tests cover."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def _below(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}.py" for name in names)
+
+
+def _tests(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
+GROUPS = {
+    "storageio": Group(_below("storageio", "real_disk", "replace"), ("tests/storageio",)),
+    "commitlog": Group(
+        _below("commitlog", "_append_cy", "mapped_file", "mapped_file_queue", "commit_log"),
+        (
+            *_tests("commitlog", "append_refusals", "mapped_files", "quick_append", "regressions", "rooms", "columns"),
+            *_tests("messagestore", "lifecycle", "put_many", "retention", "pool", "failing_disk_at_opening"),
+            *_LAB,
+        ),
+    ),
+    "messagestore": Group(
+        _below(
+            "messagestore", "recovery", "flusher", "pool", "ring", "checkpoint", "doubt", "housekeeper", "dispatcher", "engine",
+            "abort_file", "index_note", "own_notes",
+        ),
+        (
+            *_tests(
+                "messagestore", "abort_file", "batch_mending", "checkpoint", "doubt", "extended_units",
+                "failing_disk_at_opening",
+                "group_commit", "index_note", "index_sizes", "light_queues", "lifecycle", "own_notes", "pool",
+                "pool_meetings", "progress", "queue_list", "recover_killed", "resources", "retention", "set_back",
+                "torn_queues", "trouble_behind", "walkers",
+            ),
+            *_LAB,
+        ),
+    ),
+    "mending": Group(
+        _below(
+            "messagestore/mending", "agreement", "batch_agreement", "damage", "fillers", "left_alone", "links", "mend_config",
+            "mend_files", "rebuild", "rebuild_batch", "rebuild_store", "recover", "swallowed", "verification",
+        ),
+        _tests(
+            "messagestore", "batch_mending", "expired_queues", "mend_files", "mending_rare", "rebuild_store", "recover",
+            "recover_killed", "set_back", "swallowed",
+        ),
+    ),
+    "derived": Group(
+        (
+            *_below("indexfile", "_index_cy", "index_file", "index_files", "shape"),
+            *_below(
+                "consumequeue", "_units_cy", "batch", "batch_queues", "consume_queue", "consume_queues", "ext_writer",
+                "queue_files", "unit_folder",
+            ),
+        ),
+        ("tests/indexfile", "tests/consumequeue", *_tests("messagestore", "index_note", "torn_queues"), *_LAB),
+    ),
+    "rabbitstore": Group(
+        _below(
+            "rabbitstore", "clean_stop", "collector", "journal", "opening", "queue_index_cy", "recover", "shared_store_cy",
+            "store_recovery",
+        ),
+        (
+            *_tests(
+                "rabbitstore", "background", "clean_stop", "half_done", "index_rare", "opening_rare", "queue_index",
+                "recover_rare", "shared_store", "store", "store_rare", "torn",
+            ),
+            "tests/lab/test_regressions.py",
+        ),
+    ),
+}  # fmt: skip
