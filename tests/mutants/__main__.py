@@ -29,6 +29,16 @@ COPIED_NOT = shutil.ignore_patterns(
     ".git", ".venv*", "build", "*.so", "*.c", "__pycache__", ".hypothesis", ".*_cache", "interop"
 )
 REASONS = Path(__file__).with_name("reasons.json")
+HEAD = """# Mutants
+
+`make mutants` changes one expression or statement of the code that writes and recovers, and runs the tests that reach the
+changed line, on the plain build, until one fails. `tests/mutants/table.py` names the files and the tests that are asked; they
+are the quick ones, so a mutant that survives here may still be noticed by the long runs of the lab.
+
+- *Killed*: a test failed. *Timed out*: the change made a test wait or loop, which counts as noticed.
+- *Survived*: each of the tests passed. *No test reaches it*: none of the tests that were asked runs the line.
+
+"""
 
 
 def sources_of(group: str, root: Path) -> dict[str, str]:
@@ -93,7 +103,7 @@ def run_all(asked: argparse.Namespace) -> None:
 
 
 def reasons() -> dict[str, str]:
-    """Why a survivor may live, by its key."""
+    """Why no test notices a survivor, by its key."""
     found: dict[str, str] = json.loads(REASONS.read_text()) if REASONS.exists() else {}
     return found
 
@@ -102,7 +112,7 @@ def report(state: Path) -> str:
     """What was tried and what survived, as Markdown."""
     rows, why = list(tried(state).values()), reasons()
     outcomes = Counter((row["file"], row["outcome"]) for row in rows)
-    lines = ["| file | tried | killed | timed out | survived | no test reaches it |", "|---|---|---|---|---|---|"]
+    lines = [HEAD + "| file | tried | killed | timed out | survived | no test reaches it |", "|---|---|---|---|---|---|"]
     names = ("killed", "timed out", "survived", "unreached")
     for file in sorted({row["file"] for row in rows}):
         counts = [outcomes[file, name] for name in names]

@@ -333,3 +333,39 @@ def test_space_and_clock(tmp_path: Path) -> None:
     assert REAL_DISK.now_ms() > 1_600_000_000_000
     with pytest.raises(DiskError, match="space failed"):
         REAL_DISK.space(str(tmp_path / "missing"))
+
+
+def test_no_call_leaves_a_descriptor_open(tmp_path: Path) -> None:
+    """A store that syncs a folder a second would run out of them within the hour."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        REAL_DISK.make_folder(str(tmp_path / "a" / "b"))
+        REAL_DISK.sync_folder(str(tmp_path))
+        REAL_DISK.list(str(tmp_path))
+        REAL_DISK.lock(str(tmp_path / "lock")).release()
+        file = REAL_DISK.open(str(tmp_path / "f"), Mode.CREATE)
+        file.allocate(4096)
+        held = file.map(4096, writable=True)
+        file.close()
+        held.close()
+        with pytest.raises(StoreError):
+            REAL_DISK.open(str(tmp_path / "a"), Mode.READ)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says what is mapped")
+def test_a_closed_map_is_unmapped_when_its_last_view_goes(tmp_path: Path) -> None:
+    """Whoever keeps the closed map object keeps no memory and no address space."""
+    path = make(tmp_path / "mapped", bytes(4096))
+    file = REAL_DISK.open(path, Mode.WRITE)
+    held = file.map(4096, writable=True)
+    view = held.view[:10]
+    held.close()
+    assert path in Path("/proc/self/maps").read_text(), "a view is left"
+    view.release()
+    del view
+    gc.collect()
+    assert path not in Path("/proc/self/maps").read_text()
+    held.close()
+    file.close()
