@@ -72,7 +72,7 @@ def test_a_row_that_no_record_can_hold_refuses_all_of_its_columns(
     assert taken(log) == before
 
 
-@pytest.mark.parametrize("given", [("keys",), ("tags",), ("keys", "tags")])
+@pytest.mark.parametrize("given", [("keys",), ("tags",)])
 def test_columns_with_keys_or_tags_alone_are_the_messages_one_by_one(world: World, given: tuple[str, ...]) -> None:
     """Byte for byte; a row of no text has no such property."""
     log, plain = MemoryLog(world), MemoryLog(world)
@@ -204,3 +204,73 @@ def test_an_interrupted_append_leaves_no_hole_in_a_queue(world: World, monkeypat
         log.appender.append(world.commitlog.Message("t", b"second", queue_id=0))
     assert taken(log) == before
     assert log.appender.append(world.commitlog.Message("t", b"second", queue_id=0)).queue_offset == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"flag": 5}, {"reconsume_times": 3}, {"prepared_transaction_offset": 9}, {"sys_flag": 1}, {"born_host": "10.0.0.9:1"},
+        {"store_host": "10.0.0.9:1"}, {"born_host": "[::1]:7"}, {"store_host": "[::1]:7"}, {"topic": "u"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("way", ["message", "encoded", "columns"])
+def test_what_one_message_has_the_next_one_has_not(world: World, given: dict[str, Any], way: str) -> None:
+    """The envelope of a record is kept for the next one: each field of it is set again, however that one comes."""
+    log, plain = MemoryLog(world), MemoryLog(world)
+    ways: dict[str, Any] = {
+        "message": lambda appender: appender.append(world.commitlog.Message("t", b"body", queue_id=1, born_timestamp_ms=1)),
+        "encoded": lambda appender: appender.append_encoded("t", 1, b"body", b""),
+        "columns": lambda appender: appender.append_columns("t", 1, offsets(0, 4), b"body"),
+    }
+    log.appender.append(world.commitlog.Message(**({"topic": "t", "body": b"first", "queue_id": 0} | given)))
+    start = log.appender.position
+    ways[way](log.appender)
+    ways[way](plain.appender)
+    size = plain.appender.position
+    found, wanted = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
+    for data in (found, wanted):
+        data[28:36] = bytes(8)  # where it lies
+    assert found == wanted
+    assert not any(log.bytes[start + size :])
+
+
+@pytest.mark.parametrize("given", [("keys",), ("tags",)])
+def test_rows_at_a_files_end_are_the_messages_one_by_one(world: World, given: tuple[str, ...]) -> None:
+    """A row fits or does not by its own keys and tags, not by those of the row before."""
+    texts = ["", "a", "a-longer-text-than-the-others-have", "", "of-some-length"]
+    ends = [0]
+    for text in texts:
+        ends.append(ends[-1] + len(text))
+    for filler in range(200, 420):
+        log, plain = MemoryLog(world, 1024), MemoryLog(world, 1024)
+        for each in (log, plain):
+            each.appender.append_columns("t", 0, offsets(0, filler), bytes(filler))
+        column = (offsets(*ends), "".join(texts).encode())
+        log.appender.append_columns("t", 0, offsets(*range(0, 12, 2)), b"x" * 10, **dict.fromkeys(given, column))
+        for text in texts:
+            more = dict.fromkeys(given, text or None)
+            plain.appender.append(world.commitlog.Message("t", b"xx", queue_id=0, born_timestamp_ms=1700000000123, **more))
+        assert log.bytes == plain.bytes, filler
+
+
+def test_a_batch_of_several_queues_is_refused_the_first_queue_too(world: World) -> None:
+    """Queue 0 is a queue like any other; no queue at all is that of the batch."""
+    message = world.commitlog.Message
+    log = MemoryLog(world)
+    with pytest.raises(InvalidMessage, match="one queue"):
+        log.appender.append_batch([message("t", b"1", queue_id=1), message("t", b"2", queue_id=0)], 1)
+    assert log.appender.position == 0
+    assert log.appender.append_batch([message("t", b"1", queue_id=1), message("t", b"2", queue_id=-1)], 1).message_count == 2
+
+
+def test_the_result_of_several_messages_says_their_bytes(world: World) -> None:
+    """From the first one's place to behind the last one, whichever way they came."""
+    log = MemoryLog(world)
+    messages = [world.commitlog.Message("t", b"x" * size, queue_id=0) for size in (1, 500, 30)]
+    for put in (
+        lambda: log.appender.append_many(messages), lambda: log.appender.append_batch(messages, 0),
+        lambda: log.appender.append_columns("t", 0, offsets(0, 3, 90), bytes(90)),
+    ):  # fmt: skip
+        start = log.appender.position
+        result = put()
+        assert (result.physical_offset, result.size_bytes) == (start, log.appender.position - start)

@@ -432,17 +432,19 @@ def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: W
     reader.close()
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(world: World, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("cut", [(1,), (1, 2), (2, 3), (3, 4)])
+def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(
+    world: World, tmp_path: Path, cut: tuple[int, ...]
+) -> None:
     """One in the middle, or two of them: what stands behind it is not passed over, and no length is taken from it."""
     log = open_log(world, tmp_path)
-    put(world, log, 13)
+    put(world, log, 17)
     reader = world.commitlog.open_log(str(tmp_path))
-    for each in range(1, number + 1):
+    for each in cut:
         os.truncate(tmp_path / name_of(each), SIZE - 1)
     with pytest.raises(StoreCorrupt, match="wrong file size") as caught:
         reader.queue.refresh()
-    assert (caught.value.file, caught.value.found) == (str(tmp_path / name_of(1)), f"{SIZE - 1} bytes")
+    assert (caught.value.file, caught.value.found) == (str(tmp_path / name_of(cut[0])), f"{SIZE - 1} bytes")
     assert reader.message_at(0) is not None
     reader.close()
     log.close()
@@ -506,3 +508,12 @@ def test_a_log_with_no_folder_is_refused(world: World) -> None:
     """A list of commas is none."""
     with pytest.raises(ValueError, match="at least one folder"):
         world.commitlog.LogPaths.parse(REAL_DISK, " , ,")
+
+
+def test_nothing_of_a_log_that_begins_behind_its_first_byte_is_on_the_disk_before_a_flush(world: World, tmp_path: Path) -> None:
+    """What is before its first file is no news: a follower of a master begins there."""
+    log = open_log(world, tmp_path)
+    assert log.flushed_offset == 0
+    log.queue.next_file(3 * SIZE)
+    assert (log.min_offset, log.flushed_offset) == (3 * SIZE, 3 * SIZE)
+    log.close()

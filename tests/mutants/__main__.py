@@ -1,6 +1,6 @@
 """Try mutants of the code that writes and recovers, and list those that no test notices.
 
-    python -m tests.mutants [--count 600] [--seed 1] [--only GROUP] [--state FILE] [--again OUTCOME] [--budget SECONDS]
+    python -m tests.mutants [--count 600] [--seed 1] [--only GROUP] [--state FILE] [--again OUTCOME] [--wide] [--budget SECONDS]
 
 Runs on the plain build, on a copy of the source, two mutants at a time.  Interrupted, it goes on where it stopped: what was
 tried is in the state file.  `--report` prints the outcome of all that were tried, as Markdown.
@@ -77,9 +77,10 @@ def run_group(group: str, asked: argparse.Namespace) -> None:
     ]
     if not wanted:
         return
-    profile = asked.state.with_name(f"{asked.state.stem}-{group}-profile.json")
+    name, tests = (f"{group}-wide", GROUPS[group].tests + GROUPS[group].more) if asked.wide else (group, GROUPS[group].tests)
+    profile = asked.state.with_name(f"{asked.state.stem}-{name}-profile.json")
     plugin = MutantRun(ROOT, sources_of(group, ROOT), wanted, asked.state, profile, budget_s=asked.budget, jobs=asked.jobs)
-    ended = pytest.main(["-q", "--benchmark-disable", *GROUPS[group].tests], plugins=[plugin])
+    ended = pytest.main(["-q", "--benchmark-disable", *tests], plugins=[plugin])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"{group}: pytest ended with {ended}")
 
@@ -97,6 +98,7 @@ def run_all(asked: argparse.Namespace) -> None:
         for group in asked.only or GROUPS:
             options = ["--inside", group, "--count", str(asked.count), "--seed", str(asked.seed), "--state", str(asked.state)]
             options += ["--budget", str(asked.budget), "--jobs", str(asked.jobs)]
+            options += ["--wide"] * asked.wide
             for outcome in asked.again:
                 options += ["--again", outcome]
             subprocess.run([sys.executable, "-m", "tests.mutants", *options], cwd=copy, env=environment, check=False)
@@ -141,6 +143,7 @@ def main() -> int:
     parser.add_argument("--again", action="append", default=[], help="outcomes that are tried once more")
     parser.add_argument("--budget", type=float, default=4.0, help="seconds of tests for one mutant")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--wide", action="store_true", help="ask the slower tests of the table as well")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     asked = parser.parse_args()

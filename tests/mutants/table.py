@@ -12,6 +12,7 @@ class Group(NamedTuple):
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
+    more: tuple[str, ...] = ()  # slower or further ones, asked about what survived the others
 
 
 def _below(folder: str, *names: str) -> tuple[str, ...]:
@@ -23,13 +24,20 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
 
 
 GROUPS = {
-    "storageio": Group(_below("storageio", "real_disk", "replace"), ("tests/storageio",)),
+    "storageio": Group(_below("storageio", "real_disk", "replace"), ("tests/storageio",), _tests("messagestore", "processes")),
     "commitlog": Group(
         _below("commitlog", "_append_cy", "mapped_file", "mapped_file_queue", "commit_log"),
         (
             *_tests("commitlog", "append_refusals", "mapped_files", "quick_append", "regressions", "rooms", "columns"),
             *_tests("messagestore", "lifecycle", "put_many", "retention", "pool", "failing_disk_at_opening"),
             *_LAB,
+        ),
+        (
+            *_tests("commitlog", "damage", "fixtures", "golden", "rows", "scan_columns", "walk_rare"),
+            *_tests(
+                "messagestore", "batch_topics", "delay_numbers", "delay_resume", "delays", "follower", "raw_views", "reads",
+                "replication", "resources", "transactions", "walkers",
+            ),
         ),
     ),
     "messagestore": Group(
