@@ -433,9 +433,7 @@ def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: W
 
 
 @pytest.mark.parametrize("cut", [(1,), (1, 2), (2, 3), (3, 4)])
-def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(
-    world: World, tmp_path: Path, cut: tuple[int, ...]
-) -> None:
+def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(world: World, tmp_path: Path, cut: tuple[int, ...]) -> None:
     """One in the middle, or two of them: what stands behind it is not passed over, and no length is taken from it."""
     log = open_log(world, tmp_path)
     put(world, log, 17)

@@ -1,0 +1,124 @@
+"""A log over its files, byte by byte at their borders: what is selected, found, read from the middle and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storageio import DiskError, StoreClosed, StoreCorrupt
+from tests.builds import World
+from tests.commitlog.test_mapped_files import SIZE, name_of, open_log, put
+
+
+@pytest.fixture
+def log(world: World, tmp_path: Path) -> Any:
+    """A log of three files, four records in each of the first two, one in the third."""
+    made = open_log(world, tmp_path)
+    put(world, made, 9)
+    made.update_written()
+    yield made
+    made.close()
+
+
+def places(world: World, log: Any) -> list[tuple[int, int]]:
+    """(physical offset, size) of each record, by reading all."""
+    return [(message.physical_offset, message.size) for message in log.messages()]
+
+
+def test_bytes_are_selected_inside_one_file_to_its_last_byte(world: World, log: Any) -> None:
+    """From a file's first byte, none at all, up to its end; nothing across two files or of none."""
+    raw = b"".join(bytes(file.view) for file in log.queue.files)
+    for start, size in ((0, 10), (0, 0), (0, SIZE), (SIZE, SIZE), (SIZE - 1, 1), (SIZE + 5, 7)):
+        assert bytes(log.select(start, size)) == raw[start : start + size]
+    for start, size in ((SIZE - 1, 2), (0, SIZE + 1), (0, -1), (3 * SIZE, 1), (-1, 1)):
+        assert log.select(start, size) is None
+
+
+def test_of_a_file_only_what_is_written_is_selected(log: Any) -> None:
+    """Its first byte is a byte like any other, and so is the last one written."""
+    last = log.queue.files[-1]
+    assert last.written > 900
+    assert bytes(last.select(0, last.written)) == bytes(last.view[: last.written])
+    assert bytes(last.select(0, 0)) == b""
+    for position, size in ((-1, 1), (0, -1), (0, last.written + 1), (last.written, 1)):
+        assert last.select(position, size) is None
+
+
+def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> None:
+    """From its own first byte, from the byte behind that of the one before, across a blank into the next file's first byte."""
+    starts = [at for at, _ in places(world, log)]
+    assert SIZE in starts and 2 * SIZE in starts
+    before = 0
+    for at in starts:
+        assert {log.find_record(each) for each in (before, (before + at) // 2, at)} == {at}
+        before = at + 1
+    assert log.find_record(starts[-1] + 1) == -1
+    assert log.find_record(3 * SIZE) == -1
+
+
+def test_records_are_read_from_any_place_to_any_other(world: World, log: Any) -> None:
+    """Those that begin at or behind the one and end by the other, whichever files they lie in."""
+    every = places(world, log)
+    borders = [0, *(at + size for at, size in every), SIZE, 2 * SIZE]
+    for start in (at for at, _ in every):
+        for stop in borders:
+            wanted = [place for place in every if place[0] >= start and sum(place) <= stop]
+            found = [(message.physical_offset, message.size) for message in log.messages(start, stop)]
+            assert found == wanted, (start, stop)
+    assert [message.physical_offset for message in log.messages(SIZE)] == [at for at, _ in every if at >= SIZE]
+
+
+def test_a_walk_says_where_the_last_record_begins(world: World, log: Any) -> None:
+    """By its physical offset, in the second file too; -1 where there is none."""
+    every = places(world, log)
+    for file in log.queue.files:
+        inside = [at for at, _ in every if file.start_offset <= at < file.end_offset]
+        stop = log.walk_file(file)
+        assert (stop.last_offset, stop.records) == (inside[-1], len(inside))
+    last = log.queue.files[-1]
+    assert log.walk_file(last, every[-1][0] + every[-1][1]).last_offset == -1
+
+
+@pytest.mark.parametrize("left", range(1, 12))
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_file_may_end_in_less_than_a_blanks_bytes_and_in_no_more(world: World, log: Any, left: int, number: int) -> None:
+    """Eight bytes hold a blank: what is no record and no zeros in them is damage, in the second file as in the first."""
+    end = (number + 1) * SIZE
+    assert log.is_end(world.commitlog.Stop(end - left, "torn", 0, 0)) == (left < 8)
+    assert log.is_end(world.commitlog.Stop(end - left, "empty", 0, 0))
+
+
+def test_damage_is_named_by_its_place_in_its_file(world: World, log: Any, tmp_path: Path) -> None:
+    """The second record of the second file."""
+    at, _ = next(place for place in places(world, log) if place[0] > SIZE)
+    log.queue.files[1].view[at - SIZE + 90] ^= 1
+    with pytest.raises(StoreCorrupt) as caught:
+        list(log.messages())
+    assert (caught.value.file, caught.value.offset) == (str(tmp_path / name_of(1)), at - SIZE)
+
+
+@pytest.mark.parametrize("size", [1, SIZE - 1, SIZE])
+def test_a_file_that_lies_where_the_next_one_goes_is_not_written_over(world: World, tmp_path: Path, size: int) -> None:
+    """Whoever put it there may want it; an empty one is what a crash left."""
+    log = open_log(world, tmp_path)
+    put(world, log, 4)
+    (tmp_path / name_of(1)).write_bytes(b"x" * size)
+    with pytest.raises(StoreCorrupt, match="where the next one goes"):
+        log.queue.prepare_next()
+    assert (tmp_path / name_of(1)).read_bytes() == b"x" * size
+    log.close()
+
+
+def test_a_closed_log_takes_nothing_and_holds_no_file(world: World, tmp_path: Path) -> None:
+    """Its appender is shut with it."""
+    log = open_log(world, tmp_path)
+    put(world, log, 9)
+    files = log.queue.files
+    assert files[-1].is_mapped
+    log.close()
+    assert not any(file.is_mapped for file in files)
+    assert log.appender.is_closed
+    with pytest.raises((StoreClosed, DiskError)):
+        put(world, log, 1)
