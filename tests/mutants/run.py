@@ -108,8 +108,13 @@ class MutantRun:
             raise SystemExit("the tests could not be measured")
 
     def _measure(self) -> None:
-        """Run every test once, unchanged, with the lines that it reaches and the modules that were wanted at the end."""
+        """Run every test once, unchanged, with the lines that it reaches and the modules that were wanted at the end.
+
+        A test that takes longer than the budget is given up: there is no room for it beside any mutant.
+        """
         import coverage
+
+        signal.signal(signal.SIGPROF, _too_long)
 
         files = [str(self.root / file) for file in self.sources]
         measured = coverage.Coverage(data_file=None, include=files, config_file=False)
@@ -118,7 +123,10 @@ class MutantRun:
         for item in self.session.items:
             measured.switch_context(item.nodeid)
             began = time.process_time()
-            if _passes(item):
+            signal.setitimer(signal.ITIMER_PROF, 2 * self.budget_s)  # measuring takes about as long again
+            is_quick = _passes(item)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            if is_quick:
                 tests[item.nodeid] = time.process_time() - began
         measured.stop()
         data = measured.get_data()
@@ -253,6 +261,10 @@ class MutantRun:
             out.write(json.dumps(row) + "\n")
         if outcome == SURVIVED:
             print(f"{mutant.file}:{mutant.line} {mutant.function}: {before}  ->  {after}", file=sys.__stdout__, flush=True)
+
+
+def _too_long(_signal: int, _frame: Any) -> None:
+    raise TimeoutError("longer than the budget")
 
 
 def _passes(item: Any) -> bool:
