@@ -1,6 +1,7 @@
 """Try mutants of the code that writes and recovers, and list those that no test notices.
 
-    python -m tests.mutants [--count 600] [--seed 1] [--only GROUP] [--state FILE] [--again OUTCOME] [--wide] [--budget SECONDS]
+    python -m tests.mutants [--count 600] [--seed 1] [--only GROUP] [--state FILE] [--budget SECONDS]
+                            [--again OUTCOME] [--wide] [--tests MODULE]
 
 Runs on the plain build, on a copy of the source, two mutants at a time.  Interrupted, it goes on where it stopped: what was
 tried is in the state file.  `--report` prints the outcome of all that were tried, as Markdown.
@@ -9,6 +10,7 @@ tried is in the state file.  `--report` prints the outcome of all that were trie
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -70,16 +72,16 @@ def run_group(group: str, asked: argparse.Namespace) -> None:
     from tests.mutants.run import MutantRun
 
     done = tried(asked.state)
-    wanted = [
-        mutant
-        for mutant in sampled(group, asked.count, asked.seed, ROOT)
-        if mutant.key not in done or done[mutant.key]["outcome"] in asked.again
-    ]
+    sources = sources_of(group, ROOT)
+    wanted = [mutant for mutant in sampled(group, asked.count, asked.seed, ROOT) if mutant.key not in done]
+    every = [mutant for file, text in sources.items() for mutant in mutants(file, text)]
+    wanted += [mutant for mutant in every if mutant.key in done and done[mutant.key]["outcome"] in asked.again]
     if not wanted:
         return
-    name, tests = (f"{group}-wide", GROUPS[group].tests + GROUPS[group].more) if asked.wide else (group, GROUPS[group].tests)
-    profile = asked.state.with_name(f"{asked.state.stem}-{name}-profile.json")
-    plugin = MutantRun(ROOT, sources_of(group, ROOT), wanted, asked.state, profile, budget_s=asked.budget, jobs=asked.jobs)
+    tests = asked.tests or GROUPS[group].tests + (GROUPS[group].more if asked.wide else ())
+    name = hashlib.sha256(" ".join(tests).encode()).hexdigest()[:8]
+    profile = asked.state.with_name(f"{asked.state.stem}-{group}-{name}-profile.json")
+    plugin = MutantRun(ROOT, sources, wanted, asked.state, profile, budget_s=asked.budget, jobs=asked.jobs)
     ended = pytest.main(["-q", "--benchmark-disable", *tests], plugins=[plugin])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"{group}: pytest ended with {ended}")
@@ -99,8 +101,8 @@ def run_all(asked: argparse.Namespace) -> None:
             options = ["--inside", group, "--count", str(asked.count), "--seed", str(asked.seed), "--state", str(asked.state)]
             options += ["--budget", str(asked.budget), "--jobs", str(asked.jobs)]
             options += ["--wide"] * asked.wide
-            for outcome in asked.again:
-                options += ["--again", outcome]
+            options += [word for outcome in asked.again for word in ("--again", outcome)]
+            options += [word for test in asked.tests for word in ("--tests", test)]
             subprocess.run([sys.executable, "-m", "tests.mutants", *options], cwd=copy, env=environment, check=False)
 
 
@@ -144,6 +146,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=4.0, help="seconds of tests for one mutant")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--wide", action="store_true", help="ask the slower tests of the table as well")
+    parser.add_argument("--tests", action="append", default=[], help="ask these test modules in place of the table's")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     asked = parser.parse_args()
