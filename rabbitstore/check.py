@@ -14,9 +14,10 @@ from storageio import REAL_DISK, Disk, misplaced
 from . import layout, tables
 from .entry_cy import IndexEntry
 from .folder import VhostFolder
+from .formats import unknown_parts
 from .own_files import OWN_FILES
 from .paths import numbers_in
-from .problems import Problem
+from .problems import UNSUPPORTED, Problem
 from .queue_folder import QueueFolder
 from .records import Record
 from .store_folder import StoreFolder, store_names
@@ -30,10 +31,10 @@ _RECORD_KINDS = {"bad_term", "wrong_term_id"}
 class Checked:
     """What `verify` found.
 
-    `notes` are no damage (`VhostFolder.notes`).
-    `lost` are index entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to;
-    `found_behind`, whole records behind damage, which a scan does not reach; `salvageable`, messages that an unfinished
-    compaction holds, which are not lost; `segment_entries`, what `.config` says or the files show.
+    `notes` are no damage: what an unsupported format kept from being checked, and `VhostFolder.notes`.  `lost` are index
+    entries whose message is in no file or damaged; `bad_records`, damaged records that an entry refers to; `found_behind`,
+    whole records behind damage, which a scan does not reach; `salvageable`, messages that an unfinished compaction holds,
+    which are not lost; `segment_entries`, what `.config` says or the files show.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -50,8 +51,8 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
+        """Whether all was checked and nothing is wrong."""
+        return not self.problems and all(note.kind != UNSUPPORTED for note in self.notes)
 
     def to_json(self) -> dict[str, Any]:
         """The object that the tool prints."""
@@ -80,8 +81,9 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
     finally:
         folder.close()
     found.problems += _strange_sidecars(disk, path)
-    found.problems = list(dict.fromkeys((*folder.problems, *found.problems)))
-    found.notes = list(dict.fromkeys(folder.notes))
+    everything = dict.fromkeys((*folder.problems, *found.problems, *unknown_parts(folder)))
+    found.problems = [problem for problem in everything if problem.kind != UNSUPPORTED]
+    found.notes = [*dict.fromkeys(folder.notes), *(problem for problem in everything if problem.kind == UNSUPPORTED)]
     return found
 
 
@@ -120,6 +122,7 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
     highest = -1
     found.files += len(queue.segment_numbers())
     entries = layout.V2_SEGMENT_ENTRIES if queue.version == 2 else folder.segment_entries
+    unread = _count_unsupported(found)
     for entry in queue.entries(found.problems):
         highest = entry.seq_id
         if entry.acked:
@@ -128,8 +131,12 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
         if entry.term is None and entry.persistent:
             counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
         _check_message(folder, queue, entry, found)
-    if terms is not None:
+    if terms is not None and _count_unsupported(found) == unread:
         _check_terms(queue, terms, highest, unacked, found)
+
+
+def _count_unsupported(found: Checked) -> int:
+    return sum(problem.kind == UNSUPPORTED for problem in found.problems)
 
 
 def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, found: Checked) -> None:
@@ -139,6 +146,8 @@ def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, f
     found.messages += 1
     if message is None:
         last = folder.problems[-1]
+        if last.kind == UNSUPPORTED:
+            return
         if entry.msg_id not in found.salvageable:
             found.lost.append((queue, entry))
         elif last.kind == "message_lost":
@@ -176,4 +185,5 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     if read.summary is not None:
         check_summary(store, read.summary, None if locations is None else valid_bytes(locations), found.problems)
     if locations is not None:
-        check_locations(store, locations, counts if is_persistent else None, found.problems)
+        known = counts if is_persistent and not _count_unsupported(found) else None  # of queues that were read in full
+        check_locations(store, locations, known, found.problems)

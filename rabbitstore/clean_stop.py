@@ -89,6 +89,13 @@ def _changed_since(disk: Disk, path: str) -> list[Problem]:
     return [Problem(name, 0, kinds.get(name, "bad_table"), "the file that the last stop wrote", "another") for name in wrong]
 
 
+def is_own_stop(disk: Disk, path: str) -> bool:
+    """Whether the last process that wrote to the folder was one of ours that stopped cleanly."""
+    mark = f"{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}"
+    noted = read_json(disk, f"{path}/{_NOTE}").get(mark)
+    return noted is not None and noted == _checksum(disk, f"{path}/{mark}")
+
+
 def _checksum(disk: Disk, path: str) -> int | None:
     data = read_if_there(disk, path)
     return None if data is None else zlib.crc32(data)

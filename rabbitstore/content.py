@@ -1,15 +1,19 @@
-"""What a stored message is made of: the `basic_message` term (format page, section 2)."""
+"""What a stored message is made of: the `basic_message` term of 3.10, or the container of 3.13 and later (`container`).
+
+See docs/formats/rabbitmq-terms.md and docs/formats/rabbitmq-4.md.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from storageio import InvalidMessage, StoreCorrupt, random_bytes
+from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat, random_bytes
 
 from . import properties as blocks
+from .container import CONTAINER, read_container
 from .content_cy import CLASS_ID, NAME, encode_parts, split_term
-from .terms import FALSE, TRUE, Atom, decode
+from .terms import FALSE, TRUE, Atom, Term, decode, is_damaged_name
 
 
 class Content(NamedTuple):
@@ -76,25 +80,53 @@ def encode_content(content: Content) -> bytes:
 
 
 def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
-    """The message of a term; `StoreCorrupt` with `file` and `base` (offset of the term in it) when it is none."""
+    """Return the message of a term; `file` and `base` (offset of the term in it) go into the errors.
+
+    `StoreCorrupt` when the bytes are damaged, `UnsupportedFormat` when they are a whole term of another kind.
+    """
     parts = split_term(term)
     if parts is not None:
         return tuple.__new__(Content, parts)  # without the check of their number, which is right
     found = decode(term, file=file, base=base)
+    _refuse_unknown(found, file, base)
     try:
-        content = _content(found)
-    except (ValueError, TypeError, AttributeError) as error:
+        content = Content(*read_container(found, file, base)) if _name(found) == CONTAINER else _content(found)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         text = repr(found)[:80]
-        raise StoreCorrupt("not a message", file=file, offset=base, expected="a basic_message", found=text) from error
+        raise StoreCorrupt("not a message", file=file, offset=base, expected="a message", found=text) from error
     return content
 
 
+def _name(term: Term) -> str:
+    """Return the name of a record; an empty one for a term of another shape."""
+    name = term[0] if isinstance(term, tuple) and term else None
+    return str(name) if isinstance(name, Atom) else ""
+
+
+def _refuse_unknown(term: Term, file: str, base: int) -> None:
+    """Raise `UnsupportedFormat` for a whole term that is a record of another name or number of fields."""
+    name = _name(term)
+    if not name or not isinstance(term, tuple) or is_damaged_name(name, NAME):
+        return
+    if (name, len(term)) not in _SHAPES:
+        found = f"{name} of {len(term)} fields"
+        raise UnsupportedFormat("message term", file=file, offset=base, found=found, supported="basic_message of 6, mc of 4")
+
+
+_SHAPES = ((NAME, 6), (CONTAINER, 4))
+
+
 def is_message(term: bytes, msg_id: bytes) -> bool:
-    """Whether a term is a whole message of this id; not when a crash tore it."""
+    """Whether a term is a whole message of this id; not when a crash tore it.
+
+    True for a message of an unsupported format: it is whole, and its id cannot be told.
+    """
     parts = split_term(term)
     if parts is None:
         try:
             parts = decode_content(term)
+        except UnsupportedFormat:
+            return True
         except StoreCorrupt:
             return False
     return bool(parts[5] == msg_id)

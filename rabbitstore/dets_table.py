@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from struct import Struct
 
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, UnsupportedFormat
 
 from .terms import VERSION, CharList, Term, decode, encode
 
@@ -51,8 +51,11 @@ _WORD = 0xFFFFFFFF
 
 def read_dets(data: bytes, file: str) -> list[Term]:
     """The objects in file order; `StoreCorrupt` when the table is damaged or was not closed."""
-    if len(data) < OBJECTS_AT or data[4:8] != COOKIE or _U32.unpack_from(data, 16)[0] != FORMAT_VERSION:
+    if len(data) < OBJECTS_AT or data[4:8] != COOKIE:
         raise StoreCorrupt("not a dets file", file=file, offset=4, expected=COOKIE, found=data[4:20])
+    version = _U32.unpack_from(data, 16)[0]
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat("dets version", file=file, offset=16, found=version, supported=str(FORMAT_VERSION))
     if not is_closed(data):
         raise StoreCorrupt("not a closed dets file", file=file, offset=CLOSED_AT, expected=CLOSED, found=data[8:12].hex())
     if _md5(data[12:MD5_AT]) != data[MD5_AT:BASE_AT]:

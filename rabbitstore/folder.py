@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import REAL_DISK, Disk, DiskError, Kind, Mode, StoreCorrupt, UnknownStore
+from storageio import REAL_DISK, Disk, DiskError, Kind, Mode, StoreCorrupt, UnknownStore, UnsupportedFormat
 
 from . import layout, tables
 from .content import decode_content
@@ -14,7 +14,7 @@ from .dets_table import is_closed
 from .entry_cy import IndexEntry
 from .names import numbered, read_segment_entries
 from .paths import numbers_in, read_all, read_head, read_if_there
-from .problems import Problem, of_corrupt
+from .problems import Problem, of_corrupt, of_unsupported
 from .queue_folder import QueueFolder
 from .records import TERM_AT
 from .segment_cy import read_segment
@@ -114,6 +114,9 @@ class VhostFolder:
         except StoreCorrupt as error:
             self.problems.append(of_corrupt("bad_recovery_terms", error))
             return None
+        except UnsupportedFormat as error:
+            self.problems.append(of_unsupported(error))
+            return None
         return found if found or self._has_mark() else None  # a server that runs empties the table first
 
     @property
@@ -170,7 +173,7 @@ class VhostFolder:
         for entry in folder.entries(self.problems):
             if entry.acked and not include_acked:
                 continue
-            redelivered = terms is None or entry.seq_id < terms.next_deliver_seq_id
+            redelivered = terms is None or entry.seq_id < terms.next_deliver_seq_id or entry.seq_id in terms.delivered
             message = self.message_of(folder, entry, redelivered)
             if message is not None:
                 yield message
@@ -191,6 +194,11 @@ class VhostFolder:
         except StoreCorrupt as error:
             self.problems.append(of_corrupt("bad_term", error))
             return None
+        except UnsupportedFormat as error:
+            self.problems.append(of_unsupported(error))
+            return None
+        if not content.vhost:  # a container does not have it
+            content = content._replace(vhost=folder.vhost or self.vhost)
         return StoredMessage(
             folder.queue,
             folder.priority,

@@ -10,6 +10,7 @@ from .layout import SEGMENT_ENTRIES_MAX, SEGMENT_ENTRIES_OLD
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ENTRIES = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d{1,9})\s*\}\s*\.", re.MULTILINE)
 _NUMBERED = re.compile(r"(0|[1-9][0-9]{0,18})\.([a-z]{2,3})\Z")
+_INDEX_LINE = re.compile(rb"INDEX: v([0-9]{1,4})\n\Z")
 CONFIG_TEXT = b"%%%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}."
 
 
@@ -54,13 +55,28 @@ def queue_name_text(vhost: str, queue: bytes) -> bytes:
     return b"VHOST: " + vhost.encode() + b"\nQUEUE: " + queue + b"\n"
 
 
-def read_queue_name(text: bytes) -> tuple[str, bytes] | None:
-    """(vhost, whole queue name) from `.queue_name` of either version; None when it is no such text."""
-    text = text.removesuffix(b"INDEX: v2\n").removesuffix(b"\n")
+def read_queue_name(text: bytes, folder: str = "") -> tuple[str, bytes] | None:
+    """Return (vhost, whole queue name) from `.queue_name` of any version; None when it is no such text.
+
+    A queue's name may end like the line of the index version: where `folder` is called after the longer name, that one counts.
+    """
+    longer = _read_name(text.removesuffix(b"\n"))
+    if longer is not None and folder and queue_folder_name(*longer) == folder:
+        return longer
+    return _read_name(_INDEX_LINE.sub(b"", text).removesuffix(b"\n"))
+
+
+def _read_name(text: bytes) -> tuple[str, bytes] | None:
     if not text.startswith(b"VHOST: "):
         return None
     vhost, found, queue = text.removeprefix(b"VHOST: ").partition(b"\nQUEUE: ")
     return (vhost.decode("utf-8", "replace"), queue) if found else None
+
+
+def index_version(text: bytes | None) -> int:
+    """Return the version that the last line of `.queue_name` names; 1 without such a line."""
+    found = _INDEX_LINE.search(text or b"")
+    return int(found[1]) if found else 1
 
 
 def read_segment_entries(config: bytes | None) -> int | None:

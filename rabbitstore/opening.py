@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 
-from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
+from storageio import Disk, Kind, StoreCorrupt, replace_file
 
 from . import layout
 from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
@@ -78,7 +78,6 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> Opened:
     _refuse_wrong_config(folder)
     index_settings = replace(settings.index, segment_entries=folder.segment_entries)
     queue_folders = folder.queue_folders()
-    refuse_version_2(path, queue_folders)
     problems: list[Problem] = []
     clean = read_clean_stop(folder, problems)
     options = read_options(disk, path)
@@ -114,13 +113,6 @@ def _refuse_wrong_config(folder: VhostFolder) -> None:
             file = f"{folder.path}/{problem.file}"
             wanted = f"{{segment_entry_count, N}}., likely N = {folder.segment_entries}"
             raise StoreCorrupt("unusable .config", file=file, offset=0, expected=wanted, found=problem.found)
-
-
-def refuse_version_2(path: str, folders: list[QueueFolder]) -> None:
-    """Version-2 queues are read, not written."""
-    for folder in folders:
-        if folder.version == 2:
-            raise UnknownStore(f"{path}: queue {folder.queue} has a version-2 index, which is only read here")
 
 
 def _delete_transient_store(disk: Disk, path: str) -> None:

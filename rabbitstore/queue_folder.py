@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storageio import Disk, StoreCorrupt
+from storageio import Disk, StoreCorrupt, UnsupportedFormat
 
 from . import layout
 from .behind import read_journal_past, read_segment_past
 from .copies import HasMessage, drop_worse_copies, no_message
 from .entry_cy import IndexEntry
 from .journal import JournalEntry, join_journal
-from .names import queue_folder_name, read_queue_name, split_part_name
+from .names import index_version, queue_folder_name, read_queue_name, split_part_name
 from .paths import numbers_in, read_all, read_head, read_if_there
-from .problems import Problem, of_corrupt
-from .version2 import V2Entry, read_chunk, read_index
+from .problems import Problem, of_corrupt, of_unsupported
+from .version2 import V2Entry, check_head, read_chunk, read_index
 
 
 class QueueFolder:
@@ -41,10 +41,11 @@ class QueueFolder:
         self.path = f"{vhost_path}/{self.relative}"
         self.segment_entries = segment_entries
         text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}")
-        named = read_queue_name(text) if text is not None else None
+        named = read_queue_name(text, folder) if text is not None else None
         self.is_named = named is not None and queue_folder_name(*named) == folder
         self.vhost, self.name = named if named is not None and self.is_named else ("", folder.encode())
         self.queue, self.priority = split_part_name(self.name)
+        self.unknown_version = index_version(text) if self.is_named and index_version(text) not in (1, 2) else None
         self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
         if not self.is_named and (text is not None or not self.is_half_made):
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
@@ -107,18 +108,33 @@ class QueueFolder:
             except StoreCorrupt as error:
                 problems.append(of_corrupt("bad_index_head", error))
                 continue
-            store = read_if_there(self.disk, f"{self.path}/{number}.qs") or b""
+            except UnsupportedFormat as error:
+                problems.append(of_unsupported(error))
+                continue
+            store = self._queue_store(number, problems)
             for entry in found:
-                made = self._from_v2(entry, store, number, problems)
+                made = self._from_v2(entry, store, number, problems) if store is not None or entry.msg_id is not None else None
                 if made is not None:
                     yield made
 
-    def _from_v2(self, entry: V2Entry, store: bytes, number: int, problems: list[Problem]) -> IndexEntry | None:
+    def _queue_store(self, number: int, problems: list[Problem]) -> bytes | None:
+        """Return the bytes of `N.qs`; None, with a problem noted, when it is of an unsupported format."""
+        data = read_if_there(self.disk, f"{self.path}/{number}.qs") or b""
+        try:
+            check_head(data, layout.V2_STORE_MAGIC, f"{self.relative}/{number}.qs")
+        except UnsupportedFormat as error:
+            problems.append(of_unsupported(error))
+            return None
+        except StoreCorrupt:
+            pass  # each message is checked on its own
+        return data
+
+    def _from_v2(self, entry: V2Entry, store: bytes | None, number: int, problems: list[Problem]) -> IndexEntry | None:
         facts = entry.expiry_us, entry.size, entry.persistent
         if entry.msg_id is not None:
             made = IndexEntry(entry.seq_id, entry.msg_id, *facts, None, False, f"{self.relative}/{number}.qi", entry.offset)
         else:
-            assert entry.place is not None
+            assert entry.place is not None and store is not None
             where = f"{self.relative}/{number}.qs"
             try:
                 term = read_chunk(store, *entry.place, where)

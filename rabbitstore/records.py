@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
+from .container import START as CONTAINER_START
 from .layout import (
     MSG_ID_SIZE,
     RECORD_END_MARK,
@@ -18,6 +20,7 @@ from .scan_cy import frame
 from .terms import VERSION as TERM_VERSION
 
 TERM_AT = RECORD_HEAD.size  # in a record
+_NOT_ZERO = re.compile(rb"[^\0]")
 RECORD_END = bytes((RECORD_END_MARK,))
 
 
@@ -47,19 +50,60 @@ def encode_record(msg_id: bytes, term: bytes) -> bytes:
 
 
 def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | None = None) -> Scan:
-    """Every record whose last byte is the mark, up to a size of 0 or a record that does not fit.
+    """Return every record whose last byte is the mark, up to a size of 0 or a record that does not fit.
 
-    A record without the mark is skipped; `valid_end` goes on behind it only when a good record follows, as in RabbitMQ.
+    A record without the mark is skipped; `valid_end` goes on behind it only when a good record follows, as in RabbitMQ 3.10.
+    Zeroes between records are no damage in a file of RabbitMQ 3.13 or later, whose compaction leaves them: reading goes on
+    at the record behind them.
     """
     rows: list[tuple[bytes, int, int]] = []
     unmarked: list[int] = []
     view = memoryview(data)
     valid_end, at = frame(view, rows, unmarked)
+    if (at < len(view) or unmarked) and CONTAINER_START in (whole := bytes(view)):
+        rows, unmarked = [], []
+        valid_end, at = _frame_past_holes(whole, rows, unmarked)
     if problems is not None:
         problems += (Problem(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
         if at < len(view):
             problems.append(Problem(file, at, "torn_record", "a record", f"{len(view) - at} bytes that are none"))
     return Scan(list(map(Record._make, rows)), valid_end, at, first_doubt(rows, unmarked, at))
+
+
+def _frame_past_holes(data: bytes, rows: list[tuple[bytes, int, int]], unmarked: list[int]) -> tuple[int, int]:
+    """Frame as `scan_cy.frame` does, but go on behind zeroes; in a file that ends with zeroes nothing is left."""
+    valid_end = at = 0
+    while len(data) - at >= RECORD_MIN:
+        size, msg_id = RECORD_HEAD.unpack_from(data, at)
+        total = size + RECORD_OVERHEAD
+        fits = size >= MSG_ID_SIZE and total <= len(data) - at
+        if fits and data[at + total - 1] == RECORD_END_MARK:
+            rows.append((msg_id, at, total))
+            valid_end = at = at + total
+        elif (behind := _behind_hole(data, at)) > at:
+            at = behind
+        elif fits:
+            unmarked.append(at + total - 1)
+            at += total
+        else:
+            break
+    return valid_end, at if data[at:].strip(b"\0") else len(data)
+
+
+def _behind_hole(data: bytes, at: int) -> int:
+    """Return where the record behind the zeroes at `at` begins, or where the file ends; `at` when neither is there.
+
+    The size field of a record begins with zeroes too, so that up to eight places come into question.
+    """
+    found = _NOT_ZERO.search(data, at)
+    if found is None:
+        return len(data)
+    for start in range(max(at + 1, found.start() - RECORD_SIZE_BYTES + 1), found.start() + 1):
+        total = RECORD_HEAD.unpack_from(data, start)[0] + RECORD_OVERHEAD if start + RECORD_MIN < len(data) else 0
+        is_framed = RECORD_MIN < total <= len(data) - start and data[start + total - 1] == RECORD_END_MARK
+        if is_framed and data[start + TERM_AT] == TERM_VERSION:
+            return start
+    return at
 
 
 def first_doubt(rows: list[tuple[bytes, int, int]], unmarked: list[int], stopped_at: int) -> int:

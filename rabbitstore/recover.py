@@ -19,9 +19,10 @@ from .clean_stop import CLEAN_FILES
 from .entry_cy import IndexEntry
 from .folder import VhostFolder
 from .folder_lock import lock_folder
+from .formats import refuse_unsupported
 from .names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from .own_files import LOCK_NAME, OWN_FILES
-from .paths import read_all
+from .paths import numbers_in, read_all, read_if_there
 from .problems import Problem
 from .queue_folder import QueueFolder
 from .records import scan_records
@@ -79,7 +80,8 @@ class Plan:
 
 
 def plan_recovery(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) -> Plan:
-    """Look, change nothing; `progress` as `verify` calls it."""
+    """Look, change nothing; `progress` as `verify` calls it.  `UnsupportedFormat` where the folder holds what is not known."""
+    refuse_unsupported(path, disk, for_repair=True)
     checked = verify(path, disk, progress)
     found = Plan(path, problems=checked.problems)
     found.records_dropped = len(checked.lost)
@@ -119,8 +121,9 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
 def apply_recovery(found: Plan, disk: Disk = REAL_DISK, *, keep_backup: bool = True, progress: Progress | None = None) -> None:
     """Do it, holding the folder's lock; `progress` as `verify` calls it, for the look at the folder that comes first."""
     path = found.path
+    refuse_unsupported(path, disk, for_repair=True)
     _free_lock(disk, path)
-    lock = lock_folder(disk, path)
+    lock = lock_folder(disk, path, lambda: refuse_unsupported(path, disk, for_repair=True))
     try:
         checked = verify(path, disk, progress)
         for action in found.actions:
@@ -142,19 +145,33 @@ def _free_lock(disk: Disk, path: str) -> None:
 
 def _keep_cut(disk: Disk, path: str, action: Action) -> None:
     """The file as it is, beside the store."""
-    files = [action.file] if action.kind != "move_aside" else []
-    if action.kind == "drop_entries":
-        files = [f"{action.file}/{layout.JOURNAL_NAME}"]
-    elif action.kind == "join_journal":
-        files += _joined_segments(disk, path, action.file)
-    for name in files:
+    for name in _changed_files(disk, path, action):
         if disk.stat(f"{path}/{name}") is None:
             continue
         folder = f"{path}/{layout.OWN_FOLDER}/{_CUT_FOLDER}"
         disk.make_folder(folder)
-        target = f"{folder}/{name.replace('/', '__')}"
-        if disk.stat(target) is None:  # an interrupted recovery has kept the older, better one
-            replace_file(disk, target, read_all(disk, f"{path}/{name}"))
+        data = read_all(disk, f"{path}/{name}")
+        target = plain = f"{folder}/{name.replace('/', '__')}"
+        number = 0
+        while (kept := read_if_there(disk, target)) is not None and kept != data:  # of an earlier recovery
+            number += 1
+            target = f"{plain}.{number}"
+        if kept is None:
+            replace_file(disk, target, data)
+
+
+def _changed_files(disk: Disk, path: str, action: Action) -> list[str]:
+    """The files that a step rewrites or removes."""
+    if action.kind == "move_aside":
+        return []
+    if action.kind == "salvage":  # the tail is joined to the file of the same number
+        return [action.file, f"{action.file.removesuffix('.rdt')}.rdq"]
+    if action.kind == "join_journal":
+        return [action.file, *_joined_segments(disk, path, action.file)]
+    if action.kind != "drop_entries":
+        return [action.file]
+    indexes = [f"{action.file}/{number}.qi" for number in numbers_in(disk, f"{path}/{action.file}", "qi")]
+    return indexes or [f"{action.file}/{layout.JOURNAL_NAME}"]
 
 
 def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:

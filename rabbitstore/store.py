@@ -33,6 +33,7 @@ from .credit import Credit
 from .errors import PartlyPublished, UnknownQueue
 from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
 from .folder_lock import lock_folder
+from .formats import refuse_unsupported
 from .housekeeper import Housekeeper, balance_memory
 from .live_queue import Delivery, LiveQueue, Outgoing
 from .opening import LoadedPart, Opened, create_folder, make_index, open_for_writing
@@ -121,7 +122,8 @@ class RabbitStore:
         return store
 
     def _start(self, vhost: str, *, make: bool) -> None:
-        self._lock = lock_folder(self.disk, self.path)
+        check = (lambda: None) if make else (lambda: refuse_unsupported(self.path, self.disk))
+        self._lock = lock_folder(self.disk, self.path, check)
         try:
             if make:
                 create_folder(self.disk, self.path, vhost, self.settings)

@@ -51,14 +51,14 @@ class StoreFolder:
     def scan(self, number: int, problems: list[Problem]) -> Scan:
         """One file's records."""
         file = f"{number}.rdq"
-        return self._mapped(file, lambda view: scan_records(view, f"{self.name}/{file}", problems))
+        return self.mapped(file, lambda view: scan_records(view, f"{self.name}/{file}", problems))
 
     def salvageable(self, number: int) -> set[bytes]:
         """Ids of the whole messages in `N.rdt`, which opening and `recover` join to `N.rdq`."""
-        return self._mapped(f"{number}.rdt", _whole_ids)
+        return self.mapped(f"{number}.rdt", _whole_ids)
 
-    def _mapped(self, name: str, look: Callable[[memoryview], Seen]) -> Seen:
-        """What `look` says of one file's bytes."""
+    def mapped(self, name: str, look: Callable[[memoryview], Seen]) -> Seen:
+        """Return what `look` finds in the bytes of one file."""
         file = self.disk.open(f"{self.path}/{name}", Mode.READ)
         try:
             size = file.size()

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, UnsupportedFormat
 
 from . import layout, tables
 from .paths import read_if_there
-from .problems import Problem, of_corrupt
+from .problems import Problem, of_corrupt, of_unsupported
 from .store_folder import StoreFolder
 from .tables import CleanMark, LocationRow, RecoveryRow, SummaryRow
 
@@ -34,6 +34,9 @@ def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
             return None if data is None else reader(data, f"{store.name}/{name}")
         except StoreCorrupt as error:
             problems.append(of_corrupt(kind, error))
+            return None
+        except UnsupportedFormat as error:
+            problems.append(of_unsupported(error))
             return None
 
     return Tables(

@@ -6,24 +6,29 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, UnsupportedFormat
 
 from .dets_table import read_dets, write_dets
 from .ets_rows_cy import take_locations
 from .ets_table import read_ets, write_ets
 from .layout import JOURNAL_SEQ
-from .terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Term, encode
+from .terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Term, encode, is_damaged_name
 
 _REFS = re.compile(rb"\{client_refs,\[((?:<<[0-9,\s]*>>[,\s]*)*)\]\}\.")
 _REF = re.compile(rb"<<([0-9,\s]*)>>")
 _INDEX_MODULE = "rabbit_msg_store_ets_index"
 _SUMMARY, _SUMMARY_TABLE = Atom("file_summary"), "rabbit_msg_store_file_summary"
+_LOCATION = "msg_location"
 _LOCATION_START = encode((Atom("msg_location"), bytes(16), 0, 0, 0, 0))[: -16 - 4 * 2]  # up to the id
 _MODULE = re.compile(rb"\{index_module,([a-z_]+)\}\.")
 
 
+_MARK_TERMS = "client_refs", "index_module"
+_OTHER_TERM = re.compile(rb"\{\s*([a-z][a-z0-9_]*)\s*,.*\}\s*\.\Z", re.DOTALL)
+
+
 class CleanMark(NamedTuple):
-    """`clean.dot`."""
+    """`clean.dot`; `index_module` is empty where RabbitMQ 3.13 or later wrote it."""
 
     client_refs: tuple[bytes, ...]
     index_module: str
@@ -52,7 +57,11 @@ class LocationRow(NamedTuple):
 
 
 class RecoveryRow(NamedTuple):
-    """A row of `recovery.dets`; `segments` maps a segment to its unacknowledged entries (version 1 or 2)."""
+    """A row of `recovery.dets`; `segments` maps a segment to its unacknowledged entries (version 1 or 2).
+
+    `folder` is empty for a purged queue of 4.0, which writes its row so; `delivered` are single messages that had been
+    delivered, which 4.3 names.
+    """
 
     folder: str
     segments: dict[int, int]
@@ -61,18 +70,24 @@ class RecoveryRow(NamedTuple):
     persistent_ref: bytes | None
     persistent_count: int
     persistent_bytes: int
+    delivered: frozenset[int] = frozenset()
 
 
 def read_clean_mark(data: bytes, file: str) -> CleanMark:
-    """`StoreCorrupt` when either term is missing."""
+    """`StoreCorrupt` when the first term is missing, `UnsupportedFormat` when there is one of another name."""
     refs, module = _REFS.search(data), _MODULE.search(data)
-    if refs is None or module is None:
+    rest = _MODULE.sub(b"", _REFS.sub(b"", data)).strip()
+    other = _OTHER_TERM.match(rest)
+    name = other[1].decode() if other else ""
+    if name and name not in _MARK_TERMS and not any(is_damaged_name(name, known) for known in _MARK_TERMS):
+        raise UnsupportedFormat("term", file=file, offset=0, found=name, supported=", ".join(_MARK_TERMS))
+    if refs is None or (module is None and rest):
         raise StoreCorrupt("not a clean mark", file=file, offset=0, expected="client_refs and index_module", found=data[:60])
     try:
         found = tuple(bytes(int(octet) for octet in ref.split(b",") if octet.strip()) for ref in _REF.findall(refs[1]))
     except ValueError as error:
         raise StoreCorrupt("not a clean mark", file=file, offset=0, expected="bytes", found=refs[1][:60]) from error
-    return CleanMark(found, module[1].decode())
+    return CleanMark(found, module[1].decode() if module else "")
 
 
 def write_clean_mark(client_refs: Iterable[bytes]) -> bytes:
@@ -83,7 +98,7 @@ def write_clean_mark(client_refs: Iterable[bytes]) -> bytes:
 
 def read_summary(data: bytes, file: str) -> list[SummaryRow]:
     """Rows by file number."""
-    return sorted(_rows(read_ets(data, file), file, _summary_row))
+    return sorted(_rows(read_ets(data, file), file, _summary_row, _SUMMARY))
 
 
 def read_locations(data: bytes, file: str) -> list[LocationRow]:
@@ -93,10 +108,15 @@ def read_locations(data: bytes, file: str) -> list[LocationRow]:
 
 def read_location_rows(data: bytes, file: str) -> list[tuple[bytes, int, int, int, int]]:
     """The same in the file's order, as plain tuples: a store may have millions."""
-    return read_ets(data, file, take_locations, lambda row: tuple(*_rows([row], file, _location_row)))
+    return read_ets(data, file, take_locations, lambda row: tuple(*_rows([row], file, _location_row, _LOCATION)))
 
 
-def _rows(rows: list[tuple[Term, ...]], file: str, make: Any) -> Any:
+def _rows(rows: list[tuple[Term, ...]], file: str, make: Any, record: str) -> Any:
+    """`UnsupportedFormat` for a row of another name than `record`."""
+    for row in rows:
+        name = str(row[0]) if row and isinstance(row[0], Atom) else ""
+        if name not in ("", record) and not is_damaged_name(name, record):
+            raise UnsupportedFormat("row", file=file, offset=8, found=name, supported=record)
     try:
         return [make(*row) for row in rows]
     except (TypeError, ValueError) as error:
@@ -137,10 +157,16 @@ def _number(value: Any) -> int:
 
 
 def _summary_row(name: Any, number: Any, valid: Any, left: Any, right: Any, size: Any, locked: Any, readers: Any) -> SummaryRow:
-    if name != "file_summary":
+    if name != _SUMMARY:
         raise ValueError(name)
     return SummaryRow(
-        _number(number), _number(valid), _optional(left), _optional(right), _number(size), locked == "true", _number(readers)
+        _number(number),
+        _number(valid),
+        _optional(left),
+        _optional(right),
+        _number(size),
+        locked == "true",
+        _optional(readers) or 0,  # undefined since 3.13
     )
 
 
@@ -156,7 +182,7 @@ def read_recovery(data: bytes, file: str) -> dict[str, RecoveryRow]:
     for row in read_dets(data, file):
         try:
             folder, terms = cast(Any, row)
-            made = _recovery_row(folder, terms)
+            made = _recovery_row(folder, terms, file)
         except (TypeError, ValueError, KeyError) as error:
             raise StoreCorrupt(
                 "a row of another table", file=file, offset=32, expected="terms of a queue", found=error
@@ -165,21 +191,47 @@ def read_recovery(data: bytes, file: str) -> dict[str, RecoveryRow]:
     return found
 
 
-def _recovery_row(folder: Any, terms: Any) -> RecoveryRow:
-    if not isinstance(folder, CharList):
+_ROW_TERMS = (
+    "segments",
+    "v2_index_state",
+    "next_seq_id",
+    "next_deliver_seq_id",
+    "redeliver_seq_id",  # 4.3
+    "delivery_count",  # 4.3
+    "persistent_ref",
+    "persistent_count",
+    "persistent_bytes",
+)
+
+
+def _refuse_unknown_terms(known: dict[str, Any], file: str) -> None:
+    """Raise `UnsupportedFormat` for a term of another name, or for the state of an index of another version."""
+    for name in known.keys() - _ROW_TERMS:
+        if not any(is_damaged_name(name, one) for one in _ROW_TERMS):
+            raise UnsupportedFormat("recovery term", file=file, offset=0, found=name, supported=", ".join(_ROW_TERMS))
+    state = known.get("v2_index_state")
+    if state is not None and state[0] != 2:
+        raise UnsupportedFormat("index version", file=file, offset=0, found=state[0], supported="2")
+
+
+def _recovery_row(folder: Any, terms: Any, file: str) -> RecoveryRow:
+    if not isinstance(folder, bytes) and folder != []:
         raise ValueError("the key is no text")
     known = {str(name): value for name, value in terms}
+    _refuse_unknown_terms(known, file)
     rows = dict(known["v2_index_state"][1] if "v2_index_state" in known else known.get("segments", []))
+    next_deliver = known["redeliver_seq_id"] if "redeliver_seq_id" in known else known["next_deliver_seq_id"]
     segments = {_number(segment): _number(unacked) for segment, unacked in rows.items()}
     ref = known.get("persistent_ref", UNDEFINED)
     return RecoveryRow(
-        folder.decode("latin-1"),
+        folder.decode("latin-1") if folder else "",
         segments,
         _number(known["next_seq_id"]),
-        _number(known["next_deliver_seq_id"]),
+        _number(next_deliver),
         None if ref == UNDEFINED else ref,
         _number(known["persistent_count"]),
         _number(known["persistent_bytes"]),
+        frozenset(known.get("delivery_count", ())),
     )
 
 

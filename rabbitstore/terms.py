@@ -40,6 +40,17 @@ class Opaque(NamedTuple):
     data: bytes
 
 
+def is_damaged_name(found: str, known: str) -> bool:
+    """Whether a name is a known one with one character changed: that is damage, any other unknown name is another format.
+
+    A changed digit may be another version ("v2_index_state", "v3_index_state") and is not taken for damage.
+    """
+    if len(found) != len(known) or len(known) < 8:
+        return False
+    changed = [old for new, old in zip(found, known, strict=True) if new != old]
+    return len(changed) == 1 and not changed[0].isdigit()
+
+
 Term = int | float | bytes | Atom | tuple["Term", ...] | list["Term"] | dict["Term", "Term"] | Opaque
 TRUE, FALSE, NONE, UNDEFINED = Atom("true"), Atom("false"), Atom("none"), Atom("undefined")
 

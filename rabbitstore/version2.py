@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, UnsupportedFormat
 
 from .layout import (
     V2_CHUNK,
@@ -37,10 +37,15 @@ class V2Entry(NamedTuple):
 
 
 def check_head(data: bytes, magic: int, file: str) -> None:
-    """`StoreCorrupt` when the file is of another kind."""
-    found = V2_HEAD.unpack_from(data)[:2] if len(data) >= V2_HEAD_SIZE else data[:5]
-    if found != (magic, V2_VERSION):
-        raise StoreCorrupt("wrong file head", file=file, offset=0, expected=(hex(magic), V2_VERSION), found=found)
+    """Raise `UnsupportedFormat` for another magic or version, `StoreCorrupt` for a head that was never written."""
+    if len(data) < V2_HEAD_SIZE or not any(data[: V2_HEAD.size]):
+        expected = (hex(magic), V2_VERSION)
+        raise StoreCorrupt("wrong file head", file=file, offset=0, expected=expected, found=data[: V2_HEAD.size])
+    found_magic, version = V2_HEAD.unpack_from(data)[:2]
+    if found_magic != magic:
+        raise UnsupportedFormat("magic", file=file, offset=0, found=hex(found_magic), supported=hex(magic))
+    if version != V2_VERSION:
+        raise UnsupportedFormat("index version", file=file, offset=4, found=version, supported=str(V2_VERSION))
 
 
 def read_index(data: bytes, first_seq_id: int, file: str, problems: list[Problem]) -> list[V2Entry]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
 from rabbitstore.check import size_bytes, verify
+from rabbitstore.problems import UNSUPPORTED
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
 
 from .absent import NoSuchMessage
-from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from .codes import CLEAN, NO_STORE, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from .escapes import quote
 from .log_commands import say_none_fits
 from .output import body_text, emit, emit_json, fields, progress, say, size_text, table, time_text
@@ -53,8 +54,22 @@ def vhost_path(target: Target) -> str:
     return RabbitStore.open(target.path, "r", vhost=target.vhost).path
 
 
+def outcome(told: list[Problem]) -> int:
+    """Return the exit code of a command that found these: an unsupported format is no damage, but the answer is incomplete."""
+    if any(problem.kind != UNSUPPORTED for problem in told):
+        return PROBLEM
+    return NO_STORE if told else CLEAN
+
+
+def unsupported(notes: list[Problem]) -> list[Problem]:
+    """Return those notes that mean that something was not checked."""
+    return [note for note in notes if note.kind == UNSUPPORTED]
+
+
 def problem_text(problem: Problem) -> str:
     """In a line."""
+    if problem.kind == UNSUPPORTED:
+        return f"{problem.file} at byte {problem.offset}: unsupported format: {problem.found} (supported: {problem.expected})"
     what = problem.kind.replace("_", " ")
     return f"{problem.file} at byte {problem.offset}: {what}: expected {problem.expected}, found {problem.found}"
 
@@ -82,7 +97,7 @@ def show_info(target: Target, as_json: bool) -> int:
     else:
         stores = [f"{row['store']}: {row['files']} files, {size_text(row['size_bytes'])}" for row in facts.pop("stores")]
         fields({**facts, "stores": "; ".join(stores), "problems": len(told)})
-    return PROBLEM if told else CLEAN
+    return outcome(told)
 
 
 def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
@@ -103,7 +118,7 @@ def list_queues(target: Target, as_json: bool) -> int:
         emit_json({"queues": rows})
     else:
         table(KEYS, [["unknown" if cell is None else cell for cell in row.values()] for row in rows])
-    return PROBLEM if told else CLEAN
+    return outcome(told)
 
 
 def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: int | None) -> int:
@@ -116,7 +131,7 @@ def dump_messages(target: Target, as_json: bool, wanted: RabbitWanted, limit: in
             shown += 1
     if not shown and limit != 0 and wanted != RabbitWanted():
         say_none_fits(target)
-    return PROBLEM if told else CLEAN
+    return outcome(told)
 
 
 def show_tail(target: Target, as_json: bool, wanted: RabbitWanted, lines: int) -> int:
@@ -126,7 +141,7 @@ def show_tail(target: Target, as_json: bool, wanted: RabbitWanted, lines: int) -
         for _queue, found in groupby(folder.messages(wanted.queue), attrgetter("queue")):
             for message in deque(filter(wanted.takes, found), maxlen=lines):
                 _show_row(message, as_json, told)
-    return PROBLEM if told else CLEAN
+    return outcome(told)
 
 
 def query_messages(target: Target, as_json: bool, queue: str, key: str, max_count: int) -> int:
@@ -139,7 +154,7 @@ def query_messages(target: Target, as_json: bool, queue: str, key: str, max_coun
         is_known = any(row.queue == queue for row in folder.queues())
     if not is_known:
         say(f"brokerstore: there is no queue {queue!r}; run: brokerstore ls {quote(target.path)}")
-    return PROBLEM if told else CLEAN
+    return outcome(told)
 
 
 def _has_key(message: StoredMessage, key: str, told: list[Problem]) -> bool:
@@ -198,7 +213,7 @@ def get_messages(
         raise NoSuchMessage(
             f"no such message in {target.path}", f"run: brokerstore ls {quote(target.path)}  (the queues and their messages)"
         )
-    return CLEAN if shown and not told else PROBLEM
+    return outcome(told) if told or shown else PROBLEM
 
 
 def _show_whole(message: StoredMessage, told: list[Problem]) -> None:
@@ -224,14 +239,15 @@ def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
         problems = [problem._asdict() for problem in found.problems]
         notes = [note._asdict() for note in found.notes]
         emit_json({"ok": found.ok, "problems": problems, "notes": notes, "counts": counts})
-        return CLEAN if found.ok else PROBLEM
+        return outcome(found.problems + unsupported(found.notes))
     for problem in found.problems:
         emit(f"problem: {problem_text(problem)}")
     for note in found.notes:
         emit(f"note: {problem_text(note)}")
-    verdict = "OK" if found.ok else f"{len(found.problems)} problems"
+    unread = f"not checked in full: {len(unsupported(found.notes))} of an unsupported format"
+    verdict = "OK" if found.ok else f"{len(found.problems)} problems" if found.problems else unread
     emit(f"{verdict}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
-    return CLEAN if found.ok else PROBLEM
+    return outcome(found.problems + unsupported(found.notes))
 
 
 def recover_folder(
@@ -270,7 +286,7 @@ def show_stats(target: Target, as_json: bool, quiet: bool = False) -> int:
         emit_json({"queues": found, "total": total, "stores": stores})
     else:
         table(names, [list(row.values()) for row in found])
-    return PROBLEM if told else CLEAN
+    return outcome(told)
 
 
 def _rows(folder: VhostFolder, width: int, quiet: bool) -> dict[str, list[int]]:

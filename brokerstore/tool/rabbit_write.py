@@ -14,6 +14,7 @@ import click
 
 from rabbitstore import QueueInfo, RabbitStore
 from rabbitstore.clean_stop import CLEAN_FILES
+from rabbitstore.formats import refuse_unsupported
 from rabbitstore.properties import FIELDS, encode
 from storageio import REAL_DISK, StoreError
 
@@ -101,6 +102,7 @@ def rebuild_tables(target: Target, as_json: bool, *, drop_transient: bool) -> in
 @contextlib.contextmanager
 def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None) -> Iterator[tuple[RabbitStore, int]]:
     """The store, and how many messages its opening took away, which is said; a clean stop at the end.  It has the `queue`."""
+    refuse_unsupported(path)
     rows = RabbitStore.open(path, "r").queues()
     if queue is not None:
         _need_queue(path, rows, queue)

@@ -25,7 +25,17 @@ from rabbitstore.content import Content
 from rabbitstore.credit import Credit
 from rabbitstore.layout import SEGMENT_HEAD, SEGMENT_MARK
 from rabbitstore.names import vhost_folder_name
-from storageio import DiskError, DiskFull, InvalidMessage, StoreClosed, StoreError, StoreLocked, StoreReadOnly, UnknownStore
+from storageio import (
+    DiskError,
+    DiskFull,
+    InvalidMessage,
+    StoreClosed,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    UnknownStore,
+    UnsupportedFormat,
+)
 from storageio.testing import FailingDisk, WrappedDisk
 from tests.messagestore.kit import until
 
@@ -409,7 +419,7 @@ def test_a_servers_folder_is_taken_over(path, clean):
 def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
     """By name, unchanged."""
     shutil.copytree(fixtures["v2"].vhost, path)
-    with pytest.raises(UnknownStore, match="version-2"):
+    with pytest.raises(UnsupportedFormat, match="index version 2"):
         RabbitStore.open(path, "r+")
 
 

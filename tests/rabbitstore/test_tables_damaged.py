@@ -10,7 +10,7 @@ from rabbitstore import RabbitSettings, RabbitStore, tables, verify
 from rabbitstore.dets_table import ACTIVE, BASE_AT, CLOSED_AT, OBJECTS_AT, read_dets, write_dets
 from rabbitstore.ets_table import CHUNK, HEAD, MAGIC, MD5_FROM, read_ets
 from rabbitstore.terms import Atom, CharList, encode
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, UnsupportedFormat
 
 from .conftest import WhenItWasWritten
 
@@ -30,6 +30,9 @@ def test_a_table_of_the_server_cut_anywhere_is_named(clean, name):
     data = (clean.vhost / name).read_bytes()
     whole = len(data.rstrip())
     for size in {*range(0, whole, max(1, whole // 97)), whole - 1}:
+        if data[:size].strip().endswith(b"]}."):  # cut between its terms a mark is as RabbitMQ 4 writes it
+            assert tables.read_clean_mark(data[:size], name).index_module == ""
+            continue
         with pytest.raises(StoreCorrupt):
             FILES[name](data[:size], name)
 
@@ -43,7 +46,7 @@ def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean, name):
         hurt = data[:at] + bytes((data[at] ^ 0x55,)) + data[at + 1 :]
         try:
             found = FILES[name](hurt, name)
-        except StoreCorrupt:
+        except (StoreCorrupt, UnsupportedFormat):
             continue
         assert len(found) == len(rows) and len(set(found) - set(rows)) <= 1
 
@@ -93,7 +96,6 @@ def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
     "row",
     [
         (Atom("msg_location"), b"short", 1, 2, 3, 4),
-        (Atom("another"), b"i" * 16, 1, 2, 3, 4),
         (Atom("msg_location"), b"i" * 16, 1, 2, 3),
         (b"i" * 16, b"j" * 16, 1, 2, 3),
         (Atom("msg_location"), b"i" * 16, 1, 1 << 62, 3, 4),
@@ -101,7 +103,7 @@ def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
     ],
 )
 def test_a_location_row_of_another_shape_is_named(row):
-    """Another id, another table, another width, numbers that no file has."""
+    """Another id, another width, numbers that no file has."""
     good = (Atom("msg_location"), b"g" * 16, 1, 2, 3, 4)
     assert tables.read_locations(ets((), good, END), "t") == [tables.LocationRow(b"g" * 16, 1, 2, 3, 4)]
     with pytest.raises(StoreCorrupt, match="another table"):
@@ -127,11 +129,21 @@ def test_a_location_row_with_wide_numbers_is_taken():
     assert found == [tables.LocationRow(b"g" * 16, 1, 2, 1 << 33, 4), tables.LocationRow(b"h" * 16, 1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("row", [(Atom("other"), 0, 0, 0, 0, 0, Atom("false"), 0), (Atom("file_summary"), 0)])
-def test_a_summary_row_of_another_shape_is_named(row):
+def test_a_summary_row_of_another_shape_is_named():
     """As above."""
     with pytest.raises(StoreCorrupt, match="another table"):
-        tables.read_summary(ets((), row, END), "t")
+        tables.read_summary(ets((), (Atom("file_summary"), 0), END), "t")
+
+
+def test_rows_of_another_record_are_not_damage():
+    """A name that is not known is another format; with one letter changed it is a damaged one."""
+    other = (Atom("other"), 0, 0, 0, 0, 0, Atom("false"), 0)
+    with pytest.raises(UnsupportedFormat, match="row other"):
+        tables.read_summary(ets((), other, END), "t")
+    with pytest.raises(UnsupportedFormat, match="row another"):
+        tables.read_locations(ets((), (Atom("another"), b"i" * 16, 1, 2, 3, 4), END), "t")
+    with pytest.raises(StoreCorrupt, match="another table"):
+        tables.read_summary(ets((), (Atom("file_sommary"), *other[1:]), END), "t")
 
 
 def test_a_clean_mark_with_a_number_that_is_no_byte_is_named():

@@ -1,0 +1,147 @@
+"""What is not known is refused by name by everything that writes, and not a byte of the folder changes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from brokerstore.migrate import export_to_rabbit
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
+from rabbitstore.recover import Action, Plan
+from storageio import UnsupportedFormat
+from tests.archives import unpack
+from tests.brokerstore.tool import run
+
+from .conftest import DATA
+from .later import PLANTS, VHOST, marks, node_of, tree
+
+OLD = ("rabbitmq-clean", "rabbitmq-v2")
+LATER = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")
+LARGE = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "E7D7TRJ0WEKD4VY1HVOHVGX7M")  # thousands of messages
+UNKNOWN_STORE = 3
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory):
+    """Each fixture unpacked once, without its largest queues; its first queue by name."""
+    found = {}
+    for kind in (*OLD, *LATER):
+        folder = tmp_path_factory.mktemp(kind)
+        unpack(DATA / f"{kind}.tar.xz", folder)
+        above = folder / "node" / VHOST if kind in LATER else folder / "vhost"
+        for queue in LARGE:
+            shutil.rmtree(above / "queues" / queue, ignore_errors=True)
+        found[kind] = folder
+    return found
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory):
+    """A RocketMQ store with one message, to import from."""
+    path = tmp_path_factory.mktemp("log") / "store"
+    with MessageStore.open(str(path), "a", StoreConfig.small()) as store:
+        store.put(Message("t", b"body"))
+    return path
+
+
+def _writers(vhost: Path, log: Path):
+    """(name, call) of each library writing path."""
+    path = str(vhost)
+    plan = Plan(path, actions=[Action("delete", "recovery.dets", "an older plan")])
+    return {
+        "open r+": lambda: RabbitStore.open(path, "r+").close(),
+        "open a": lambda: RabbitStore.open(path, "a").close(),
+        "plan_recovery": lambda: plan_recovery(path),
+        "apply_recovery": lambda: apply_recovery(plan),
+        "export_to_rabbit": lambda: export_to_rabbit(str(log), path),
+    }
+
+
+def _commands(vhost: Path, log: Path):
+    """Each writing command of the tool."""
+    queue = RabbitStore.open(str(vhost), "r").queues()[0].queue
+    return [
+        ["put", vhost, queue, "body"],
+        ["put", vhost, queue, "body", "--drop-transient"],
+        ["rebuild", vhost],
+        ["rebuild", vhost, "--drop-transient"],
+        ["recover", vhost],
+        ["recover", vhost, "--apply"],
+        ["recover", vhost, "--apply", "--json"],
+        ["import", log, "--to-rabbit", vhost],
+    ]
+
+
+def _refused_by_all(vhost: Path, log: Path, *, commands: bool = True) -> None:
+    """Every writing path raises `UnsupportedFormat`, every command exits with 3, and the tree stays as it was."""
+    node = vhost.parents[2]
+    before, marked = tree(node.parent), marks(node.parent)
+    for name, call in _writers(vhost, log).items():
+        with pytest.raises(UnsupportedFormat, match="unsupported format"):
+            call()
+        assert marks(node.parent) == marked, name
+    for command in _commands(vhost, log) if commands else ():
+        ran = run(*command)
+        assert (ran.code, "unsupported" in ran.talk) == (UNKNOWN_STORE, True), (command, ran)
+        assert marks(node.parent) == marked, command
+    assert tree(node.parent) == before
+
+
+@pytest.mark.parametrize("kind", [*OLD, *LATER])
+@pytest.mark.parametrize("plant", PLANTS)
+def test_everything_that_writes_refuses_what_is_not_known(sources, log, tmp_path, kind, plant):
+    """One unknown version, magic, term, flag or file in each fixture: refused by name, not a byte changed."""
+    vhost = node_of(kind, sources[kind], tmp_path / "node")
+    if not PLANTS[plant](vhost):
+        pytest.skip(f"{kind} has no place for it")
+    _refused_by_all(vhost, log)
+
+
+@pytest.mark.parametrize("plant", [name for name in PLANTS if "flag" not in name])
+@pytest.mark.parametrize("kind", [*OLD, "rabbitmq43-clean"])
+def test_verify_names_what_is_not_known_as_a_note(sources, tmp_path, kind, plant):
+    """Neither damage nor lost: no problem more than before, at least one note more, and the message count is the same."""
+    vhost = node_of(kind, sources[kind], tmp_path / "node")
+    before = verify(str(vhost))
+    if not PLANTS[plant](vhost):
+        pytest.skip(f"{kind} has no place for it")
+    found = verify(str(vhost))
+    assert set(found.problems) <= set(before.problems) and len(found.lost) <= len(before.lost)
+    if plant != "message term in the transient store":  # of messages that nobody refers to
+        assert len(found.notes) > len(before.notes) and not found.ok
+        assert run("verify", vhost).code == (1 if found.problems else UNKNOWN_STORE)
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_everything_that_writes_refuses_folders_of_rabbitmq_4(sources, log, tmp_path, kind):
+    """Real folders of 4.0.5 and 4.3.6, clean and killed: refused, and not a byte changed."""
+    _refused_by_all(node_of(kind, sources[kind], tmp_path / "node"), log)
+
+
+def test_a_store_without_node_or_clean_stop_is_refused_too(sources, log, tmp_path):
+    """The messages alone tell: no feature flags, no tables, an index of version 2."""
+    vhost = node_of("rabbitmq4-killed", sources["rabbitmq4-killed"], tmp_path / "node")
+    (tmp_path / "node-feature_flags").unlink()
+    _refused_by_all(vhost, log, commands=False)
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_everything_that_reads_leaves_folders_of_rabbitmq_4_as_they_are(sources, log, tmp_path, kind):
+    """Every reading command on the node's folder, byte for byte."""
+    vhost = node_of(kind, sources[kind], tmp_path / "node")
+    before = tree(tmp_path)
+    for command in ("info", "ls", "stats", "verify", "dump", "tail", "recover"):
+        for options in ([], ["--json"]):
+            ran = run(command, *options, tmp_path / "node")
+            assert ran.code in (0, 1, 3), (command, ran)
+    run("query", tmp_path / "node", "c.props", "m1")
+    run("get", tmp_path / "node", "--queue", "c.props", "--offset", "0")
+    run("report", tmp_path / "node", "--out", tmp_path / "page.html")
+    run("import", tmp_path / "node", "--to", tmp_path / "imported")
+    run("export", tmp_path / "node", "--out", tmp_path / "rows.jsonl")
+    assert {name: data for name, data in tree(tmp_path).items() if name.startswith("node")} == before
+    assert vhost.exists()
