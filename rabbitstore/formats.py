@@ -31,7 +31,8 @@ _STORES = (layout.PERSISTENT_FOLDER, layout.TRANSIENT_FOLDER)
 _KEPT = r"(\.new|\.bak|\.bak\.new)?\Z"  # what `replace_file` and a rewritten segment leave beside a file
 _NAMES = {  # by folder, what lies there
     "": re.compile(
-        r"(\.vhost|\.config|recovery\.dets(\.TMP)?|msg_store_persistent|msg_store_transient|queues|brokerstore(\.aside-[0-9]+)?)" + _KEPT
+        r"(\.vhost|\.config|recovery\.dets(\.TMP)?|msg_store_persistent|msg_store_transient|queues|brokerstore(\.aside-[0-9]+)?)"
+        + _KEPT
     ),
     "store": re.compile(r"([0-9]+\.rd[qt]|clean\.dot|file_summary\.ets|msg_store_index\.ets)" + _KEPT),
     "queue": re.compile(r"(\.queue_name|[0-9]+\.(idx|qi|qs)|journal\.jif)" + _KEPT),
