@@ -18,8 +18,8 @@ add up the references and scan the message files first (docs/formats/rabbitmq-cl
 What the words mean:
 
 - *published*: in memory, and for a persistent message on its way to the disk;
-- *confirmed*: the message's record and its index entry are on the disk (`RabbitStore.sync`, every 25 ms, or a
-  publisher's `wait`).  It survives a crash;
+- *confirmed*: the message's record and its index entry are on the disk (`RabbitStore.sync`: at once
+  when idle, else every 25 ms; or a publisher's `wait`).  It survives a crash;
 - *delivered*: given out with a tag, unacknowledged; back in the queue, flagged redelivered, after a crash or a requeue;
 - *acknowledged*: gone.  An acknowledgement of the last 25 ms may be lost in a crash: the message comes again.
 

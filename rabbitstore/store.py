@@ -133,7 +133,7 @@ class RabbitStore:
             self._lock.release()
             raise
         if self.settings.background:
-            self._housekeeper = Housekeeper(self)
+            self._housekeeper = Housekeeper(self).start()
         _open_stores.add(self)
 
     def _revive_queues(self, opened: Opened) -> None:
