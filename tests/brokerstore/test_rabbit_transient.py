@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
+from tests.archives import unpack
 from tests.brokerstore.tool import run
 
 IN_MEMORY = 15  # transient messages of 4096 bytes and more, in the real server's folder
+DATA = Path(__file__).resolve().parent.parent / "data"
 STORED = Path("msg_store_transient", "0.rdq")
 
 
@@ -115,3 +117,20 @@ def test_a_note_says_which_message_of_which_queue(killed: Path) -> None:
     assert b"q.lazy" in (killed / "queues" / queue / ".queue_name").read_bytes()
     assert json.dumps([note._asdict() for note in folder.notes])
     assert all(isinstance(note, Problem) and note.expected.startswith("message ") for note in folder.notes)
+
+
+def test_a_real_server_that_was_killed_dropped_what_the_notes_name(tmp_path: Path) -> None:
+    """RabbitMQ 4.0.5 after SIGKILL: what it had in each classic queue after its restart is what is persistent here."""
+    unpack(DATA / "rabbitmq4-killed.tar.xz", tmp_path)
+    (vhost,) = (tmp_path / "node" / "msg_stores" / "vhosts").iterdir()
+    queues = json.loads((tmp_path / "manifest.json").read_text())["queues"]
+    restarted = {name: row["messages_after_restart"] for name, row in queues.items() if row["type"] == "classic"}
+    rows = run("ls", "--json", vhost).json["queues"]
+    assert {row["queue"]: row["persistent"] for row in rows} == {
+        name: restarted[name] for name in (row["queue"] for row in rows)
+    }
+    assert sum(restarted.values()) == sum(row["persistent"] for row in rows) > 200
+    found, dumped = run("verify", "--json", vhost), run("dump", "--json", vhost)
+    assert (found.code, dumped.code, found.json["problems"]) == (0, 0, [])
+    assert [note["kind"] for note in found.json["notes"]] == ["transient_in_memory"] * 9
+    assert found.json["counts"]["messages"] == len(dumped.lines) == sum(row["messages"] for row in rows)
