@@ -42,14 +42,12 @@ _KNOWN = {
     "checkpoint": ("checkpoint", Use.READ),
     "abort": ("mark of a running or killed writer", Use.READ),
     "lock": ("lock file", Use.READ),
-    "abort.bak": ("backup of the abort file", Use.KEPT),
     "timerwheel": ("timer wheel", Use.KEPT),
     "timerlog": ("timer log", Use.KEPT),
     "config/timercheck": ("timer checkpoint", Use.KEPT),
     "compaction": ("compacted topics", Use.KEPT),
     "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
     "epochFileCheckpoint": ("epochs of controller mode (auto-switch HA)", Use.UNSUPPORTED),
-    "epochFileCheckpoint.bak": ("backup of the epochs", Use.KEPT),
     "tieredstore": ("tiered storage", Use.UNSUPPORTED),
 }
 

@@ -14,6 +14,7 @@ from commitlog.findings import Finding
 from consumequeue.queue_listing import queue_folders
 from indexfile import PAUSES_S, index_paths
 from indexfile.index_file import IndexFile
+from messagestore.store_parts import store_parts
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from .codes import CLEAN, PROBLEM
@@ -29,6 +30,8 @@ def show_info(target: Target, as_json: bool) -> int:
     if target.kind is FolderKind.ROCKETMQ:
         for name, look in _PARTS.items():
             facts[name] = _try(look, target, problems)
+    elif target.kind is FolderKind.ROCKSDB:
+        facts["parts"] = _try(_parts, target, problems)
     if target.said is not None:
         facts["differences"] = _differences(target)
     facts["problems"] = [problem.as_dict() for problem in problems]
@@ -134,11 +137,17 @@ def _config(target: Target) -> dict[str, int]:
     return {entry.name: entry.size_bytes for entry in entries if not entry.name.endswith(".bak")}
 
 
+def _parts(target: Target) -> list[dict[str, str]]:
+    """Return what lies in the folder, and which of it is read, only kept, or in the way of everything that writes."""
+    return [{**part._asdict(), "use": part.use.value} for part in store_parts(REAL_DISK, target.path)]
+
+
 _PARTS: dict[str, Callable[[Target], Any]] = {
     "consumequeue": _queues,
     "index": _index,
     "checkpoint": _checkpoint,
     "config": _config,
+    "parts": _parts,
 }
 
 
@@ -155,7 +164,8 @@ def _show(facts: dict[str, Any]) -> None:
         "Last message": texts["last_store_timestamp_ms"],
         "Stopped cleanly": abort_words[facts["abort_file"]],
     }
-    fields(shown | _part_texts(facts) | {"Problems": len(facts["problems"])})
+    is_checked = facts["files"] or facts["problems"]
+    fields(shown | _part_texts(facts) | {"Problems": len(facts["problems"]) if is_checked else "not checked"})
 
 
 def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
@@ -172,4 +182,8 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
         texts["Checkpoint"] = "damaged" if checkpoint["is_damaged"] else time_text(checkpoint["physic_msg_timestamp_ms"])
     if config := facts.get("config"):
         texts["Config"] = ", ".join(sorted(config))
+    for use, title in (("kept", "Not checked"), ("unsupported", "Unsupported")):
+        names = [f"{part['name']} ({part['what']})" for part in facts.get("parts") or () if part["use"] == use]
+        if names:
+            texts[title] = ", ".join(names)
     return texts

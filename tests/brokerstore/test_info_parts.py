@@ -1,0 +1,60 @@
+"""`info` names every part of a RocketMQ store, and which of them it did not check."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagestore.store_parts import _KNOWN, Use
+from tests.brokerstore.tool import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "store-folder.md"
+
+
+def parts(store: Path, use: str) -> set[str]:
+    return {part["name"] for part in run("info", "--json", store).json["parts"] if part["use"] == use}
+
+
+def test_timer_files_are_named_as_not_checked(fixture_store: Any) -> None:
+    """Of a real broker with timers; its log, queues and index are read."""
+    store = fixture_store("broker-timer").store
+    assert parts(store, "kept") == {"timerlog", "timerwheel", "config/timercheck"}
+    assert {"commitlog", "consumequeue", "index", "checkpoint", "config", "abort"} <= parts(store, "read")
+    assert re.search(r"Not checked .*timerlog \(timer log\), timerwheel", run("info", store).out)
+
+
+def test_rocksdb_databases_are_named_as_unsupported(fixture_store: Any) -> None:
+    """Of a real broker with RocksDB queues and configuration; the log itself is checked."""
+    store = fixture_store("broker-rocksdb").store
+    databases = {"consumequeue", "config/topics", "config/consumerOffsets", "config/subscriptionGroups"}
+    assert parts(store, "unsupported") == databases
+    ran = run("info", store)
+    assert ran.code == 0 and all(f"{name} (RocksDB" in ran.out for name in databases)
+
+
+def test_a_users_files_are_no_part(fixture_store: Any) -> None:
+    """They are not named, and keep nobody out."""
+    store = fixture_store("plain", own=True).store
+    before = parts(store, "kept") | parts(store, "read") | parts(store, "unsupported")
+    (store / "README.txt").write_text("mine")
+    (store / "consumequeue.old").mkdir()
+    assert parts(store, "kept") | parts(store, "read") | parts(store, "unsupported") == before
+    assert run("put", store, "HotTopic", "body").code == 0
+
+
+def test_nothing_checked_is_no_problem_found(tmp_path: Path) -> None:
+    """A store without a log file: there was nothing to look at."""
+    (tmp_path / "commitlog").mkdir()
+    assert re.search(r"Problems +not checked", run("info", tmp_path).out)
+
+
+@pytest.mark.parametrize("name", _KNOWN)
+def test_the_format_page_has_each_part(name: str) -> None:
+    """With the same words and the same use."""
+    what, use = _KNOWN[name]
+    rows = re.findall(r"^\| `([^`]*?)/?` \| (.*?)(?: \(`[\w.-]+\.md`\))? \| (\w+) \|$", PAGE.read_text(), re.M)
+    assert (name, what, use.value) in rows
+    assert use in Use
