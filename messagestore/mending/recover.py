@@ -256,10 +256,25 @@ class Recovery:
                 plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
                 plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
         if found.tail is not None:
-            plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
+            is_lost = self.was_clean and self._has_units_behind(found.tail.start)  # no crash: the record was on the disk
+            plan.records_dropped += is_lost
+            what = "damaged last record" if is_lost else "crash tail"
+            plan.actions.append(f"cut the {what} at {found.tail.start}: {found.tail.finding.kind}")
             plan.bytes_cut = found.tail.file_end - found.tail.start
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root, cut)
+
+    def _has_units_behind(self, offset: int) -> bool:
+        """Whether a queue has a unit of a record that ends behind `offset`; False where the queues cannot be read."""
+        queues = self._queues()
+        try:
+            return queues.max_physical_offset() > offset
+        except DiskError:
+            raise
+        except StoreError:
+            return False
+        finally:
+            queues.close()
 
     def _cut_at(self, found: Survey) -> int | None:
         """Where the log ends now; None where it keeps its end."""

@@ -1,0 +1,70 @@
+"""A damaged last record: after a clean stop it is damage to safe data, after a crash it is a torn tail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from messagestore.mending.recover import Choice, Recovery
+from storageio import StoreCorrupt
+from tests.brokerstore.tool import run
+from tests.faults.test_unknown_formats import snapshot
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
+)
+COUNT = 5
+
+
+@pytest.fixture(params=[True, False], ids=["our clean stop", "a broker's clean stop"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Stopped cleanly, then one byte of the last body changed.  A broker leaves no note of where its log ended."""
+    with MessageStore.open(tmp_path / "store", config=SMALL) as opened:
+        for number in range(COUNT):
+            last = opened.put(Message("T", b"%d" % number * 50, queue_id=0))
+    path = tmp_path / "store" / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[last.physical_offset + 100] ^= 0x01
+    path.write_bytes(data)
+    if not request.param:
+        (tmp_path / "store" / "brokerstore" / "clean.json").unlink()
+    return tmp_path / "store"
+
+
+def test_a_damaged_last_record_after_a_clean_stop_is_not_cut_unasked(store: Path) -> None:
+    """Everything was on the disk before the abort file went, so no crash explains it.  The other messages are read."""
+    before = snapshot(store)
+    for mode in ("a", "r+"):
+        with pytest.raises(StoreCorrupt, match="bad_"):
+            MessageStore.open(store, mode, SMALL)
+    assert snapshot(store) == before
+    with MessageStore.open(store, "r", SMALL) as opened:
+        assert [message.body for message in opened.get("T", 0, 0, COUNT - 1).messages] == [
+            b"%d" % number * 50 for number in range(COUNT - 1)
+        ]
+
+
+def test_recover_names_the_lost_record(store: Path) -> None:
+    """One message was stored and is gone: it counts as dropped.  Its bytes are kept, and the store opens again."""
+    plan = Recovery(str(store), Choice.REFUSE).plan()
+    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert any(action.startswith("cut the damaged last record at") for action in plan.actions)
+    assert run("recover", "--apply", store).code == 6
+    assert list((store / "brokerstore").glob("cut-*"))
+    with MessageStore.open(store, "r+", SMALL) as opened:
+        assert opened.max_offset("T", 0) == COUNT - 1
+
+
+def test_the_same_bytes_after_a_crash_are_cut(store: Path) -> None:
+    """With an abort file, no note and no time in the checkpoint nobody vouches for the record."""
+    (store / "brokerstore" / "clean.json").unlink(missing_ok=True)
+    (store / "checkpoint").write_bytes(bytes(4096))
+    (store / "abort").touch()
+    plan = Recovery(str(store), Choice.REFUSE).plan()
+    assert plan.records_dropped == 0 and any("crash tail" in action for action in plan.actions)
+    with MessageStore.open(store, "r+", SMALL) as opened:
+        assert opened.max_offset("T", 0) == COUNT - 1
+    assert list((store / "brokerstore").glob("cut-*"))
