@@ -18,8 +18,9 @@ from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
 from sparkstore.sink_columns import PROPERTIES_ROOM, Encoder, check_columns
 from sparkstore.sink_options import parse_sink_options
 from sparkstore.staging import STALE_MS, Part, clear_stale
-from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore
+from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore, UnsupportedFormat
 from storageio.testing import WrappedDisk
+from tests.faults.test_unknown_formats import snapshot
 from tests.sparkstore.sink_tools import (
     KINDS,
     SMALL,
@@ -371,6 +372,23 @@ def test_a_new_store_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UnknownStore, match="there already"):
         check_target(str(tmp_path / "file"), is_new_store=True)
+
+
+def test_a_store_with_something_unknown_in_it_is_not_written_to(fixture_store: Any) -> None:
+    """The sink and the reindex refuse it before any task, and change nothing."""
+    pytest.importorskip("pyspark")
+    from sparkstore.jobs.reindex_source import ReindexSource
+    from sparkstore.sink import check_target
+
+    store = fixture_store("crash-lost-cq", own=True).store
+    (store / "config").mkdir()
+    (store / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{"attributes":{"queue.type":"StreamCQ"}}}}')
+    before = snapshot(store)
+    source = ReindexSource({"path": str(store)})
+    for action in (lambda: check_target(str(store)), lambda: source.writer(source.schema(), False)):  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedFormat, match="StreamCQ"):
+            action()
+    assert snapshot(store) == before
 
 
 def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
