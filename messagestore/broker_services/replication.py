@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from commitlog import CHECK_ALL, STOPS, MappedFile, PutStatus
 from commitlog._record_cy import check
+from commitlog._scan_cy import Reader
 from commitlog.checks import BAD_MAGIC, BLANK, TORN
 from commitlog.findings import Place, unknown_version, unsupported_record
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
@@ -34,7 +35,7 @@ def read_log_bytes(engine: Engine, offset: int, max_bytes: int) -> bytes:
     """Whole records from `offset` on, as they lie in one file, of about `max_bytes`; one at least.  Empty at the log's end.
 
     A file's blank record ends what is given: its eight bytes, and the next range begins in the next file.  Raises
-    `StoreCorrupt` for damage, and `InvalidMessage` for an offset that is not in the log.
+    `StoreCorrupt` for damage, and `InvalidMessage` for an offset that is not in the log, or inside a blank.
     """
     end = engine.dispatch_limit() if engine.writable else engine.log.queue.end_offset
     low = max(engine.log.min_offset, 0)
@@ -46,6 +47,11 @@ def read_log_bytes(engine: Engine, offset: int, max_bytes: int) -> bytes:
     at = start = offset - file.start_offset
     stop = min(file.size_bytes, end - file.start_offset)
     reader = engine.log.reader(file)
+    if _is_zeros(reader, file, at):
+        if _is_end(engine, file, at):
+            return b""
+        if _is_zeros(reader, file, at):  # else a writer has gone on meanwhile
+            raise InvalidMessage(f"offset {offset}: inside a blank, or behind the log's end; no record begins there")
     while at < stop and (at == start or at - start < max_bytes):
         size = reader.check(at, CHECK_ALL)
         if size <= 0:
@@ -55,6 +61,23 @@ def read_log_bytes(engine: Engine, offset: int, max_bytes: int) -> bytes:
             break
         at += size
     return bytes(engine.log.queue.view(file)[start:at])
+
+
+def _is_zeros(reader: Reader, file: MappedFile, at: int) -> bool:
+    """Whether zeros lie there, or so few bytes of a file that not even a blank begins in them."""
+    return file.size_bytes - at < BLANK_SIZE or STOPS.get(reader.check(at, CHECK_ALL)) == "empty"
+
+
+def _is_end(engine: Engine, file: MappedFile, at: int) -> bool:
+    """Whether zeros are the end of the log.  A writer knows where it ends; a reader walks the last file, where it must: no
+    record ends in a zero or in a blank's magic.
+    """
+    if engine.writable:
+        return False
+    before = bytes(engine.log.queue.view(file)[max(at - 4, 0) : at])
+    if before and before[-1] and before != _BLANK_MAGIC:
+        return True
+    return engine.log.find_end().offset == file.start_offset + at
 
 
 def _stopped(engine: Engine, file: MappedFile, at: int, code: int, start: int) -> int:

@@ -177,3 +177,47 @@ def test_under_synchronous_flush_only_durable_bytes_leave_the_master(world: Any,
             end = slave.append_data(slave.log_end, master.read_log_bytes(slave.log_end))
             assert slave.engine.flusher.flushed_offset >= end
             assert end <= master.engine.flusher.flushed_offset
+
+
+def _first_blank(folder: Path) -> tuple[int, int]:
+    """(where the blank of the first log file begins, where that file ends), from the records' own sizes."""
+    data = (folder / "commitlog" / f"{0:020d}").read_bytes()
+    at = 0
+    while data[at + 4 : at + 8] != bytes.fromhex("cbd43194"):
+        at += int.from_bytes(data[at : at + 4], "big")
+    return at, len(data)
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_bytes_from_inside_a_blank_are_an_error_and_not_the_logs_end(world: Any, tmp_path: Path, mode: str) -> None:
+    """An empty answer means the end alone: a slave that asks there would wait for ever."""
+    with open_small(world, tmp_path) as store:
+        put_numbers(world, store, range(5), size=20_000)
+        end = store.log_end
+    blank, file_end = _first_blank(tmp_path)
+    assert blank + 100 < file_end == LOG_SIZE
+    with open_small(world, tmp_path, mode) as store:
+        assert store.read_log_bytes(blank) == (file_end - blank).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+        for offset in (blank + 8, blank + 9, blank + 100, file_end - 1):
+            with pytest.raises(InvalidMessage, match=f"offset {offset}: inside a blank"):
+                store.read_log_bytes(offset)
+        assert store.read_log_bytes(file_end)[4:8] == bytes.fromhex("daa320a7")
+        assert store.log_end == end
+        assert store.read_log_bytes(end) == b""
+        for offset in (end + 1, end + 1000):
+            with pytest.raises(InvalidMessage):
+                store.read_log_bytes(offset)
+
+
+@pytest.mark.parametrize("with_crc", [True, False])
+def test_the_end_of_a_log_is_empty_for_a_reader_too(world: Any, tmp_path: Path, with_crc: bool) -> None:
+    """Beside a writer, behind records with and without a checksum, with and without properties, and in an empty store."""
+    with open_small(world, tmp_path, enabled_append_prop_crc=with_crc) as store:
+        with open_small(world, tmp_path, "r") as reader:
+            assert reader.read_log_bytes(0) == b""
+        for number, fields in enumerate(({}, {"keys": ["k"]}, {}, {"tags": "a"})):
+            result = store.put(world.commitlog.Message("T", bytes(number), queue_id=0, **fields))
+            end = result.physical_offset + result.size_bytes
+            with open_small(world, tmp_path, "r") as reader:
+                assert reader.read_log_bytes(end) == b""
+                assert len(reader.read_log_bytes(result.physical_offset)) == result.size_bytes
