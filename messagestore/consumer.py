@@ -11,6 +11,7 @@ hands, what was handed out and not acknowledged comes again from the new hand.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -35,6 +36,8 @@ FETCH_COUNT = 32
 FETCH_BYTES_MAX = 1 << 20
 DISCOVER_S = 1.0  # beside a writer new queues are looked for so often
 STARTS = ("first", "last")
+MISSING = ("wait", "error", None)  # None: of a retry topic, which mostly does not exist
+LOG = logging.getLogger(__name__)
 
 
 class _QueueState:
@@ -66,12 +69,14 @@ class Consumer:
 
     def __init__(
         self, engine: Engine, reader: QueueReader, topic: str, group: str, queues: list[int] | None, tags: set[str] | None,
-        timeout_s: float | None, start: str,
+        timeout_s: float | None, start: str, missing_topic: str | None,
     ) -> None:  # fmt: skip
         """Made by `MessageStore.consumer`."""
         check_key(topic, group)
         if start not in STARTS:
             raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
+        if missing_topic not in MISSING:
+            raise ValueError(f"missing_topic {missing_topic!r}: wait or error")
         self.topic = topic
         self.group = group
         self._engine = engine
@@ -87,6 +92,10 @@ class Consumer:
         self._mine: dict[int, int] = {}  # queue ids in hand, each with its turn
         self._discovered_at = -DISCOVER_S
         self.is_closed = False
+        if missing_topic is not None and not self._list_queues() and engine.topics.get(topic) is None:
+            if missing_topic == "error":
+                raise InvalidMessage(f"{engine.places.root}: no topic {topic!r} for the consumer of group {group!r}")
+            LOG.warning("%s: no topic %r: the consumer of group %r waits for one", engine.places.root, topic, group)
         if self._fixed is None:
             engine.sharing.join(self._shared_name, group, self)
         self._assign()
@@ -212,12 +221,18 @@ class Consumer:
 
     def _discover(self) -> list[int] | None:
         """The topic's queues: known in the writing process, looked for now and then elsewhere; None between two looks."""
-        view, now = self._engine.view, time.monotonic()
+        now = time.monotonic()
+        if self._engine.view is not None:
+            if now - self._discovered_at < DISCOVER_S:
+                return None
+            self._discovered_at = now
+        return self._list_queues()
+
+    def _list_queues(self) -> list[int]:
+        """The topic's queues: as the writing process knows them, elsewhere as the folders list them."""
+        view = self._engine.view
         if view is None:
             return self._engine.queues.queue_ids(self.topic) or self._engine.side.batch.queue_ids(self.topic)
-        if now - self._discovered_at < DISCOVER_S:
-            return None
-        self._discovered_at = now
         return view.queue_ids(self.topic) or self._discover_batches()
 
     def _discover_batches(self) -> list[int]:
@@ -302,7 +317,8 @@ class Consumer:
     def ack(self, message: StoredMessage) -> bool:
         """Be done with a message.  The group's offset moves when everything before it is done with too.
 
-        False when the message is not waiting for it: done already, from before a `seek`, or its queue changed hands.
+        Return False when the message is not waiting for it: acknowledged already (a second `ack` of the same message),
+        handed out before a `seek`, or of a queue that changed hands.  Nothing is changed then.
         """
         self._must_write()
         if self._retry is not None and message.topic == self._retry.topic:
@@ -386,7 +402,7 @@ class _RetryReader(Consumer):
     def __init__(self, engine: Engine, reader: QueueReader, origin: str, group: str) -> None:
         """`origin`: the topic whose messages are wanted."""
         self._origin = origin
-        super().__init__(engine, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first")
+        super().__init__(engine, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None)
 
     @property
     def _shared_name(self) -> str:

@@ -507,16 +507,19 @@ class MessageStore(ReadPath):
 
     def consumer(
         self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
-        timeout_s: float | None = None, start: str = "first",
+        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
     ) -> Consumer:  # fmt: skip
         """Iterate over a topic's messages, of all queues or the given ones, from where the group left off.
 
         `start`: where a group begins that never read the topic, at the "first" message or behind the "last".  The iteration
         waits for more until it is closed, or until nothing came for `timeout_s`.  Consumers of one group in this process
         share the queues, but for those that were given queues.
+
+        `missing_topic`: what to do where there is no such topic: "wait" logs a warning and waits for its first message, "error"
+        raises `InvalidMessage`.
         """
         self._engine.settle()
-        return Consumer(self._engine, self._reader, topic, group, queues, tags, timeout_s, start)
+        return Consumer(self._engine, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
         """Queue id to the offset of the first message that a group is not done with."""

@@ -55,13 +55,18 @@ class Consumer:
         while (found := self.get()) is not None:
             yield found
 
-    def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
-        """Done with it; with `multiple`, with all of this consumer's up to it."""
+    def ack(self, delivery: Delivery, *, multiple: bool = False) -> int:
+        """Acknowledge a delivery; with `multiple`, all of this consumer's up to it.  Return how many were acknowledged.
+
+        A second acknowledgement raises `UnknownDelivery`, as the server closes the channel; with `multiple` it returns 0.
+        """
+        count = 0
         for tag in self._tags(delivery, multiple):
             try:
-                self._queue.acknowledge(tag)
+                count += self._queue.acknowledge(tag)
             finally:
                 self._let_go((tag,))
+        return count
 
     def requeue(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Back to its old place in the queue."""

@@ -353,7 +353,10 @@ class RabbitStore:
         return found
 
     def ack(self, delivery: Delivery, *, multiple: bool = False) -> int:
-        """Done with it, or with it and all of its queue before it; how many."""
+        """Acknowledge a delivery; with `multiple`, all of its queue up to it.  Return how many were acknowledged.
+
+        A second acknowledgement raises `UnknownDelivery`, as the server closes the channel; with `multiple` it returns 0.
+        """
         count = self.queue(delivery.queue).acknowledge(delivery.tag, multiple=multiple)
         self._wake()
         return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -512,3 +513,66 @@ def test_a_seek_to_a_time_in_a_queue_without_a_message_goes_nowhere(tmp_path: Pa
             assert (consumer.position(0), consumer.position(7)) == (3, 0)
             consumer.seek_to_time(0)
             assert [number_of(stored) for stored in consumer.poll()] == [0, 3, 6]
+
+
+# A topic that does not exist
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_consumer_of_a_topic_that_does_not_exist_is_logged(tmp_path: Path, mode: str, caplog: Any) -> None:
+    """A misspelled topic would be waited for without a word; the name is shown with escapes."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 3)
+    with open_store(tmp_path, mode=mode) as store, caplog.at_level(logging.WARNING):
+        for name in ("T", "t\x1b[2J"):
+            with store.consumer(name, group="g", timeout_s=0) as consumer:
+                assert list(consumer) == []
+        assert [record.message for record in caplog.records] == [
+            f"{tmp_path}: no topic 'T': the consumer of group 'g' waits for one",
+            f"{tmp_path}: no topic 't\\x1b[2J': the consumer of group 'g' waits for one",
+        ]
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+@pytest.mark.parametrize("queues", [None, [0]])
+def test_a_consumer_of_a_topic_that_does_not_exist_may_be_an_error(tmp_path: Path, mode: str, queues: list[int] | None) -> None:
+    """Nothing of it is left: the group's other consumers share with nobody."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 3)
+    with open_store(tmp_path, mode=mode) as store:
+        with pytest.raises(InvalidMessage, match="no topic 'T'"):
+            store.consumer("T", group="g", queues=queues, missing_topic="error")
+        with pytest.raises(ValueError, match="missing_topic 'no'"):
+            store.consumer("t", group="g", missing_topic="no")
+        with store.consumer("t", group="g", timeout_s=0, missing_topic="error") as consumer:
+            assert sorted(numbers(consumer)) == [0, 1, 2]
+
+
+def test_a_topic_without_a_message_exists(store: MessageStore, caplog: Any) -> None:
+    """Made by `create_topic`, ordinary or with batch queues, or by a put just before."""
+    store.create_topic("new", 2)
+    store.create_topic("many", 2, attributes={"queue.type": "BatchCQ"})
+    store.put(Message("put", b"x", queue_id=0))
+    with caplog.at_level(logging.WARNING):
+        for topic in ("new", "many", "put"):
+            store.consumer(topic, group="g", missing_topic="error").close()
+    assert caplog.records == []
+
+
+def test_a_consumer_that_waited_gets_what_the_topic_is_made_with(store: MessageStore) -> None:
+    """The warning ends nothing."""
+    with store.consumer("later", group="g", timeout_s=5) as consumer:
+        store.put(Message("later", b"first", queue_id=1))
+        assert next(consumer).body == b"first"
+
+
+def test_a_second_acknowledgement_is_told_by_its_answer(store: MessageStore) -> None:
+    """True once; then False, and the group's offset stays."""
+    put_all(store, 0, 3)
+    with store.consumer("t", group="g", timeout_s=0, queues=[0]) as consumer:
+        stored = next(consumer)
+        assert consumer.ack(stored) is True
+        offsets = store.committed_offsets("t", "g")
+        assert consumer.ack(stored) is False
+        assert consumer.nack(stored) is None
+        assert store.committed_offsets("t", "g") == offsets
