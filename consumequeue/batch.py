@@ -80,9 +80,19 @@ class BatchQueue(UnitFolder):
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset, -1 without units."""
+        """The first queue offset whose record the log still has, -1 without units.
+
+        As in RocketMQ, the first file alone is searched; where all of its records left the log, its first unit counts.
+        """
         first = self.unit(self.first_index)
-        return first.base_offset if first else EMPTY
+        if first is None:
+            return EMPTY
+        if first.physical_offset >= self._files.log_min_offset:
+            return first.base_offset
+        stop = min(self.stop_index, self.first_index + self.file_size_bytes // BATCH_UNIT_SIZE)
+        found = self._first_at(self._files.log_min_offset, stop)
+        kept = self.unit(found) if found < stop else None
+        return (kept or first).base_offset
 
     @property
     def max_offset(self) -> int:
@@ -126,10 +136,9 @@ class BatchQueue(UnitFolder):
         self._write(BATCH_UNIT.pack(*unit))
         return True
 
-    def truncate(self, physical_offset: int) -> None:
-        """Cut every unit whose record begins there or behind.  The cut bytes are zeroed, files behind the end deleted."""
-        self._must_write()
-        low, high = self.first_index, self.stop_index
+    def _first_at(self, physical_offset: int, stop: int) -> int:
+        """The number of the first unit before `stop` whose record begins there or behind; `stop` when there is none."""
+        low, high = self.first_index, stop
         while low < high:
             middle = (low + high) // 2
             unit = self.unit(middle)
@@ -137,14 +146,24 @@ class BatchQueue(UnitFolder):
                 low = middle + 1
             else:
                 high = middle
+        return low
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut every unit whose record begins there or behind.  The cut bytes are zeroed, files behind the end deleted."""
+        self._must_write()
+        low = self._first_at(physical_offset, self.stop_index)
         starts = self.starts
         self._written = low * BATCH_UNIT_SIZE if starts else 0
         self._flushed = min(self._flushed, self._written)
         self._cut([start for start in starts if start < self._written or start == starts[0]])
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files whose last unit's record left the log, never the last file; how many (section 6.7)."""
+        """Delete leading files whose last unit's record left the log, never the last file; how many (section 6.7).
+
+        `min_offset` is the first one whose record is left, as RocketMQ corrects it.
+        """
         self._must_write()
+        self._files.log_min_offset = log_min_offset
         starts = self.starts
         kept = list(starts)
         while len(kept) > 1:

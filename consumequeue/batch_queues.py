@@ -21,11 +21,12 @@ class BatchQueues:
 
     def __init__(
         self, disk: Disk, folder: str, *, writable: bool, file_size_bytes: int | None = None,
-        beyond_use: dict[tuple[str, int], StoreCorrupt] | None = None,
+        beyond_use: dict[tuple[str, int], StoreCorrupt] | None = None, log_min_offset: int = 0,
     ) -> None:  # fmt: skip
         """Finds the queues; a size that is not given is that of the files that are there, else RocketMQ's.
 
         What is wrong with a queue that cannot be read goes to `beyond_use` where that is given; else it is raised.
+        `log_min_offset`: records before it left the log.
         """
         self._beyond_use = beyond_use
         self.disk = disk
@@ -33,6 +34,7 @@ class BatchQueues:
         self._is_size_known = bool(file_size_bytes)
         self.file_size_bytes = _whole_units(file_size_bytes or BATCH_FILE_SIZE_DEFAULT)
         self.files = QueueFiles(disk, writable=writable)
+        self.files.log_min_offset = log_min_offset
         self._queues: dict[tuple[str, int], BatchQueue] = {}
         has_any = disk.stat(folder) is not None
         self._named = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
@@ -134,6 +136,7 @@ class BatchQueues:
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete leading files whose records left the log; how many."""
+        self.files.log_min_offset = log_min_offset
         return sum(queue.delete_expired(log_min_offset) for queue in self)
 
     def flush(self, least_pages: int = 0) -> bool:

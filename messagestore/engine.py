@@ -198,7 +198,9 @@ class Engine:
         """Batch queues and extended units are kept where the configuration or the folder says so."""
         config, disk, places = self.config, self.disk, self.places
         batch_size = config.mapper_file_size_batch_consume_queue
-        batch = BatchQueues(disk, places.batch, writable=self.writable, file_size_bytes=batch_size)
+        batch = BatchQueues(
+            disk, places.batch, writable=self.writable, file_size_bytes=batch_size, log_min_offset=max(self.log.min_offset, 0)
+        )
         self.side = SideQueues(
             self.log, self.queues, self.topics, places.root, has_ext=bool(config.enable_consume_queue_ext),
             ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,

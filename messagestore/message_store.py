@@ -446,7 +446,10 @@ class MessageStore(ReadPath):
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
         tags: set[str] | None = None,
     ) -> Page:  # fmt: skip
-        """One page from a queue offset, with a status and the offset to go on at (format page, section 8.1)."""
+        """One page from a queue offset, with a status and the offset to go on at (format page, section 8.1).
+
+        Of a batch queue each record counts as the messages that it holds, as in RocketMQ; the first record always fits.
+        """
         self._engine.settle()
         return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
 

@@ -99,26 +99,35 @@ class QueueReader:
     def batch_queue(self, topic: str, queue_id: int) -> BatchQueue | None:
         """A queue of batches, None when there is none."""
         found = self._side.batch.get(topic, queue_id) if self._side is not None else None
-        if found is not None and not found.is_writable:
+        if found is not None and self._side is not None and not found.is_writable:
+            self._side.batch.files.log_min_offset = max(self._log.min_offset, 0)
             found.refresh()
         return found
 
     def _batch_page(self, queue: BatchQueue, offset: int, max_count: int, max_bytes: int, tags: set[str] | None) -> Page:
-        """One read of a queue of batches; each counts as one message."""
+        """One read of a queue of batches: whole ones, with at most `max_count` messages in them together.
+
+        The first batch always fits.
+        """
         low, high = bounds(queue)
         status, next_offset = _out_of_range(offset, low, high)
         if status is not None:
             return Page(status, next_offset, low, high)
         page = Page(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
         codes = _codes(tags)
+        count = 0
         for unit in batches(queue, offset):
-            if page.messages and self._is_full(page, unit.physical_offset, unit.size_bytes, max_count, max_bytes):
+            if count and (
+                count + unit.batch_size > max_count
+                or self._is_full(page, unit.physical_offset, unit.size_bytes, max_count, max_bytes, count)
+            ):
                 break
             page.next_offset = unit.base_offset + unit.batch_size
             if codes is not None and unit.tags_code & 0xFFFFFFFF not in codes:
                 continue
             message = self._batch_message(queue, unit)
             if message is not None and (tags is None or message.tags in tags):
+                count += unit.batch_size
                 page.messages.append(message)
                 page.size_bytes += unit.size_bytes
                 page.status = GetStatus.FOUND
@@ -167,7 +176,7 @@ class QueueReader:
         scan_max = max(self._config.max_filter_message_size // UNIT_SIZE, max_count)
         next_file = -1
         for place, (physical, size, code) in enumerate(UNIT.iter_unpack(packed[: scan_max * UNIT_SIZE]), offset):
-            if page.messages and self._is_full(page, physical, size, max_count, max_bytes):
+            if page.messages and self._is_full(page, physical, size, max_count, max_bytes, len(page.messages)):
                 break
             page.next_offset = place + 1
             if codes is not None:
@@ -214,9 +223,9 @@ class QueueReader:
         message = self._log.message_at(physical_offset, 0)
         return message.store_timestamp_ms if message is not None else -1
 
-    def _is_full(self, page: Page, physical: int, size: int, max_count: int, max_bytes: int) -> bool:
-        """The limits of one answer; the first message always fits."""
-        count, total = len(page.messages), page.size_bytes + size
+    def _is_full(self, page: Page, physical: int, size: int, max_count: int, max_bytes: int, count: int) -> bool:
+        """The limits of one answer with `count` messages in it; the first one always fits."""
+        total = page.size_bytes + size
         if count >= max_count or total > max_bytes:
             return True
         if self._log.written_offset - physical <= self._memory_bytes():

@@ -88,3 +88,30 @@ def test_what_ends_a_queue_is_refused(world: Any, tmp_path: Path, field: str) ->
         queue.append(unit._replace(**{field: -1}))
     assert queue.append(unit)
     assert queue.recover() == 46
+
+
+def test_the_minimum_after_expiry_is_the_first_message_that_is_left(world: Any, tmp_path: Path) -> None:
+    """RocketMQ's `correctMinOffset`: the first unit of the first file whose record the log still has, not the file's first."""
+    files = world.consumequeue.QueueFiles(REAL_DISK, writable=True)
+    queue = world.consumequeue.BatchQueue(str(tmp_path), "T", 0, 920, files)  # files of twenty units
+    for number in range(45):
+        queue.append(world.consumequeue.BatchUnit(number, 1, 0, number, 1 + 10 * number, 10))
+    expected = {0: 1, 1: 11, 19: 191, 20: 201, 30: 301, 39: 391, 40: 401, 44: 441, 45: 401}
+    for log_min, minimum in expected.items():
+        deleted = queue.delete_expired(log_min)
+        assert (queue.min_offset, deleted) == (minimum, {20: 1, 40: 1}.get(log_min, 0)), log_min
+    assert queue.index_of(queue.min_offset) == queue.first_index == 40
+    queue.truncate(42)
+    assert (queue.min_offset, queue.max_offset) == (401, 421)
+
+
+def test_the_minimum_of_an_opened_queue_knows_where_the_log_begins(world: Any, tmp_path: Path) -> None:
+    """Of a writer and of a reader."""
+    queues = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=True, file_size_bytes=920)
+    for number in range(30):
+        queues.get_or_add("T", 0).append(world.consumequeue.BatchUnit(number, 1, 0, number, 10 * number, 10))
+    queues.close()
+    for writable in (True, False):
+        opened = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=writable, log_min_offset=7)
+        assert opened.get("T", 0).min_offset == 70
+        opened.close()

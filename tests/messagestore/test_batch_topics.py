@@ -333,3 +333,61 @@ def test_a_copy_keeps_what_a_group_read_of_a_record_that_holds_many(world: Any, 
     with open_batch(world, tmp_path / "copy") as copy:
         assert copy.committed_offsets("B", "g") == {0: 14}
         assert put_inner(world, copy, 3).queue_offset == 14
+
+
+# What is counted
+
+
+def test_a_page_counts_the_messages_in_a_record(world: Any, tmp_path: Path) -> None:
+    """RocketMQ's `isTheBatchFull`: full where the members so far and the record's own are more than was asked for."""
+    with open_batch(world, tmp_path / "s") as store:
+        for _ in range(50):
+            put_inner(world, store, 20)
+        for asked, records in ((1, 1), (20, 1), (39, 1), (40, 2), (59, 2), (60, 2), (1000, 2)):
+            page = store.get("B", 0, 0, asked)  # from 32 members on the limit of one answer holds: 20 are fewer, 40 are not
+            assert (len(page.messages), page.next_offset) == (records, 20 * records), asked
+        assert [one.queue_offset for one in store.get("B", 0, 33, 39).messages] == [20]
+    more = {"max_transfer_count_on_message_in_memory": 1000}
+    with open_batch(world, tmp_path / "s", **more) as store:
+        for asked, records in ((39, 1), (40, 2), (59, 2), (60, 3), (640, 32), (1000, 50)):
+            assert len(store.get("B", 0, 0, asked).messages) == records, asked
+
+
+def test_every_record_comes_page_by_page(world: Any, tmp_path: Path) -> None:
+    """Records of many lengths, asked for a few at a time: none is left out, a large one comes alone."""
+    with open_batch(world, tmp_path / "s") as store:
+        counts = [1, 5, 40, 2, 1, 33, 32, 31, 1, 1, 100, 3]
+        for count in counts:
+            put_inner(world, store, count)
+        for asked in (1, 7, 32, 64):
+            offset, found = 0, []
+            while (page := store.get("B", 0, offset, asked)).messages:
+                members = [int(one.properties["INNER_NUM"]) for one in page.messages]
+                assert len(members) == 1 or sum(members) <= asked
+                found += members
+                offset = page.next_offset
+            assert found == counts
+
+
+def test_the_minimum_of_a_batch_queue_is_its_first_message_in_the_log(world: Any, tmp_path: Path) -> None:
+    """After retention, after opening again, and for a reader; as the log's own records say."""
+    with open_batch(world, tmp_path / "s") as store:
+        for _ in range(400):
+            fields = {"queue_id": 0, "sys_flag": 0x80, "properties": {"INNER_NUM": "10"}}
+            store.put(world.commitlog.Message("B", bytes(500), **fields))
+        store.engine.settle()
+        store.flush()
+        store.delete_before(2 << 16)
+        low = store.engine.log.min_offset
+        assert low == 2 << 16
+        expected = next(unit.base_offset for unit in store.engine.side.batch.get("B", 0).units() if unit.physical_offset >= low)
+        assert expected % 200, "not the first of a file"
+        assert store.min_offset("B", 0) == expected
+        page = store.get("B", 0, expected - 10)
+        assert (page.status.name, page.next_offset) == ("OFFSET_TOO_SMALL", expected)
+        assert store.get("B", 0, expected).messages[0].queue_offset == expected
+        with open_batch(world, tmp_path / "s", "r") as reader:
+            assert reader.min_offset("B", 0) == expected
+    for mode in ("r", "a"):
+        with open_batch(world, tmp_path / "s", mode) as store:
+            assert store.min_offset("B", 0) == expected
