@@ -186,4 +186,5 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
         check_summary(store, read.summary, None if locations is None else valid_bytes(locations), found.problems)
     if locations is not None:
         known = counts if is_persistent and not _count_unsupported(found) else None  # of queues that were read in full
-        check_locations(store, locations, known, found.problems)
+        is_later = read.mark is not None and not read.mark.index_module
+        check_locations(store, locations, known, found.problems, may_be_more=is_later)

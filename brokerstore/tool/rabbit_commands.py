@@ -11,6 +11,7 @@ from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
 from rabbitstore.check import size_bytes, verify
+from rabbitstore.node import Node, survey
 from rabbitstore.problems import UNSUPPORTED
 from rabbitstore.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
@@ -41,6 +42,22 @@ def open_folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
             for problem in told:
                 say(f"brokerstore: {problem_text(problem)}")
             _say_notes(len(dict.fromkeys(folder.notes)))
+            _say_unread(target)
+
+
+def _say_unread(target: Target) -> None:
+    """Report on stderr the queues of a node's folder that no command reads."""
+    node = survey(target.path)
+    if node is not None and node.not_read():
+        say(f"brokerstore: not read: {node.not_read()}; the answer is about classic queues alone")
+
+
+def _unread(target: Target) -> dict[str, Any]:
+    """Return the same for JSON; empty where there are none."""
+    node = survey(target.path)
+    if node is None or not node.not_read():
+        return {}
+    return {"not_read": {"quorum_queues": node.quorum_queues, "streams": node.streams}}
 
 
 def _say_notes(count: int) -> None:
@@ -90,14 +107,41 @@ def show_info(target: Target, as_json: bool) -> int:
             "messages": sum(queue.messages for queue in queues),
             "persistent": sum(queue.persistent for queue in queues),
             "stores": _store_rows(folder),
+            "classic_queues": _by_version(folder),
         }
+    node = survey(target.path)
+    if node is not None:
+        facts |= node.to_json() | {"reads": READS}
     facts["problems"] = [problem._asdict() for problem in told]
     if as_json:
         emit_json(facts)
     else:
         stores = [f"{row['store']}: {row['files']} files, {size_text(row['size_bytes'])}" for row in facts.pop("stores")]
-        fields({**facts, "stores": "; ".join(stores), "problems": len(told)})
+        versions = ", ".join(f"{count} of {name.replace('_', ' ')}" for name, count in facts["classic_queues"].items() if count)
+        texts = {"stores": "; ".join(stores), "classic_queues": versions or "none", "problems": len(told) or NOT_CHECKED}
+        fields({**facts, **texts, **({} if node is None else _node_texts(node))})
     return outcome(told)
+
+
+READS = ["classic queues of index version 1 (read and written)", "classic queues of index version 2 (read)"]
+NOT_CHECKED = "not checked (verify does)"
+
+
+def _by_version(folder: VhostFolder) -> dict[str, int]:
+    """How many queues have an index of each version."""
+    versions = [queue.version for queue in folder.queues()]
+    return {f"index_version_{version}": versions.count(version) for version in (1, 2)}
+
+
+def _node_texts(node: Node) -> dict[str, object]:
+    return {
+        "quorum_queues": f"{len(node.quorum_queues)}, not read" if node.quorum_queues else "none",
+        "streams": f"{len(node.streams)}, not read" if node.streams else "none",
+        "metadata": f"{', '.join(node.metadata)}, not read" if node.metadata else "none",
+        "server_version": f"{node.server_version} ({node.version_from})",
+        "version_from": node.version_from,
+        "reads": "; ".join(READS),
+    }
 
 
 def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
@@ -115,7 +159,7 @@ def list_queues(target: Target, as_json: bool) -> int:
     with open_folder(target, told) as folder:
         rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
     if as_json:
-        emit_json({"queues": rows})
+        emit_json({"queues": rows, **_unread(target)})
     else:
         table(KEYS, [["unknown" if cell is None else cell for cell in row.values()] for row in rows])
     return outcome(told)
@@ -234,11 +278,12 @@ def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
     path = vhost_path(target)
     with progress("verify", size_bytes(path), wanted=not quiet) as advance:
         found = verify(path, progress=advance)
+    _say_unread(target)
     counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
     if as_json:
         problems = [problem._asdict() for problem in found.problems]
         notes = [note._asdict() for note in found.notes]
-        emit_json({"ok": found.ok, "problems": problems, "notes": notes, "counts": counts})
+        emit_json({"ok": found.ok, "problems": problems, "notes": notes, "counts": counts, **_unread(target)})
         return outcome(found.problems + unsupported(found.notes))
     for problem in found.problems:
         emit(f"problem: {problem_text(problem)}")
@@ -283,7 +328,7 @@ def show_stats(target: Target, as_json: bool, quiet: bool = False) -> int:
     found = [dict(zip(names, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     if as_json:
-        emit_json({"queues": found, "total": total, "stores": stores})
+        emit_json({"queues": found, "total": total, "stores": stores, **_unread(target)})
     else:
         table(names, [list(row.values()) for row in found])
     return outcome(told)

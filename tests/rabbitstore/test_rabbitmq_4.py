@@ -1,0 +1,188 @@
+"""Classic queues of RabbitMQ 4.0.5 and 4.3.6, as the restarted servers handed them out; nodes' folders as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from rabbitstore import RabbitStore, verify
+from rabbitstore.layout import RECORD_HEAD
+from rabbitstore.node import survey
+from rabbitstore.problems import UNSUPPORTED
+from rabbitstore.records import encode_record, scan_records
+from rabbitstore.terms import FALSE, NONE, Atom
+from storageio import StoreCorrupt
+from tests.archives import unpack
+from tests.brokerstore.test_json_schema import check
+from tests.brokerstore.tool import run
+
+from .conftest import DATA
+from .later import VHOST, node_of
+
+KINDS = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")
+DEATHS = ("x-death", "x-first-death-", "x-last-death-")  # made from annotations at delivery, not stored as headers
+MARKED = b"\x83h\x04w\x02mc"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def real(request, tmp_path_factory):
+    """(node's folder, manifest) of one fixture."""
+    above = tmp_path_factory.mktemp(request.param)
+    unpack(DATA / f"{request.param}.tar.xz", above / "source")
+    node_of(request.param, above / "source", above / "node")
+    return above / "node", json.loads((above / "source" / "manifest.json").read_text())
+
+
+def body_of(published):
+    """The body rule of the fixtures."""
+    digest = hashlib.sha256(f"{published['tag']}:{published['n']}".encode()).hexdigest()
+    return (digest * (published["size"] // len(digest) + 1))[: published["size"]].encode()
+
+
+def _own_headers(properties):
+    return {name for name in properties.get("headers", {}) if not name.startswith(DEATHS)}
+
+
+def _persistent(store, queue):
+    return [message for message in store.messages(queue) if message.persistent]
+
+
+def _alive(found, delivered):
+    """Without those whose time was over when the restarted server delivered: it drops them, and only them."""
+    names = [row["message_id"] for row in delivered]
+    gone = [message for message in found if message.properties.get("message_id") not in names]
+    assert all(message.expiry_us for message in gone)
+    return [message for message in found if message not in gone]
+
+
+def test_classic_queues_are_what_the_restarted_server_delivered(real):
+    """Order, id, body, route, properties and the redelivered flag of every persistent message of each classic queue."""
+    node, manifest = real
+    published = {f"m{row['n']}": row for row in manifest["published"]}
+    queues = {name: row for name, row in manifest["queues"].items() if row["type"] == "classic" and name != "c.amqp10"}
+    with RabbitStore.open(str(node), "r") as store:
+        assert {row.queue for row in store.queues()} >= queues.keys()
+        for name, truth in queues.items():
+            delivered = truth["delivered"]
+            found = _alive(_persistent(store, name), delivered)
+            assert len(found) == len(delivered), name
+            for message, row in zip(found, delivered, strict=True):
+                sent = published[row["message_id"]]
+                assert (message.properties["message_id"], message.size) == (row["message_id"], row["size"])
+                assert message.body == body_of(sent) and message.vhost == manifest["vhost"]
+                assert (message.exchange, message.routing_keys[0]) == (row["exchange"], row["routing_key"])
+                properties = row.get("properties", sent["properties"])
+                assert _own_headers(message.properties) == _own_headers(properties)
+                for field in ("content_type", "correlation_id", "reply_to", "priority", "delivery_mode", "type", "app_id"):
+                    assert message.properties.get(field) == properties.get(field), (name, field)
+                assert message.redelivered == row["redelivered"] or manifest["end"] != "stop"
+
+
+def test_a_healthy_folder_has_no_problem(real):
+    """Nothing is called damage; messages that came by AMQP 1.0 are named as not read."""
+    node, _manifest = real
+    found = verify(str(node / VHOST))
+    assert found.problems == [] and found.lost == []
+    unread = [note.found for note in found.notes if note.kind == UNSUPPORTED]
+    assert unread == ["message protocol mc_amqp"] * (0 if "killed" in str(node) else 4)
+
+
+def test_info_names_what_is_not_read(real):
+    """Quorum queues and streams by name and number, metadata, the version and how it is known; nothing counts as checked."""
+    node, manifest = real
+    kinds = {kind: {name for name, row in manifest["queues"].items() if row["type"] == kind} for kind in ("quorum", "stream")}
+    found = survey(str(node))
+    assert set(found.quorum_queues) == kinds["quorum"] and len(found.streams) == len(kinds["stream"])
+    facts = run("info", "--json", node).json
+    check("rabbit_info", facts)
+    assert set(facts["quorum_queues"]) == kinds["quorum"]
+    assert facts["classic_queues"] == {"index_version_1": 0, "index_version_2": facts["queues"]}
+    later = manifest["server"] == "RabbitMQ 4.3.6"
+    assert (facts["server_version"], facts["metadata"]) == (
+        ("4.3.0 or later", ["khepri"]) if later else ("4.0.0 or later", ["mnesia"])
+    )
+    text = run("info", node).out
+    assert "not checked" in text and f"{len(kinds['quorum'])}, not read" in text
+
+
+def test_answers_about_a_node_say_what_they_leave_out(real):
+    """On stderr and, where the answer is one object, in JSON."""
+    node, manifest = real
+    quorum = sum(row["type"] == "quorum" for row in manifest["queues"].values())
+    streams = sum(row["type"] == "stream" for row in manifest["queues"].values())
+    for command in ("ls", "stats", "verify"):
+        ran = run(command, "--json", node)
+        check("verify" if command == "verify" else f"rabbit_{command}", ran.json)
+        left_out = ran.json["not_read"]
+        assert (len(left_out["quorum_queues"]), len(left_out["streams"])) == (quorum, streams)
+        assert f"not read: {quorum} quorum queues, {streams} streams" in ran.talk
+    assert f"not read: {quorum} quorum queues" in run("dump", node, "--limit", "1").talk
+
+
+def test_a_folder_that_tells_no_version_is_unknown(real, tmp_path):
+    """Without the feature flags beside it."""
+    node, _manifest = real
+    bare = shutil.copytree(node, tmp_path / "bare")
+    assert survey(str(bare)).server_version == "unknown" and survey(str(bare / VHOST)) is None
+
+
+def container(body, protocol="mc_amqpl"):
+    """A message term as the server encodes it: atoms in UTF-8, which `terms.encode` does not write."""
+
+    def put(term):
+        if isinstance(term, Atom):
+            return b"w" + bytes((len(term),)) + term.encode()
+        if isinstance(term, tuple):
+            return b"h" + bytes((len(term),)) + b"".join(map(put, term))
+        if isinstance(term, list):
+            return b"l" + len(term).to_bytes(4, "big") + b"".join(map(put, term)) + b"j" if term else b"j"
+        if isinstance(term, dict):
+            return b"t" + len(term).to_bytes(4, "big") + b"".join(put(key) + put(value) for key, value in term.items())
+        return bytes((97, term)) if isinstance(term, int) else b"m" + len(term).to_bytes(4, "big") + term
+
+    content = (Atom("content"), 60, NONE, b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [body])
+    annotations = {Atom("id"): b"i" * 16, Atom("x"): b"", Atom("rk"): [b"q"], Atom("d"): FALSE}
+    return b"\x83" + put((Atom("mc"), Atom(protocol), content, annotations))
+
+
+@pytest.mark.parametrize("hole", [1, 2, 7, 8, 9, 24, 25, 26, 100, 2695, 70_000])
+def test_zeroes_between_records_are_passed(hole):
+    """What a compaction of RabbitMQ 4 leaves, at every width, between records and behind the last one."""
+    sizes = 5000, 4100, 70_000, 9
+    records = [encode_record(bytes((number,)) * 16, container(b"x" * size)) for number, size in enumerate(sizes)]
+    data = bytes(hole) + records[0] + records[1] + bytes(hole) + records[2] + bytes(hole) + records[3] + bytes(hole)
+    problems = []
+    found = scan_records(data, "0.rdq", problems)
+    assert [record.msg_id[0] for record in found.records] == [0, 1, 2, 3] and problems == []
+    for record, whole in zip(found.records, records, strict=True):
+        assert data[record.offset : record.offset + record.total_size] == whole
+
+
+def test_zeroes_in_a_file_of_3_10_are_damage():
+    """Its compaction leaves none: a lost sector is reported as before."""
+    old = encode_record(b"a" * 16, b"\x83h\x06d\x00\x0dbasic_message")
+    problems = []
+    assert len(scan_records(old + bytes(512) + old, "0.rdq", problems).records) == 1
+    assert [problem.kind for problem in problems] == ["torn_record"]
+
+
+def test_a_torn_record_behind_a_hole_is_damage():
+    """Bytes that are neither a record nor zeroes are named."""
+    record = encode_record(b"a" * 16, container(b"body"))
+    problems = []
+    found = scan_records(record + bytes(30) + RECORD_HEAD.pack(900, b"b" * 16) + b"torn", "0.rdq", problems)
+    assert len(found.records) == 1 and [problem.kind for problem in problems] == ["torn_record"]
+
+
+def test_a_damaged_container_is_damage(tmp_path):
+    """A term that is cut, or whose id is gone, is no unsupported format."""
+    from rabbitstore.content import decode_content
+
+    whole = container(b"body")
+    assert decode_content(whole).body == b"body" and not decode_content(whole).persistent
+    for damaged in (whole[:-9], whole.replace(b"i" * 16, b"i" * 15), whole.replace(b"w\x02id", b"w\x02ix")):
+        with pytest.raises(StoreCorrupt):
+            decode_content(damaged)
