@@ -274,3 +274,24 @@ def test_the_result_of_several_messages_says_their_bytes(world: World) -> None:
         start = log.appender.position
         result = put()
         assert (result.physical_offset, result.size_bytes) == (start, log.appender.position - start)
+
+
+@pytest.mark.parametrize("with_crc", [False, True])
+@pytest.mark.parametrize("what", ["properties", "body"])
+def test_many_are_all_taken_or_all_refused_at_each_size_around_the_limits(world: World, with_crc: bool, what: str) -> None:
+    """The longest properties of 16 bits, less the room for a checksum; the longest record of a file."""
+    taken = []
+    sizes = range(32_720, 32_770) if what == "properties" else range(65_536 - 260, 65_536 - 60)
+    for size in sizes:
+        log = MemoryLog(world, 65_536, with_crc=with_crc)
+        more = {"properties_raw": b"a\x01" + b"b" * (size - 3) + b"\x02"} if what == "properties" else {"body": bytes(size)}
+        hosts = {"born_host": "[::1]:7", "store_host": "[::1]:7"} if size % 2 else {}
+        last = world.commitlog.Message(**({"topic": "t", "body": b"", "queue_id": 0} | more | hosts))
+        try:
+            result = log.appender.append_many([world.commitlog.Message("t", b"first", queue_id=0), last])
+        except InvalidMessage:
+            assert log.appender.position == 0 and not log.files, size
+        else:
+            assert (result.status.name, result.message_count) == ("PUT_OK", 2), size
+            taken.append(size)
+    assert taken and max(taken) < max(sizes), "the limit lies between them"
