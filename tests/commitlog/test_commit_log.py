@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,29 @@ def test_a_closed_log_takes_nothing_and_holds_no_file(world: World, tmp_path: Pa
     assert log.appender.is_closed
     with pytest.raises((StoreClosed, DiskError)):
         put(world, log, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says what is open")
+def test_a_reader_keeps_no_descriptor_of_a_file_that_it_looked_at(world: World, log: Any, tmp_path: Path) -> None:
+    """A log of thousands of files is read with a thousand descriptors."""
+    reader = world.commitlog.open_log(str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    for file in reader.queue.files:
+        assert file.next_data(0) == 0
+        assert file.next_data(SIZE) == SIZE
+    assert len(os.listdir("/proc/self/fd")) == before
+    reader.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, SIZE - 1])
+def test_a_last_file_that_is_still_being_made_is_left_out_for_now(world: World, log: Any, tmp_path: Path, size: int) -> None:
+    """A reader sees it at its next look, when it has its whole size, and says until then that there is more to come."""
+    reader = world.commitlog.open_log(str(tmp_path))
+    path = tmp_path / name_of(3)
+    path.write_bytes(bytes(size))
+    assert not reader.queue.refresh()
+    assert [file.start_offset for file in reader.queue.files] == [0, SIZE, 2 * SIZE]
+    path.write_bytes(bytes(SIZE))
+    assert reader.queue.refresh()
+    assert [file.start_offset for file in reader.queue.files] == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    reader.close()
