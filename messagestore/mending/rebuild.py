@@ -62,6 +62,7 @@ def rebuild(
         if name in what:
             take_place(disk, os.path.join(work, name), target, places.root, keeps=keeps)
     delete_tree(disk, work)
+    disk.sync_folder(places.own)
     return made
 
 

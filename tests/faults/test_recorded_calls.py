@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.faults.test_fault_shim import COMMANDS, rabbit_folder
+
 ROCKETMQ = """
 import os, signal, sys
 from brokerstore import Message, MessageStore
@@ -50,6 +52,12 @@ store.delete_queue("gone")
 if end == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 store.close()
+"""
+TOOL = """
+import sys
+from brokerstore.tool import main
+code = main(sys.argv[3:])
+sys.exit(code if code not in (6, 7) else 0)
 """
 ENDS = ("stop", "stop", "kill", "stop")
 NAMED = ("create", "mkdir", "rmdir", "unlink", "rename", "to")  # calls that change a name in a folder
@@ -163,3 +171,27 @@ REAL_DISK.sync_folder(sys.argv[1] + "/a")
     assert [call[1:] for call in sessions.run(program, "stop")] == [
         ("mkdir", f"{base}/a"), ("fsync", base), ("mkdir", f"{base}/a/b"), ("fsync", f"{base}/a"), ("fsync", f"{base}/a"),
     ]  # fmt: skip
+
+
+def damaged_rabbit_folder(folder: Path) -> None:
+    """A clean stop whose mark is damaged: `recover` deletes what it vouches for."""
+    rabbit_folder(folder)
+    (folder / "vhost" / "msg_store_persistent" / "clean.dot").write_bytes(b"junk")
+
+
+TOOL_RUNS = {name: (make, text) for name, (make, text, _result, _count) in COMMANDS.items()} | {
+    "recover of RabbitMQ's": (damaged_rabbit_folder, "recover --apply {}/vhost")
+}
+
+
+@pytest.mark.parametrize("name", TOOL_RUNS)
+def test_the_tool_leaves_nothing_to_chance(name: str, shim: Path, tmp_path: Path) -> None:
+    """When a repair, a copy or an import has ended, every file that it wrote and every name that it changed is on the disk."""
+    make, text = TOOL_RUNS[name]
+    sessions = Sessions(shim, tmp_path)
+    make(sessions.folder)
+    calls = sessions.run(TOOL, "stop", *(part.format(sessions.folder) for part in text.split()))
+    assert len(calls) > 20
+    assert early_names(calls) == []
+    assert dirty_renames(calls) == []
+    assert left_open(calls) == []
