@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from storageio import (
+    REAL_DISK,
     DiskError,
     DiskFull,
     InvalidMessage,
@@ -18,6 +19,7 @@ from storageio import (
     UnknownStore,
     UnsupportedFormat,
     UnsupportedPlatform,
+    misplaced,
 )
 
 from .codes import PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
@@ -73,8 +75,22 @@ def _full(error: StoreError, _command: str, place: str) -> str:
 
 
 def _refused(error: StoreError, _command: str, place: str) -> str:
+    if _is_strange_sidecar(_named(error, place), place):
+        return f"run: brokerstore recover {quote(place)}  (moves aside, with --apply, what lies in place of a file of ours)"
     file = quote(_there(_named(error, place)))
     return f"run: ls -ld {file}; dmesg | tail  (rights, or a disk that fails: copy the folder first)"
+
+
+def _is_strange_sidecar(file: str, place: str) -> bool:
+    """Whether a link or folder lies in place of a file of our own, or of what is about to become that file."""
+    from messagestore.own_notes import OWN_FILES
+    from rabbitstore.own_files import OWN_FILES as RABBIT_FILES
+
+    own = os.path.join(place, "brokerstore")
+    if os.path.dirname(file) != own:
+        return False
+    strange = misplaced.find(REAL_DISK, own, OWN_FILES | RABBIT_FILES)
+    return bool({one.path for one in strange} & {file, file.removesuffix(".new")})
 
 
 def _named(error: StoreError, place: str) -> str:

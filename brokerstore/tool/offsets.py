@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -43,12 +44,12 @@ def lag_rows(target: Target, group: str | None = None, topic: str | None = None)
 
 
 def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
-    for one_group in offsets.groups():
-        for one_topic in offsets.topics(one_group):
-            if group in (None, one_group) and topic in (None, one_topic):
-                known = offsets.offsets_of(one_topic, one_group)
-                for queue_id in sorted({*known, *store.queue_ids(one_topic)}):
-                    yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
+    queue_ids = functools.cache(store.queue_ids)  # asked again for each group, and it looks at folders
+    for one_group, one_topic in offsets.pairs():
+        if group in (None, one_group) and topic in (None, one_topic):
+            known = offsets.offsets_of(one_topic, one_group)
+            for queue_id in sorted({*known, *queue_ids(one_topic)}):
+                yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
 
 
 def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:

@@ -56,9 +56,9 @@ class ConsumerOffsets(ConfigTable):
 
     def _group_topics(self, before: Document) -> Document:
         """Group to topics, in the order of `before` as far as it goes."""
-        wanted: dict[str, list[str]] = {}
+        wanted: dict[str, dict[str, None]] = {}
         for topic, group in _pairs(self._keys()):
-            wanted.setdefault(group, []).append(topic)
+            wanted.setdefault(group, {})[topic] = None
         found: Document = {}
         for group in [*(str(group) for group in before if group in wanted), *wanted]:
             if group not in found:
@@ -84,6 +84,11 @@ class ConsumerOffsets(ConfigTable):
         """All groups, or those that have read a topic; sorted."""
         with self._lock:
             return sorted({group for name, group in _pairs(self._keys()) if topic in (None, name)})
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (group, topic), sorted."""
+        with self._lock:
+            return sorted({(group, topic) for topic, group in _pairs(self._keys())})
 
     def topics(self, group: str) -> list[str]:
         """What a group has read; sorted."""

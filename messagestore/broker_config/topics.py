@@ -128,6 +128,12 @@ class Topics(ConfigTable):
         with self._lock:
             return name in self._topics
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table names no topic."""
+        with self._lock:
+            return not self._topics
+
     def names(self) -> list[str]:
         """Sorted, the broker's own topics among them."""
         with self._lock:
@@ -192,7 +198,7 @@ def is_deleted(topics: Topics, name: str) -> bool:
 
     Queues of such a topic must not come back when they are rebuilt from the log.  Light queues are named nowhere.
     """
-    return bool(topics.names()) and name not in topics and not is_system_topic(name) and not name.startswith(LIGHT_PREFIX)
+    return not topics.is_empty and name not in topics and not is_system_topic(name) and not name.startswith(LIGHT_PREFIX)
 
 
 def check_config(config: TopicConfig) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker_config.consumer_offsets import ConsumerOffsets
+from messagestore.broker_config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
@@ -151,3 +154,29 @@ def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], n
         for queue_id in (-1, 1 << 31, 1 << 70):
             assert opened.max_offset("T", queue_id) == 0
     assert asked == []
+
+
+def test_thousands_of_groups_are_looked_through_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, every group went over all keys, and every pair over all folders: 100,000 groups took hours."""
+    write(store, "config/consumerOffset.json", {"offsetTable": {f"T@g{number}": {"0": 1} for number in range(300)}})
+    looks: list[str] = []
+    keys, discover = ConsumerOffsets._keys, MessageStore._discover
+    monkeypatch.setattr(ConsumerOffsets, "_keys", lambda table: (looks.append("keys"), keys(table))[1])
+    monkeypatch.setattr(MessageStore, "_discover", lambda store: (looks.append("folders"), discover(store))[1])
+    rows = run("offsets", "show", store, "--json").json["offsets"]
+    assert [(row["group"], row["lag"]) for row in rows] == sorted((f"g{number}", 4) for number in range(300))
+    assert len(looks) < 10
+
+
+def test_a_table_of_topics_is_not_sorted_for_each_record(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is a table at all is asked for every queue of a log."""
+    with MessageStore.open(store, "a", SIZES) as made:
+        for queue_id in range(4):
+            made.put(Message("T", b"b", queue_id=queue_id))
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(store / name)
+    sorts: list[int] = []
+    names = Topics.names
+    monkeypatch.setattr(Topics, "names", lambda table: (sorts.append(1), names(table))[1])
+    assert [row["queue_id"] for row in run("ls", store, "--json").json["queues"]] == [0, 1, 2, 3]
+    assert len(sorts) == 1

@@ -179,6 +179,17 @@ def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pyt
     assert not (store / "brokerstore" / "doubt.json").exists()
 
 
+@pytest.mark.parametrize("name", ["clean.json", "queues.json", "doubt.json", "ring", "clean.json.new"])
+def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> None:
+    """The disk is not at fault; what is put after the recovery is there."""
+    put_in_place(store, name, folder)
+    refused = run("put", store, "T", "body")
+    assert refused.code == 5 and f"run: brokerstore recover {store}  (moves aside" in refused.talk
+    assert run("recover", store, "--apply").code == 7
+    assert run("put", store, "T", "body").code == 0
+    assert run("verify", store).code == 0
+
+
 def test_a_link_of_any_name_is_reported(store: Path) -> None:
     """A version to come may know the name; files and folders of other names are left alone."""
     (store / "brokerstore" / "unknown.json").write_bytes(b"{}")
