@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from storageio import Disk, Kind, Mode
 
 Note = TypeVar("Note")
-OWN_FILES = {  # paths below `<store>/brokerstore`; what is something else there, `verify` reports and `recover` moves aside
+OWN_FILES: dict[
+    str, Kind | None
+] = {  # paths below `<store>/brokerstore`; what is something else there, `verify` reports and `recover` moves aside
     "clean.json": Kind.FILE,
     "index.json": Kind.FILE,
     "queues.json": Kind.FILE,
@@ -19,6 +21,7 @@ OWN_FILES = {  # paths below `<store>/brokerstore`; what is something else there
     "ring": Kind.FILE,
     "*.new": Kind.FILE,  # on its way to its name
     "cut-*": Kind.FILE,
+    "kept-*": None,  # whatever lay where something else was put
     "recover-*.json": Kind.FILE,
     "strays": Kind.FOLDER,
     "rebuild": Kind.FOLDER,

@@ -18,7 +18,7 @@ from .paths import read_head
 
 _QUEUES, LOCK_NAME = "queues.json", "lock"
 OWN_SIZE_MAX = 64 << 20  # of our own JSON
-OWN_FILES = {  # what is something else there, `verify` reports and `recover` moves aside
+OWN_FILES: dict[str, Kind | None] = {  # what is something else there, `verify` reports and `recover` moves aside
     _QUEUES: Kind.FILE,
     "clean_stop.json": Kind.FILE,
     LOCK_NAME: Kind.FILE,

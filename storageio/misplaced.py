@@ -15,7 +15,7 @@ from .disk import Disk, Kind
 
 ASIDE = ".aside-"
 _TEXTS = {Kind.FILE: "a file", Kind.FOLDER: "a folder", Kind.OTHER: "a link, a pipe or a device"}
-Table = Mapping[str, Kind]
+Table = Mapping[str, Kind | None]  # paths, with wildcards in each part; None: of any kind
 
 
 class Misplaced(NamedTuple):
@@ -51,18 +51,19 @@ def find(disk: Disk, folder: str, table: Table) -> Iterator[Misplaced]:
 def _below(disk: Disk, folder: str, parts: tuple[str, ...], table: Table) -> Iterator[Misplaced]:
     for entry in disk.list(folder):
         here = (*parts, entry.name)
-        if ASIDE in entry.name:
+        pattern, path = pattern_of(here, table), os.path.join(folder, entry.name)
+        expected = table[pattern] if pattern is not None else None
+        if ASIDE in entry.name or (pattern is not None and expected is None):
             continue
-        expected, path = kind_of(here, table), os.path.join(folder, entry.name)
         if entry.kind is Kind.OTHER or expected not in (None, entry.kind):
             yield Misplaced(path, expected, entry.kind)
         elif entry.kind is Kind.FOLDER and any(_matches(here, pattern.split("/")[:-1]) for pattern in table):
             yield from _below(disk, path, here, table)
 
 
-def kind_of(parts: tuple[str, ...], table: Table) -> Kind | None:
-    """Return the kind that a table has for a path; None for a name that it does not have."""
-    return next((kind for pattern, kind in table.items() if _matches(parts, pattern.split("/"))), None)
+def pattern_of(parts: tuple[str, ...], table: Table) -> str | None:
+    """Return the entry of a table that stands for a path; None for a path that it does not have."""
+    return next((pattern for pattern in table if _matches(parts, pattern.split("/"))), None)
 
 
 def _matches(parts: tuple[str, ...], pattern: list[str]) -> bool:

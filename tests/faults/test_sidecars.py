@@ -179,6 +179,12 @@ def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pyt
     assert not (store / "brokerstore" / "doubt.json").exists()
 
 
+def test_what_a_recovery_kept_may_be_anything(store: Path) -> None:
+    """Such as a link that lay in place of a folder of the store's."""
+    put_in_place(store, "kept-consumequeue-0", link_to_a_folder)
+    assert run("verify", store).code == 0
+
+
 @pytest.mark.parametrize("name", ["clean.json", "queues.json", "doubt.json", "ring", "clean.json.new"])
 def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> None:
     """The disk is not at fault; what is put after the recovery is there."""
@@ -239,11 +245,20 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
     for place, table in tables:
         own = place / "brokerstore"
         for path in own.iterdir():
-            known = misplaced.kind_of((path.name,), table)
-            assert known is (Kind.FOLDER if path.is_dir() else Kind.FILE), f"{path.name} is in no table"
+            pattern = misplaced.pattern_of((path.name,), table)
+            assert pattern is not None, f"{path.name} is in no table"
+            assert table[pattern] in (None, Kind.FOLDER if path.is_dir() else Kind.FILE)
         assert list(misplaced.find(REAL_DISK, str(own), table)) == []
-    from messagestore import doubt, index_note, queue_list, recovery, ring
+    from messagestore import doubt, index_note, queue_list, recovery, ring, store_settings
     from messagestore.broker_services import delay_resume
 
-    names = [doubt.NAME, index_note.NAME, queue_list.NAME, recovery.CLEAN_NAME, ring.RING_NAME, delay_resume.NAME]
+    names = [
+        doubt.NAME,
+        index_note.NAME,
+        queue_list.NAME,
+        recovery.CLEAN_NAME,
+        ring.RING_NAME,
+        delay_resume.NAME,
+        store_settings.NAME,
+    ]
     assert all(rocket_names.OWN_FILES[name] is Kind.FILE for name in names)
