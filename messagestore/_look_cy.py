@@ -5,6 +5,7 @@ key, by time.
 from __future__ import annotations
 
 from array import array
+from errno import ENOENT
 from typing import Any
 
 try:
@@ -18,6 +19,7 @@ from consumequeue._time_cy import offset_by_time
 from consumequeue.batch_time import batch_offset_by_time
 from consumequeue.boundary import Boundary
 from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
+from storageio import DiskError
 
 from ._gate_cy import Gate
 from ._put_cy import PutPath
@@ -30,6 +32,7 @@ if not cython.compiled:
 
 FOR_EVER_MS = (1 << 63) - 1
 HITS_AT_ONCE = 64
+TRIES = 10  # of a reader whose files a writer deletes
 SLACK_MS = 1000  # item times are cut to seconds, so one more is asked for and the message's own time is looked at
 LOWER = Boundary.LOWER
 ODD = "\N{REPLACEMENT CHARACTER}"  # what is no UTF-8 reads as this, so its bytes are not compared
@@ -63,7 +66,10 @@ class ReadPath(PutPath):
     def query(
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: Size = 32
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key, oldest first; what only shares the hash is left out."""
+        """Messages of a topic with a key, oldest first; what only shares the hash is left out.
+
+        A reader also finds messages that the index does not have yet, up to a limit: see `MessageStore.unsearched_bytes`.
+        """
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
         index: IndexList | None = self._index
@@ -75,6 +81,8 @@ class ReadPath(PutPath):
         code: I32 = hash_of_texts(topic, key)
         ask_for_newest(index, key_hash(code))
         self._settle()
+        if self._dispatcher is None:
+            return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
         if leads_nowhere(index, key_hash(code)):
             return []
         spare: Asked | None = self._spare  # taken for the time of this call, so that two threads never share it
@@ -85,6 +93,27 @@ class ReadPath(PutPath):
         found = asked.taken()
         self._spare = asked
         return found
+
+    def _query_beside_writer(
+        self, index: IndexList, topic: str, key: str, code: I32, low: I64, high: I64, most: Size
+    ) -> list[StoredMessage]:
+        """As `query`, of a reader; a file that a writer deletes meanwhile makes it look again."""
+        tries: Size = 0
+        while True:
+            try:
+                fresh: list[int] = self._engine.unindexed.offsets(_encoded(topic), _encoded(key))
+                if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
+                    return []
+                asked: Asked = Asked(self._log_readers)
+                asked.begin(topic, key, code, low, high, most)
+                asked.keep_all(fresh)
+                asked.look(index)
+                return asked.taken()
+            except DiskError as error:
+                tries += 1
+                if error.errno != ENOENT or tries == TRIES:
+                    raise
+                self._engine.refresh(again=True)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
@@ -142,6 +171,13 @@ class Asked:
         self._most = most
         self._count: Size = 0
         self._is_encoded = False
+        return True
+
+    def keep_all(self, offsets: list[int]) -> Bool:
+        """Records that were found elsewhere, newest first."""
+        for offset in offsets:
+            if self._count < self._most:
+                self._keep(offset)
         return True
 
     def look(self, index: IndexList) -> Bool:

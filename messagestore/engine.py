@@ -60,6 +60,7 @@ from .set_back import set_back_numbers
 from .sharing import QueueSharing
 from .side_queues import SideQueues
 from .store_settings import StoreSettings, index_shape, kept_shape, read_settings, refuse_unknown_shape, write_settings
+from .unindexed import Unindexed
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
@@ -155,6 +156,7 @@ class Engine:
             else:
                 self._load_beside_writer(clock)
                 self.view = ReaderView(disk, self.log, self.queues, self.index)
+                self.unindexed = Unindexed(self)
         except BaseException:
             self._release()
             raise

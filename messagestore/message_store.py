@@ -547,6 +547,14 @@ class MessageStore(ReadPath):
         unit = queue.unit(queue_offset) if queue is not None else None
         return self._reader.store_time(unit.physical_offset, unit.size_bytes) if unit is not None else -1
 
+    @property
+    def unsearched_bytes(self) -> int:
+        """How many bytes of the log behind the key index the last `query` of a reader did not search; 0: it searched all.
+
+        A reader searches up to 64 MiB of the log that a writer, or a killed one, has not put into the index yet.
+        """
+        return 0 if self._engine.writable else self._engine.unindexed.unsearched_bytes
+
     def earliest_time(self) -> int:
         """The store time of the oldest record, -1 without one."""
         self._engine.check_open()

@@ -10,7 +10,6 @@ import json
 import mmap
 import os
 import random
-import struct
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from messagestore import FlushMode, MessageStore, StoreConfig
 from tests.brokerstore.tool import Ran, run
 
 ROOT = Path(__file__).resolve().parents[2]
-VALUES = struct.Struct("<4q")
+VALUES_SIZE = 32
 ACKNOWLEDGED, END_OFFSET, PIN, STOP = range(4)  # messages put, physical offset behind them, the first one to keep, the end
 KEPT = 600  # messages before the pin
 TOPICS, QUEUES = 2, 2
@@ -40,15 +39,15 @@ class Shared:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            path.write_bytes(bytes(VALUES.size))
+            path.write_bytes(bytes(VALUES_SIZE))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), VALUES.size)
+            self._values = memoryview(mmap.mmap(file.fileno(), VALUES_SIZE)).cast("q")  # each is stored in one piece
 
     def __getitem__(self, which: int) -> int:
-        return int(struct.unpack_from("<q", self._map, 8 * which)[0])
+        return self._values[which]
 
     def __setitem__(self, which: int, value: int) -> None:
-        struct.pack_into("<q", self._map, 8 * which, value)
+        self._values[which] = value
 
 
 def small(flush: FlushMode) -> StoreConfig:
