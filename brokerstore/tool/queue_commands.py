@@ -46,11 +46,16 @@ def get_messages(target: Target, as_json: bool, topic: str, queue_id: int, offse
 def query_messages(
     target: Target, as_json: bool, topic: str, key: str, times: tuple[int | None, int | None], max_count: int
 ) -> int:  # fmt: skip
-    """Oldest first; none found is an answer too."""
+    """Oldest first; none found is an answer too, and is said."""
     target.need_shape()
     with open_store(target) as store:
         found = store.query(topic, key, *times, max_count)
         is_known = bool(found) or topic in store.topics()
+        unsearched = store.unsearched_bytes
+    if unsearched:
+        say(f"brokerstore: incomplete: the last {unsearched} bytes of the log are not in the index yet and were not searched")
+    if not found and is_known:
+        say(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {quote(target.path)}")
     if not is_known:
         say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {quote(target.path)}")
     if not target.has("index"):

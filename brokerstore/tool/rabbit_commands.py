@@ -193,11 +193,15 @@ def query_messages(target: Target, as_json: bool, queue: str, key: str, max_coun
     told: list[Problem] = []
     with open_folder(target, told) as folder:
         found = (message for message in folder.messages(queue) if _has_key(message, key, told))
+        shown = 0
         for message in islice(found, max_count):
             _show_row(message, as_json, told)
+            shown += 1
         is_known = any(row.queue == queue for row in folder.queues())
     if not is_known:
         say(f"brokerstore: there is no queue {queue!r}; run: brokerstore ls {quote(target.path)}")
+    elif not shown:
+        say(f"brokerstore: no message of queue {queue!r} has the key {key!r}; run: brokerstore dump {quote(target.path)}")
     return outcome(told)
 
 

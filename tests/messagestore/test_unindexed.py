@@ -1,0 +1,124 @@
+"""Queries of readers where the key index ends before the log does: beside a writer, and after a kill."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, unindexed
+from tests.brokerstore.tool import run
+from tests.messagestore.writers import LOG_SIZE, Writer, number_of, open_store, put_all
+
+COUNT = 900
+PROGRAM = f"""
+store = open_store(root)
+put_all(store, 0, 300)
+store.get("t", 0, 0)
+store.engine.dispatcher._round.acquire()
+put_all(store, 300, {COUNT})
+for number in range(9):
+    store.put(Message("t", b"%d " % number, keys=["same"]))
+said("done")
+told()
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A killed writer's folder whose messages from number 300 on are in no queue and not in the index."""
+    root = tmp_path_factory.mktemp("killed") / "store"
+    with Writer(root, PROGRAM) as writer:
+        assert writer.hear() == "done"
+        writer.kill()
+    return root
+
+
+def test_a_broker_s_answers_are_found_without_its_index(fixture_store: Any) -> None:
+    """A killed broker's folder whose queues and index are gone: the queries that the broker answered before."""
+    fixture = fixture_store("crash-lost-cq")
+    before = fixture.truth("before.json")
+    assert before["queries"]
+    with MessageStore.open(fixture.store, "r") as store:
+        for query in before["queries"]:
+            times = (query["begin"], query["end"])
+            found = [stored.physical_offset for stored in store.query(query["topic"], query["key"], *times, query["maxNum"])]
+            assert found == sorted(query["queryMessagePhyOffsets"]), query
+        assert store.unsearched_bytes == 0
+
+
+def test_rolled_back_transactions_are_not_found(fixture_store: Any) -> None:
+    """No index has them: the broker's own answers with an index, and ours without."""
+    fixture = fixture_store("crash-lost-cq")
+    with MessageStore.open(fixture.store, "r") as store:
+        rolled_back = [stored for stored in store.engine.log.messages() if stored.sys_flag & 0xC == 0xC]
+        assert rolled_back
+        for stored in rolled_back:
+            hits = store.query(stored.topic, stored.keys[0], max_count=1000)
+            assert stored.physical_offset not in [hit.physical_offset for hit in hits]
+
+
+def test_messages_that_a_killed_writer_did_not_dispatch_are_found(killed: Path) -> None:
+    """Across files of the log; those in the index too."""
+    with open_store(killed, "r") as store:
+        for number in range(0, COUNT, 7):
+            assert [number_of(hit) for hit in store.query("t", f"k{number}")] == [number]
+        assert store.query("t", f"k{COUNT}") == [] and store.query("other", "k344") == []
+
+
+def test_the_newest_are_taken_where_not_all_are_wanted(killed: Path) -> None:
+    """As from the index: of the same key the newest, in the log's order; times count too."""
+    with open_store(killed, "r") as store:
+        assert [number_of(hit) for hit in store.query("t", "same", max_count=3)] == [6, 7, 8]
+        assert store.query("t", "same", end_ms=1) == []
+
+
+def test_a_search_has_a_limit_and_says_where_it_ended(
+    killed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What lies behind the limit is counted and logged once; the tool says so."""
+    monkeypatch.setattr(unindexed, "SEARCHED_MAX", LOG_SIZE // 4)
+    monkeypatch.setattr(unindexed, "BATCH", 16)
+    with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
+        assert [number_of(hit) for hit in store.query("t", "k301")] == [301] and store.unsearched_bytes > 0
+        assert store.query("t", "k899") == [] and store.unsearched_bytes > LOG_SIZE // 4
+        assert sum("were not searched" in record.message for record in caplog.records) == 1
+    ran = run("query", killed, "t", "k899")
+    assert ran.code == 0 and "incomplete: the last" in ran.talk and "no message of topic 't' has the key 'k899'" in ran.talk
+
+
+def test_messages_without_keys_are_passed_over_by_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They leave no trace in the index: a long stretch of them would use up the limit."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+        for _ in range(3000):
+            store.put(Message("t", b"no key", queue_id=0))
+        put_all(store, 10, 20)
+        store.get("t", 0, 0)
+        monkeypatch.setattr(unindexed, "QUEUES_AFTER", 4096)
+        monkeypatch.setattr(unindexed, "SEARCHED_MAX", LOG_SIZE)
+        monkeypatch.setattr(unindexed, "BATCH", 16)
+        with open_store(tmp_path, "r") as reader:
+            for number in range(20):
+                assert [number_of(hit) for hit in reader.query("t", f"k{number}")] == [number]
+            assert reader.query("t", "none") == [] and reader.unsearched_bytes == 0
+
+
+def test_an_index_file_that_a_writer_deletes_ends_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes between a look at the folder and the look into the file: the reader looks again."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 1200)
+    with open_store(tmp_path, "r") as reader:
+        oldest = sorted((tmp_path / "index").iterdir())[0]
+        offsets = reader.engine.unindexed.offsets
+
+        def deleting(topic: bytes, key: bytes) -> list[int]:
+            oldest.unlink(missing_ok=True)
+            return offsets(topic, key)
+
+        monkeypatch.setattr(reader.engine.unindexed, "offsets", deleting)
+        assert reader.query("t", "k1") == []
+        assert [number_of(hit) for hit in reader.query("t", "k1199")] == [1199]
