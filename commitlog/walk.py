@@ -236,11 +236,20 @@ class _Walk:
 
     def steps(self) -> Iterator[Step]:
         for file in self._files:
-            if file.size_bytes:
+            if file.size_bytes and self._is_there(file):
                 yield from self._file(file)
         if self._tail is not None:
             expected, ends = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
             yield note(self._tail.file, self._tail.offset, "tail", expected, ends)
+
+    def _is_there(self, file: MappedFile) -> bool:
+        """False for one that a writer deleted, as it may those that were too many to be held."""
+        try:
+            return bool(file.view)
+        except DiskError as error:
+            if self._end is None or error.errno != errno.ENOENT:
+                raise
+            return False
 
     def _file(self, file: MappedFile) -> Iterator[Step]:
         """Each turn gets further, so there are at most as many as bytes."""

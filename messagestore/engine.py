@@ -17,10 +17,11 @@ from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_othe
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, index_paths, itemless_shape, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
-from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreCorrupt, StoreError, process_id
+from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreError, process_id
 
 from . import index_note
 from .abort_file import AbortFile
+from .beside_writer import beside_writer
 from .broker_config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker_config.topics import Topics, is_deleted
 from .broker_services.admission import Admission
@@ -64,8 +65,6 @@ from .unindexed import Unindexed
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
-OPEN_TRIES = 4
-OPEN_PAUSE_S = 0.02
 
 
 class Places:
@@ -147,14 +146,12 @@ class Engine:
         try:
             if writable:
                 refuse_unknown_shape(disk, self.places.index, self.places.own, config)
-            self.config = found_sizes(config, self.places, disk, is_locked=writable)
-            self._check_given_sizes(config)
             if writable:
-                self._load(clock)
+                self._find_and_load(config, clock)
                 self._recover()
                 self._start()
             else:
-                self._load_beside_writer(clock)
+                beside_writer(disk, root, lambda: self._find_and_load(config, clock))
                 self.view = ReaderView(disk, self.log, self.queues, self.index)
                 self.unindexed = Unindexed(self)
         except BaseException:
@@ -162,6 +159,12 @@ class Engine:
             raise
 
     # Opening
+
+    def _find_and_load(self, given: StoreConfig, clock: Callable[[], int] | None) -> None:
+        """With the sizes that are not given as the files have them."""
+        self.config = found_sizes(given, self.places, self.disk, is_locked=self.writable)
+        self._check_given_sizes(given)
+        self._load(clock)
 
     def _check_given_sizes(self, given: StoreConfig) -> None:
         """Sizes that are not the files' are said now: a put would be in the log already, a query would find nothing."""
@@ -207,18 +210,6 @@ class Engine:
             self.log, self.queues, self.topics, places.root, has_ext=bool(config.enable_consume_queue_ext),
             ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
         )  # fmt: skip
-
-    def _load_beside_writer(self, clock: Callable[[], int] | None) -> None:
-        """As `_load`; a file that a writer is just making has not its length yet, so a folder in use gets a second chance."""
-        for _ in range(OPEN_TRIES):
-            try:
-                self._load(clock)
-                return
-            except (StoreCorrupt, DiskError):
-                if not AbortFile(self.disk, self.places.root).is_present:
-                    raise
-            self.disk.sleep(OPEN_PAUSE_S)
-        self._load(clock)
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Next queue offsets of a topic, from its queues."""

@@ -68,6 +68,11 @@ class Target(NamedTuple):
 
         Whoever writes into files without a key asks for the slots too (`store_settings`).
         """
+        from messagestore.beside_writer import beside_writer
+
+        beside_writer(REAL_DISK, self.path, self._need_shape)
+
+    def _need_shape(self) -> None:
         from indexfile import PAUSES_S, index_paths, itemless_shape
         from messagestore.store_settings import index_shape
 
