@@ -1,6 +1,7 @@
-"""The long runs: kills, every bit of golden logs, fuzzers, planted bugs.  Resumable: what is done is in a file.
+"""The long runs: kills, reads beside a writer, every bit of golden logs, fuzzers, planted bugs.  A file has what is done.
 
-    python -m tests.faults.night [--state FILE] [--kills 20000] [--decoders 100000000] [--folders 1000000] [--only PART]
+    python -m tests.faults.night [--state FILE] [--kills 20000] [--live 2000] [--decoders 100000000] [--folders 1000000]
+                                 [--only PART]
 
 Interrupted, it goes on where it stopped.  Ends with the counts, as Markdown.
 """
@@ -21,6 +22,7 @@ from fuzz.decoders import SLOW, TARGETS
 from fuzz.run import decoder_runs, small_folder_runs
 from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
+from tests.faults.live_reads import live_runs
 from tests.faults.log_flips import golden_log, sweep
 from tests.faults.rabbit_entries import sweeps
 from tests.faults.rabbit_kill_loop import RabbitKillLoop
@@ -28,6 +30,7 @@ from tests.faults.rabbit_kill_loop import RabbitKillLoop
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
 RABBIT_STEP, RABBIT_RECOVERED = 2000, 10  # every so many-th is recovered too
+LIVE_STEP = 200  # runs beside one writer
 KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP = 10, 20_000, 320_000, 4000
 
 
@@ -67,6 +70,12 @@ def kills(kind: type[KillLoop]) -> Callable[[int], int]:
             return loop.cycles
 
     return step
+
+
+def live(done: int) -> int:
+    """The tool's reading commands beside one writer at full speed."""
+    with fast_folder() as folder:
+        return live_runs(folder / "store", LIVE_STEP, seed=1000 + done).total()
 
 
 def bits(name: str) -> Callable[[int], int]:
@@ -126,7 +135,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20_000)
     parser.add_argument("--decoders", type=int, default=100_000_000)
     parser.add_argument("--folders", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=("kills", "bits", "rabbit", "decoders", "folders", "planted"))
+    parser.add_argument("--live", type=int, default=2000)
+    parser.add_argument("--only", choices=("kills", "live", "bits", "rabbit", "decoders", "folders", "planted"))
     asked = parser.parse_args()
     asked.state.parent.mkdir(exist_ok=True)
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # what openings say of the damage
@@ -134,6 +144,8 @@ def main() -> None:
     if asked.only in (None, "kills"):
         night.until("SIGKILL cycles", asked.kills, kills(KillLoop))
         night.until("SIGKILL cycles of RabbitMQ's store", asked.kills, kills(RabbitKillLoop))
+    if asked.only in (None, "live"):
+        night.until("reading commands beside a writer", asked.live, live)
     for name in GOLDEN_LOGS if asked.only in (None, "bits") else ():
         night.until(f"bits of the log of {name}", bits_in(name), bits(name))
     for number, (name, places) in enumerate(rabbit_places()) if asked.only in (None, "rabbit") else ():
