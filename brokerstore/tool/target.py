@@ -68,11 +68,18 @@ class Target(NamedTuple):
 
         Whoever writes into files without a key asks for the slots too (`store_settings`).
         """
-        from messagestore.beside_writer import beside_writer
+        from messagestore.beside_writer import PAUSE_S, TRIES, beside_writer
 
-        beside_writer(REAL_DISK, self.path, self._need_shape)
+        for _ in range(TRIES):  # an item may be on its way, or the newest file just made
+            if beside_writer(REAL_DISK, self.path, self._has_shape):
+                return
+            if not self.is_in_use:
+                break
+            REAL_DISK.sleep(PAUSE_S)
+        folder = os.path.join(self.path, "index")
+        raise InvalidMessage(f"{folder}: the files do not say how many slots they have; give --index-slots and --index-num")
 
-    def _need_shape(self) -> None:
+    def _has_shape(self) -> bool:
         from indexfile import PAUSES_S, index_paths, itemless_shape
         from messagestore.store_settings import index_shape
 
@@ -80,9 +87,8 @@ class Target(NamedTuple):
         paths = index_paths(REAL_DISK, folder)[0]
         is_unsaid = "max_hash_slot_num" not in self.settings or "max_index_num" not in self.settings
         if not paths or not is_unsaid or itemless_shape(REAL_DISK, paths) is not None:
-            return
-        if index_shape(REAL_DISK, folder, own, PAUSES_S) is None:
-            raise InvalidMessage(f"{folder}: the files do not say how many slots they have; give --index-slots and --index-num")
+            return True
+        return index_shape(REAL_DISK, folder, own, PAUSES_S) is not None
 
     def has(self, name: str) -> bool:
         """Whether something of this name lies in the folder."""
