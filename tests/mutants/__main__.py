@@ -31,6 +31,7 @@ COPIED_NOT = shutil.ignore_patterns(
     ".git", ".venv*", "build", "*.so", "*.c", "__pycache__", ".hypothesis", ".*_cache", "interop"
 )
 REASONS = Path(__file__).with_name("reasons.json")
+OPEN = "open: neither a test nor a reason yet"
 HEAD = """# Mutants
 
 `make mutants` changes one expression or statement of the code that writes and recovers, and runs the tests that reach the
