@@ -1,0 +1,29 @@
+"""What the last stop noted of a queue, beside what its index says now."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.builds import World
+
+
+@pytest.mark.parametrize(
+    ("count", "next_seq_id", "wanted"),
+    [(5, 10, (10, 8)), (5, 7, (10, 8)), (5, 0, (10, 8)), (5, 11, (11, 0)), (4, 10, (10, 0)), (6, 7, (7, 0))],
+)
+def test_a_note_counts_while_nobody_has_changed_the_index_since(
+    world: World, count: int, next_seq_id: int, wanted: tuple[int, int]
+) -> None:
+    """With as many messages, and no number behind the noted one: else a number would be given out twice.
+
+    An index whose last messages were acknowledged knows no longer how far the numbers went, and the note does.
+    """
+    part: Any = SimpleNamespace(
+        persistent_count=count, next_deliver_seq_id=0, index=SimpleNamespace(next_seq_id=next_seq_id)
+    )  # fmt: skip
+    row = SimpleNamespace(persistent_count=5, next_seq_id=10, next_deliver_seq_id=8)
+    world.module("rabbitstore.opening")._apply_terms(part, row)
+    assert (part.index.next_seq_id, part.next_deliver_seq_id) == wanted
