@@ -204,3 +204,17 @@ def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
     assert told["applied"] is False and told["plan"]["records_kept"] == ALL
     assert set(told["plan"]["valid_end"]) == {journal}
     assert {"kind": "cut_journal", "file": journal, "reason": "torn_journal"} in told["plan"]["actions"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_lost_name_is_written_again_as_the_server_wrote_it(request, version):
+    """To the byte, with the line that says which version the queue's index has."""
+    where = request.getfixturevalue("folder" if version == 1 else "version_2")
+    names = {path: path.read_bytes() for path in where.rglob(".queue_name")}
+    assert {data.endswith(b"INDEX: v2\n") for data in names.values()} == {version == 2}
+    for path in names:
+        path.unlink()
+    apply_recovery(plan_recovery(str(where)))
+    found = {path: path.read_bytes() for path in names if path.exists()}
+    assert found
+    assert found == {path: names[path] for path in found}
