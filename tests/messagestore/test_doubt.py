@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storageio import DiskError, PutRejected
+from storageio import DiskError, Mode, PutRejected
 from storageio.testing import CountingDisk, ForgettingDisk
 from tests.messagestore.kit import message, open_small, sync_mode
 
@@ -59,3 +59,22 @@ def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path
     assert any("consumequeue/T/0/" in path for path in written)
     assert not [path for path in written if "/elsewhere" in path or path.startswith(str(outside))]
     assert not (tmp_path / "s" / "brokerstore" / "doubt.json").exists()
+
+
+def test_what_is_written_again_is_on_the_disk_with_its_name(world: Any) -> None:
+    """Files in folders within folders: their bytes, and the names that the process before had not synced."""
+    doubt, disk = world.module("messagestore.doubt"), ForgettingDisk()
+    wanted = {
+        f"/store/{name}": name.encode() * 900 for name in ("consumequeue/T/0/a", "consumequeue/T/1/b", "index/c", "index/d")
+    }
+    for path, data in wanted.items():
+        disk.make_folder(path.rpartition("/")[0])
+        file = disk.open(path, Mode.CREATE)
+        file.write(0, data)
+        file.close()
+    assert disk.least().files == {}
+    doubt.leave_doubt(disk, "/store/brokerstore", 0)
+    doubt.end_doubt(disk, "/store/brokerstore", [], ["/store/consumequeue", "/store/index", "/store/absent"])
+    left = disk.least().files
+    assert {path: left.get(path) for path in wanted} == wanted
+    assert "/store/brokerstore/doubt.json" not in disk.files()
