@@ -17,7 +17,7 @@ from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_othe
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, index_paths, itemless_shape, refuse_other_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
-from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreError, process_id
+from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreError, StoreLocked, process_id
 
 from . import index_note
 from .abort_file import AbortFile
@@ -406,6 +406,7 @@ class Engine:
             self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper
         )
         self.retention.followers.append(self.side.delete_expired)
+        self.housekeeper.jobs.append(self._keep_lock)
         self.housekeeper.jobs.append(self.retention.run_due)
         self.housekeeper.jobs.append(every(config.flush_consumer_offset_interval_ms, self.persist_offsets))
         self.housekeeper.flush_before.append(self.side.flush)
@@ -427,6 +428,25 @@ class Engine:
     def _settled(self) -> int:
         """Before it everything is dispatched and on the disk."""
         return min(self.dispatcher.position, self.flusher.flushed_offset)
+
+    def _keep_lock(self) -> None:
+        """Take the lock again where code of this process freed it by closing another descriptor of the file.
+
+        Where somebody else opened the store meanwhile, as the abort file tells, no put is taken any more.
+        """
+        if self._lock is None:
+            return
+        try:
+            was_lost = self._lock.renew()
+            if was_lost and self.abort_file.read_process_id() != process_id():
+                raise StoreLocked("the lock was lost, and another process opened the store meanwhile")
+        except StoreLocked as error:
+            if self.flags.is_writeable:
+                LOG.error("%s: %s: no put is taken any more", self.places.lock, error)
+            self.flags.set(Flag.NOT_WRITEABLE, f"{self.places.lock}: {error}")
+            return
+        if was_lost:
+            LOG.warning("%s: the lock was lost and taken again: something in this process closed the file", self.places.lock)
 
     def put_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
         """Have a message of a service wait before it goes to its topic.  `raw`: its properties as the log keeps them."""

@@ -126,6 +126,12 @@ class File(Protocol):
 class FolderLock(Protocol):
     """A held record lock."""
 
+    def renew(self) -> bool:
+        """Take the lock again where this process lost it; return whether it had, as far as the system tells.
+
+        Raises `StoreLocked` where another process has it now.
+        """
+
     def release(self) -> None:
         """Let others in."""
 

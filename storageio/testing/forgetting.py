@@ -172,6 +172,10 @@ class _Lock:
         self._path = path
         held.add(path)
 
+    def renew(self) -> bool:
+        """Nothing but `release` takes it away."""
+        return False
+
     def release(self) -> None:
         self._held.discard(self._path)
 
