@@ -21,6 +21,7 @@ from .later import PLANTS, VHOST, marks, node_of, tree
 
 OLD = ("rabbitmq-clean", "rabbitmq-v2")
 LATER = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")
+ALL_KINDS = (*OLD, "rabbitmq43-clean", *(pytest.param(kind, marks=pytest.mark.slow) for kind in LATER[:2]))
 LARGE = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "E7D7TRJ0WEKD4VY1HVOHVGX7M")  # thousands of messages
 UNKNOWN_STORE = 3
 
@@ -91,7 +92,7 @@ def _refused_by_all(vhost: Path, log: Path, *, commands: bool = True) -> None:
     assert tree(node.parent) == before
 
 
-@pytest.mark.parametrize("kind", [*OLD, *LATER])
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_everything_that_writes_refuses_what_is_not_known(sources, log, tmp_path, kind, plant):
     """One unknown version, magic, term, flag or file in each fixture: refused by name, not a byte changed."""

@@ -1,0 +1,99 @@
+"""A throw-away RabbitMQ 4.0 node in the chroot that `install.sh` made, on loopback, with data, cookie and ports of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+HOME = Path(os.environ.get("BROKERSTORE_RABBITMQ4") or Path.home() / ".cache/brokerstore/rabbitmq-4.0")
+AMQP_PORT, DISTRIBUTION_PORT, MAPPER_PORT = 5783, 25783, 4383
+_PATIENCE_S = 120
+
+
+def why_not() -> str:
+    """Why there can be no server here; empty when there can."""
+    if os.environ.get("BROKERSTORE_INTEROP") != "1":
+        return "set BROKERSTORE_INTEROP=1 to start a real RabbitMQ 4"
+    if os.geteuid() != 0:
+        return "RabbitMQ 4 runs in a chroot, which needs root"
+    if not (HOME / "version").exists():
+        return "RabbitMQ 4 is not installed (tests/interop/rabbitmq4/install.sh)"
+    return ""
+
+
+class Server:
+    """One node; `node` is its data folder as seen from outside of the chroot."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is that of its folder below /srv in the chroot, which is made anew."""
+        self.inside = f"/srv/{name}"
+        self.outside = HOME / "root" / "srv" / name
+        shutil.rmtree(self.outside, ignore_errors=True)
+        for folder in ("mnesia", "log"):
+            (self.outside / folder).mkdir(parents=True)
+        (self.outside / "enabled_plugins").write_text("[].\n")
+        (self.outside / "advanced.config").write_text("[].\n")
+        (self.outside / "environment.conf").write_text("")
+        (self.outside / "rabbitmq.conf").write_text(
+            f"listeners.tcp.local = 127.0.0.1:{AMQP_PORT}\ndisk_free_limit.absolute = 50MB\n"
+        )
+        self.node = self.outside / "mnesia" / "interop@localhost"
+        self._pid_file = self.outside / "pid"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _command(self, *words: str) -> list[str]:
+        version = (HOME / "version").read_text().strip()
+        base = self.inside
+        settings = {
+            "HOME": base,
+            "PATH": f"/usr/lib/rabbitmq/lib/rabbitmq_server-{version}/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "ERL_CRASH_DUMP": "/dev/null",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(MAPPER_PORT),
+            "RABBITMQ_NODENAME": "interop@localhost",
+            "RABBITMQ_DIST_PORT": str(DISTRIBUTION_PORT),
+            "RABBITMQ_MNESIA_BASE": f"{base}/mnesia",
+            "RABBITMQ_LOG_BASE": f"{base}/log",
+            "RABBITMQ_CONFIG_FILE": f"{base}/rabbitmq.conf",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{base}/advanced.config",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{base}/enabled_plugins",
+            "RABBITMQ_CONF_ENV_FILE": f"{base}/environment.conf",
+            "RABBITMQ_PID_FILE": f"{base}/pid",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+        return ["chroot", str(HOME / "root"), "env", "-i", *(f"{name}={value}" for name, value in settings.items()), *words]
+
+    def start(self) -> None:
+        """Return when it accepts connections."""
+        self._pid_file.unlink(missing_ok=True)
+        with (self.outside / "log" / "console").open("ab") as console:
+            self._process = subprocess.Popen(
+                self._command("rabbitmq-server"), stdout=console, stderr=console, stdin=subprocess.DEVNULL
+            )
+        for _ in range(_PATIENCE_S * 10):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", AMQP_PORT)) == 0 and self._pid_file.exists():
+                    return
+            assert self._process.poll() is None, (self.outside / "log" / "console").read_text()[-2000:]
+            time.sleep(0.1)
+        raise AssertionError("the server did not come up")
+
+    def end(self, how: signal.Signals) -> None:
+        """End the node's own process: SIGTERM is its clean stop, SIGKILL its crash."""
+        if self._process is None:
+            return
+        os.kill(int(self._pid_file.read_text()), how)
+        self._process.wait(_PATIENCE_S)
+        self._process = None
+
+    def close(self) -> None:
+        """Leave nothing behind: neither the node, nor its port mapper, nor its data."""
+        self.end(signal.SIGKILL)
+        subprocess.run(self._command("epmd", "-port", str(MAPPER_PORT), "-kill"), capture_output=True, check=False)
+        shutil.rmtree(self.outside, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""A real RabbitMQ 4.0: what it confirmed is read after a kill and after a stop, and nothing of ours harms it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.brokerstore.tool import run
+from tests.rabbitstore.later import tree
+
+from .server import AMQP_PORT, Server, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
+COUNT, QUEUE = 200, "c.orders"
+UNKNOWN_STORE = 3
+
+
+def connect():
+    pika = pytest.importorskip("pika")
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", AMQP_PORT, heartbeat=0))
+
+
+def body(number):
+    """Every third one is large enough for the shared store."""
+    return b"%d:" % number * (1 if number % 3 else 2000)
+
+
+def publish():
+    import pika
+
+    connection = connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(QUEUE, durable=True)
+    for number in range(COUNT):
+        properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}")
+        channel.basic_publish("", QUEUE, body(number), properties, mandatory=True)
+    connection.close()
+
+
+def drain():
+    connection = connect()
+    channel = connection.channel()
+    rows = []
+    while (got := channel.basic_get(QUEUE, auto_ack=True))[0] is not None:
+        rows.append((got[1].message_id, got[2]))
+    connection.close()
+    return rows
+
+
+@pytest.fixture
+def server():
+    made = Server("interop")
+    yield made
+    made.close()
+
+
+def read_and_refused(node):
+    """All messages are shown in order, nothing is a problem, and no writing command changes a byte."""
+    before = tree(node / "msg_stores")
+    shown = run("dump", "--json", node)
+    assert [row["properties"]["message_id"] for row in shown.lines] == [f"m{number}" for number in range(COUNT)]
+    assert [row["size"] for row in shown.lines] == [len(body(number)) for number in range(COUNT)]
+    checked = run("verify", "--json", node)
+    assert (checked.code, checked.json["ok"], checked.json["counts"]["messages"]) == (0, True, COUNT)
+    for command in (["recover"], ["recover", "--apply"], ["rebuild", "--drop-transient"]):
+        ran = run(*command, node)
+        assert (ran.code, "UnsupportedFormat" in ran.talk) == (UNKNOWN_STORE, True)
+    assert tree(node / "msg_stores") == before
+
+
+def test_two_hundred_confirmed_messages_survive_us(server):
+    """Killed, started, stopped: read both times; the server started once more delivers all of them in order."""
+    server.start()
+    publish()
+    server.end(signal.SIGKILL)
+    read_and_refused(server.node)
+    server.start()
+    server.end(signal.SIGTERM)
+    read_and_refused(server.node)
+    server.start()
+    assert drain() == [(f"m{number}", body(number)) for number in range(COUNT)]
