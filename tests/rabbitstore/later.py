@@ -20,9 +20,19 @@ def tree(folder: Path) -> Tree:
 
 
 def marks(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Size, time of change and inode of everything: what a write to any of it would change."""
+    """Size, time of the inode's change and its number for everything: a write to any of it, or a new name, changes one."""
     found = {path: path.stat() for path in sorted(folder.rglob("*"))}
-    return {str(path): (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found.items()}
+    return {str(path): (stat.st_size, stat.st_ctime_ns, stat.st_ino) for path, stat in found.items()}
+
+
+def restore(copy: Path, source: Path) -> None:
+    """Make a copy of a tree equal to it again, by files of another size or time."""
+    for path in sorted(copy.rglob("*")):
+        original = source / path.relative_to(copy)
+        if not original.exists():
+            path.unlink()
+        elif path.is_file() and path.stat().st_mtime_ns != original.stat().st_mtime_ns:
+            shutil.copy2(original, path)
 
 
 def _edit(path: Path, change: Callable[[bytes], bytes]) -> bool:
