@@ -73,7 +73,7 @@ class StoreConfig:
     broker_role: Role = Role.ASYNC_MASTER
     store_host: str = HOST_DEFAULT
     default_topic_queue_nums: int = 8
-    message_delay_level: str = DELAY_LEVELS
+    message_delay_level: str | None = None  # None: what the store was last written with, else RocketMQ's `DELAY_LEVELS`
     deliver_delayed: bool = True  # whether this process brings delayed messages to their topics when they are due
     flush_delay_offset_interval_ms: int = 5000  # RocketMQ: 10,000
     transaction_timeout_ms: int = 6000  # a half message is not asked about before it is so old
@@ -121,7 +121,8 @@ class StoreConfig:
     def __post_init__(self) -> None:
         """Check every field.  Raises `InvalidSetting` for a wrong type or value, and takes enum members by their names too."""
         check_settings(self, _RANGES)
-        delay_times_ms(self.message_delay_level)
+        if self.message_delay_level is not None:
+            delay_times_ms(self.message_delay_level)
         try:
             encode_host(self.store_host)
         except InvalidMessage as error:

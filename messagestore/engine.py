@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, Message, PutResult, QueueOffsets
+from commitlog.java_numbers import SCHEDULE_TOPIC
 from consumequeue import BatchQueues, ConsumeQueues, find_file_size, refuse_other_file_size
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
 from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, index_paths, itemless_shape, refuse_other_shape
@@ -31,7 +32,7 @@ from .broker_services.retries import Retries
 from .broker_services.routing import Routing
 from .broker_services.transactions import Transactions
 from .checkpoint import Checkpoint
-from .config import Role, StoreConfig, delay_times_ms
+from .config import Role, StoreConfig
 from .dispatcher import DispatchService, QueueGap
 from .doubt import end_doubt, leave_doubt
 from .flusher import FlushService
@@ -60,7 +61,15 @@ from .running_flags import Flag, RunningFlags
 from .set_back import set_back_numbers
 from .sharing import QueueSharing
 from .side_queues import SideQueues
-from .store_settings import StoreSettings, index_shape, kept_shape, read_settings, refuse_unknown_shape, write_settings
+from .store_settings import (
+    StoreSettings,
+    index_shape,
+    kept_shape,
+    read_levels,
+    read_settings,
+    refuse_unknown_shape,
+    write_settings,
+)
 from .unindexed import Unindexed
 
 LOG = logging.getLogger(__name__)
@@ -146,7 +155,6 @@ class Engine:
         try:
             if writable:
                 refuse_unknown_shape(disk, self.places.index, self.places.own, config)
-            if writable:
                 self._find_and_load(config, clock)
                 self._recover()
                 self._start()
@@ -163,6 +171,7 @@ class Engine:
     def _find_and_load(self, given: StoreConfig, clock: Callable[[], int] | None) -> None:
         """With the sizes that are not given as the files have them."""
         self.config = found_sizes(given, self.places, self.disk, is_locked=self.writable)
+        self.levels = read_levels(self.disk, self.places.own, given.message_delay_level)
         self._check_given_sizes(given)
         self._load(clock)
 
@@ -252,7 +261,7 @@ class Engine:
             self.side.batch.doubt()
             if self.index is not None:
                 self.index.doubt()
-        write_settings(self.disk, self.places.own, self._settings())
+        self._keep_settings(end)
         self._make_services(start, end)
         if start < end.offset:
             self._dispatch_from(start)
@@ -265,11 +274,19 @@ class Engine:
         if note is not None:
             self.disk.delete(clean_path(self.places.root))
 
-    def _settings(self) -> StoreSettings:
-        """What later openings cannot see from the files."""
-        if self.index is None:
-            return read_settings(self.disk, self.places.own)
-        return StoreSettings(self.index.slots, self.index.items)
+    def _keep_settings(self, end: LogEnd) -> None:
+        """Write down what later openings cannot see from the files."""
+        before = self.levels
+        self.levels = self.side.levels = before.opened_at(end.offset, is_empty=end.last_offset < 0)
+        if self.queues.queue_ids(SCHEDULE_TOPIC) and self.levels.entries != before.entries:
+            LOG.warning(
+                "%s: delay levels are %s; before: %s.  Messages that wait keep their delivery times",
+                self.places.root, self.levels.current, before.entries[-1].levels or "not known",
+            )  # fmt: skip
+        kept = read_settings(self.disk, self.places.own)
+        if self.index is not None:
+            kept = StoreSettings(self.index.slots, self.index.items)
+        write_settings(self.disk, self.places.own, kept._replace(delay_levels=tuple(self.levels.entries)))
 
     def _dispatch_from(self, start: int) -> None:
         """Up to the log's end; from its begin where a queue turns out to lack units of before `start`."""
@@ -385,7 +402,7 @@ class Engine:
             self.index,
             self.flags,
             self.dispatch_limit,
-            delay_times_ms(config.message_delay_level),
+            self.levels.current_ms,
             start,
             end.last_offset,
         )
@@ -415,7 +432,7 @@ class Engine:
         """What a broker does on top of its store (`broker_services`)."""
         config = self.config
         self.admission = Admission(
-            self.topics, self.queues, self.side.batch, self.offsets, config, self.dispatcher.forget_ignored
+            self.topics, self.queues, self.side.batch, self.offsets, len(self.levels.current_ms), self.dispatcher.forget_ignored
         )
         self.delays = Delays(self)
         self.routing = Routing(self)

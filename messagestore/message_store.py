@@ -331,6 +331,7 @@ class MessageStore(ReadPath):
         wanted = given.but(
             deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,
             mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
+            message_delay_level=self._engine.levels.current if given.message_delay_level is None else given.message_delay_level,
         )  # fmt: skip
         with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:
             copied = copy_topics(self._engine, target.engine, clock, topics, progress)

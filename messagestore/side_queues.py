@@ -7,11 +7,12 @@ the same stretch, and a stretch that is dispatched again adds nothing twice.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, MappedFile, StoredMessage
-from commitlog.java_numbers import is_java_number
+from commitlog.java_numbers import SCHEDULE_TOPIC, is_java_number
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from consumequeue import BatchQueues, BatchUnit, ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles
 from consumequeue.ext import ext_folder, is_ext_address
@@ -19,8 +20,10 @@ from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, UNIT, UNIT_SIZE
 from storebytes.java_hash import java_hash_code
 
 from .broker_config.topics import LIGHT_PREFIX, Topics
+from .delay_levels import DelayLevels
 from .light_queues import light_places
 
+LOG = logging.getLogger(__name__)
 BATCH_AT_ONCE = 256
 BASE, COUNT = "INNER_BASE", "INNER_NUM"
 NO_NUMBERS = -1, 0
@@ -39,6 +42,8 @@ class SideQueues:
         self._topics = topics
         self.batch = batch
         self.has_ext = has_ext
+        self.levels = DelayLevels([])
+        self._is_unsure_said = False
         self._ext_root = os.path.join(root, "consumequeue_ext")
         self._ext_file_size = ext_file_size or EXT_FILE_SIZE_DEFAULT
         self._ext_files = QueueFiles(queues.disk, writable=queues.files.writable)
@@ -94,8 +99,10 @@ class SideQueues:
 
     # Extended units
 
-    def extended(self, queue: ConsumeQueue, units: memoryview, file: MappedFile) -> bytes | memoryview:
+    def extended(self, queue: ConsumeQueue, units: bytes | memoryview, file: MappedFile) -> bytes | memoryview:
         """The units with addresses in the place of their tags codes, and what they held written to extended units."""
+        if queue.topic == SCHEDULE_TOPIC:
+            units = self._scheduled(queue, units)
         if not self.has_ext or queue.topic.startswith(LIGHT_PREFIX):
             return units
         writer = self._writer(queue.topic, queue.queue_id)
@@ -107,6 +114,17 @@ class SideQueues:
                 code = writer.append(ExtUnit(code, message.store_timestamp_ms, b"", 0))
             made += UNIT.pack(physical, size, code)
         return bytes(made)
+
+    def _scheduled(self, queue: ConsumeQueue, units: bytes | memoryview) -> bytes | memoryview:
+        """Units of waiting messages by the levels that were in force when each was put."""
+        first = UNIT.unpack_from(units)[0]
+        if self.levels.at(first) is None and first > queue.max_physical_offset and not self._is_unsure_said:
+            self._is_unsure_said = True
+            LOG.warning(
+                "%s: delivery times from offset %d on are made by the current delay levels: those of the time are not known",
+                queue.folder, first,
+            )  # fmt: skip
+        return self.levels.corrected(units, self._log.message_at)
 
     def _writer(self, topic: str, queue_id: int) -> ExtWriter:
         found = self._writers.get((topic, queue_id))

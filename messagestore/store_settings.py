@@ -15,7 +15,8 @@ from indexfile import AT_REST, Shape, find_shape, index_paths, itemless_shape
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT, file_size
 from storageio import Disk, InvalidMessage, replace_file
 
-from .config import StoreConfig
+from .config import StoreConfig, delay_times_ms
+from .delay_levels import DelayLevels, Entry
 from .own_notes import read_own_note
 
 NAME = "settings.json"
@@ -23,10 +24,11 @@ SIZE_MAX = 64 << 10
 
 
 class StoreSettings(NamedTuple):
-    """What the last writer worked with; a shape of (0, 0) is not known."""
+    """What the last writer worked with; a shape of (0, 0) is not known.  `delay_levels`: see `delay_levels`."""
 
     index_slots: int = 0
     index_items: int = 0
+    delay_levels: tuple[Entry, ...] = ()
 
 
 def read_settings(disk: Disk, folder: str) -> StoreSettings:
@@ -43,7 +45,19 @@ def write_settings(disk: Disk, folder: str, settings: StoreSettings) -> None:
 
 def _parsed(fields: Any) -> StoreSettings:
     slots, items = (int(fields.get(name, 0)) for name in ("index_slots", "index_items"))
-    return StoreSettings(slots, items) if slots > 0 and items > 0 else StoreSettings()
+    levels = tuple(_entry(*pair) for pair in fields.get("delay_levels", ()))
+    return StoreSettings(slots, items, levels) if slots > 0 and items > 0 else StoreSettings(delay_levels=levels)
+
+
+def _entry(start: Any, levels: Any) -> Entry:
+    if levels is not None:
+        delay_times_ms(levels)
+    return Entry(int(start), levels)
+
+
+def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
+    """Return the delay levels of a store; `given` by the caller, None where nobody says."""
+    return DelayLevels(list(read_settings(disk, own_folder).delay_levels), given)
 
 
 def index_shape(disk: Disk, index_folder: str, own_folder: str, pauses_s: Sequence[float] = AT_REST) -> Shape | None:

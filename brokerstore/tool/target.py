@@ -150,6 +150,8 @@ def _broker_settings(said: dict[str, Any] | None) -> dict[str, Any]:
     from dataclasses import fields
 
     from messagestore import StoreConfig
+    from messagestore.config import DELAY_LEVELS
 
     known = {field.name for field in fields(StoreConfig)}
+    said = {"message_delay_level": DELAY_LEVELS} | said  # a broker that is not told has RocketMQ's
     return {name: value for name, value in said.items() if name in known}

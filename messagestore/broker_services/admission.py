@@ -12,7 +12,6 @@ from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 
 from ..broker_config.topics import BATCH_QUEUES, LIGHT_PREFIX, PERM_DEFAULT, QUEUE_TYPE, Topics
-from ..config import StoreConfig, delay_times_ms
 from .names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Admission:
     """Knows the topics that are written down.  `queues_of` is read on every put; a topic with batch queues is never in it."""
 
     def __init__(
-        self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, config: StoreConfig,
+        self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, delay_levels: int,
         on_new: Callable[[], None],
     ) -> None:  # fmt: skip
         """`on_new` is called when a topic was made, which may have been deleted before."""
@@ -35,7 +34,7 @@ class Admission:
         self._queues = queues
         self._batch = batch
         self._offsets = offsets
-        self._config = config
+        self._delay_levels = delay_levels
         self._on_new = on_new
         self._guard = threading.Lock()
         self.queues_of: dict[str, int] = {}
@@ -92,7 +91,7 @@ class Admission:
     def _usual_number(self, topic: str) -> int | None:
         """Of queues, for topics of the broker's own."""
         if topic == SCHEDULE_TOPIC:
-            return len(delay_times_ms(self._config.message_delay_level))
+            return self._delay_levels
         return SYSTEM_QUEUES.get(topic)
 
     def _write_down_existing(self) -> None:

@@ -24,7 +24,7 @@ from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
 from ..broker_config.config_files import Source
 from ..broker_config.delay_offsets import DelayOffsets
-from ..config import Role, delay_times_ms
+from ..config import Role
 from .admission import topic_problem
 from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
 from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
@@ -79,7 +79,7 @@ class Delays:
     def __init__(self, engine: Engine) -> None:
         """Reads how far each level came.  A file beyond use is said, and then nothing is delivered."""
         self._engine = engine
-        self.times_ms = delay_times_ms(engine.config.message_delay_level)
+        self.times_ms = engine.levels.current_ms
         self._is_dirty = False
         self._said: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
@@ -151,12 +151,16 @@ class Delays:
         return ""
 
     def _due(self, level: int, code: int, physical_offset: int, now: int) -> int:
-        """When a unit's message is due: at once where its time cannot be meant, as in the broker."""
-        delay_ms = self.times_ms[min(level, len(self.times_ms)) - 1] if self.times_ms else LOOK_S * 1000
+        """When a unit's message is due: at once where its time cannot be meant, as in the broker.
+
+        Whatever time it has may be meant where it was written by levels that are not known.
+        """
+        levels = self._engine.levels
         if is_ext_address(code):
             waiting = self._engine.log.message_at(physical_offset)
-            code = waiting.store_timestamp_ms + int(delay_ms) if waiting is not None else now
-        return code if code <= now + delay_ms else now
+            due = levels.due_ms(waiting) if waiting is not None else now
+            code = waiting.store_timestamp_ms + levels.longest_ms(level) if waiting is not None and due is None else due or now
+        return code if levels.at(physical_offset) is None or code <= now + levels.longest_ms(level) else now
 
     def persist(self) -> None:
         """Write down how far each level came, when what was delivered is on the disk."""

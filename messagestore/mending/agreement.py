@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from commitlog.findings import Finding
+from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
@@ -21,6 +22,7 @@ from storageio import StoreCorrupt
 
 from .._dispatch_cy import Dispatcher
 from ..broker_config.topics import LIGHT_PREFIX
+from ..delay_levels import DelayLevels
 from ..light_queues import all_places, is_light, light_unit, names_light_queues
 from .left_alone import has_no_folder_name
 
@@ -34,6 +36,7 @@ KEYS_MAX = 1 << 17  # items gathered at once
 OF_THE_LOG = "queue_offset"  # the kind of a problem that no rebuild mends
 NO_FOLDER = "topic_name"  # another
 Lane = tuple[str, int]
+Accepts = Callable[[bytes, bytes], bool]
 
 
 class LogBounds:
@@ -62,15 +65,17 @@ class Agreement:
     """One comparison.  `problems` in the order they were found; the counts are of what was compared."""
 
     def __init__(
-        self, queues: ConsumeQueues, index: IndexFiles | None, delays_ms: list[int], log_min_offset: int,
+        self, queues: ConsumeQueues, index: IndexFiles | None, levels: DelayLevels, log_min_offset: int,
         bounds: LogBounds | None = None,
     ) -> None:  # fmt: skip
         """Queues and index opened for reading.  `bounds`: of a log in use."""
         self._bounds = bounds or LogBounds()
         self._queues = queues
         self._index = index
+        self._levels = levels
+        self._files: LogFiles | None = None
         self._log_min_offset = log_min_offset
-        self._kernel = Dispatcher(delays_ms)
+        self._kernel = Dispatcher(levels.current_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
         self._next: dict[Lane, int] = {}
         self._numbers: dict[Lane, tuple[int, int]] = {}  # behind the last one that the log gave, and behind the greatest
@@ -84,6 +89,7 @@ class Agreement:
     def compare(self, files: LogFiles, progress: Callable[[int], None] | None = None) -> None:
         """Over the whole log; damaged stretches of it are passed over (the log's own verification names them)."""
         pairs: list[Any] = []
+        self._files = files
         for step in files.walk():
             if isinstance(step, Piece):
                 pairs += self._piece(step)
@@ -173,7 +179,7 @@ class Agreement:
                     os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
                 )
             return
-        for at, wanted, found in unit_differences(queue, place, units):
+        for at, wanted, found in unit_differences(queue, place, units, accepts(topic, self._levels, self._files)):
             if self._bounds.is_gone(UNIT.unpack(wanted)[0]):
                 continue
             self._say(
@@ -248,8 +254,11 @@ class Agreement:
         self.problems.append(Finding(file, offset, kind, expected, found))
 
 
-def unit_differences(queue: ConsumeQueue, first: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """(queue offset, wanted unit, found unit) where a queue's files say something else than `units`, which begin at `first`."""
+def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Accepts) -> Iterator[tuple[int, bytes, bytes]]:
+    """(queue offset, wanted unit, found unit) where a queue's files say something else than `units`, which begin at `first`.
+
+    `is_right`: whether a unit that was found is right though it is another than the one that was wanted (`accepts`).
+    """
     at, stop = first, first + len(units) // UNIT_SIZE
     while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
         wanted = units[(at - first) * UNIT_SIZE :]
@@ -257,17 +266,22 @@ def unit_differences(queue: ConsumeQueue, first: int, units: bytes) -> Iterator[
         if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
             for place in range(count):
                 part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
-                if not _says_the_same(bytes(rest[part]), wanted[part]):
+                if rest[part] != wanted[part] and not is_right(bytes(rest[part]), wanted[part]):
                     yield at + place, wanted[part], bytes(rest[part])
         at += count
     if at < stop:
         yield at, units[(at - first) * UNIT_SIZE :][:UNIT_SIZE], b""
 
 
-def _says_the_same(found: bytes, wanted: bytes) -> bool:
-    """Equal, or with an address in the place of the tags code."""
-    if found == wanted:
-        return True
+def accepts(topic: str, levels: DelayLevels, files: LogFiles | None) -> Accepts:
+    """Return what units of a topic may say beside what the kernel makes of their records."""
+    if topic != SCHEDULE_TOPIC or files is None:
+        return _is_extended
+    return lambda found, wanted: _is_extended(found, wanted) or levels.accepts(found, wanted, files.message_at)
+
+
+def _is_extended(found: bytes, wanted: bytes) -> bool:
+    """Whether a unit has an address in the place of the tags code."""
     return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
 
 

@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from commitlog import CommitLog
-from consumequeue import ConsumeQueues
+from consumequeue import ConsumeQueue, ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles, index_paths
 from storageio import Disk, InvalidMessage, Kind, StoreCorrupt, StoreError
 
-from ..config import StoreConfig, delay_times_ms
+from ..config import StoreConfig
 from ..dispatcher import DispatchService
 from ..engine import Places, replaced_folder
 from ..index_note import drop_note
 from ..light_queues import add_light_units, is_light
 from ..recovery import OWN_FOLDER
 from ..running_flags import RunningFlags
+from ..store_settings import read_levels
 from .kept import kept_path
+from .kept_units import KeptUnits
 
 QUEUES, INDEX = "consumequeue", "index"
 Progress = Callable[[int], None]
@@ -74,9 +76,13 @@ def _build(
     assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
     disk = log.disk
     with contextlib.ExitStack() as opened:
-        queues = ConsumeQueues(
-            disk, os.path.join(work, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
-        )
+        old = old_queues(disk, places, config.mapped_file_size_consume_queue)
+        opened.callback(old.close)
+        levels = read_levels(disk, places.own, config.message_delay_level)
+        queues = _KeptQueues(
+            disk, os.path.join(work, QUEUES), config.mapped_file_size_consume_queue,
+            KeptUnits(disk, places, old, levels, log.message_at),
+        )  # fmt: skip
         opened.callback(queues.close)
         index = None
         if INDEX in what:
@@ -84,9 +90,7 @@ def _build(
             opened.callback(index.close)
         sink = queues if QUEUES in what else _NoQueues(queues)
         low = max(log.min_offset, 0)
-        service = DispatchService(
-            log, sink, index, RunningFlags(), lambda: end_offset, delay_times_ms(config.message_delay_level), low
-        )
+        service = DispatchService(log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low)
         service.is_ignored = lambda topic: is_light(topic) or is_ignored(topic)  # light queues follow, in the log's order
         done = _dispatch_all(service, progress)
         if QUEUES in what:
@@ -94,27 +98,27 @@ def _build(
         units = sum(queue.max_offset - queue.min_offset for queue in queues)
         made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
         if QUEUES in what:
-            keep_ends(disk, places, queues, low)
+            keep_ends(old, queues, low)
+            queues.kept.report()
         queues.flush(0)
         if index is not None:
             index.sync()
         return made
 
 
-def keep_ends(disk: Disk, places: Places, made: ConsumeQueues, log_min_offset: int) -> None:
+def keep_ends(old: ConsumeQueues, made: ConsumeQueues, log_min_offset: int) -> None:
     """Of queues whose records all left the log, the last unit: nothing else says the number of the next message.
 
     Begun again at 0, such a queue would lie before its consumers, who would pass over what comes.
     """
-    with contextlib.closing(_old_queues(disk, places, made.file_size_bytes)) as old:
-        for queue in old:
-            with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
-                last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
-                if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
-                    made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
+    for queue in old:
+        with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
+            last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
+            if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
+                made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
 
 
-def _old_queues(disk: Disk, places: Places, file_size_bytes: int) -> ConsumeQueues:
+def old_queues(disk: Disk, places: Places, file_size_bytes: int) -> ConsumeQueues:
     """What is replaced now, or was when a rebuild was killed."""
     is_there = disk.stat(places.queues) is not None
     folder = places.queues if is_there else replaced_folder(places.root, QUEUES)
@@ -147,6 +151,17 @@ def old_names(disk: Disk, folder: str) -> Iterator[str]:
     """Of the index files in a folder, oldest first; none where there is no folder."""
     paths = index_paths(disk, folder)[0] if disk.stat(folder) is not None else []
     return iter([os.path.basename(path) for path in paths])
+
+
+class _KeptQueues(ConsumeQueues):
+    """Queues whose units keep what the old ones say beside the log."""
+
+    def __init__(self, disk: Disk, folder: str, file_size_bytes: int, kept: KeptUnits) -> None:
+        super().__init__(disk, folder, writable=True, file_size_bytes=file_size_bytes)
+        self.kept = kept
+
+    def append_run(self, queue: ConsumeQueue, queue_offset: int, units: bytes | memoryview) -> None:
+        super().append_run(queue, queue_offset, self.kept.applied(queue.topic, queue.queue_id, units))
 
 
 class _NoQueues(ConsumeQueues):

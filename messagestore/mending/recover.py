@@ -27,13 +27,13 @@ from ..broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from ..broker_config.delay_offsets import DelayOffsets
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
-from ..config import StoreConfig, delay_times_ms
+from ..config import StoreConfig
 from ..engine import Engine, Places, found_sizes
 from ..foreign import refuse_unsupported
 from ..recovery import OWN_FOLDER, SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
 from ..ring import RING_NAME, restore
 from ..set_back import set_back_numbers
-from ..store_settings import refuse_unknown_shape
+from ..store_settings import read_levels, refuse_unknown_shape
 from ..timer_files import timers_behind
 from .agreement import NO_FOLDER, OF_THE_LOG, Agreement
 from .damage import Hole, Survey, survey
@@ -294,7 +294,7 @@ class Recovery:
         queues, index = self._queues(), None
         try:
             index = self._index()
-            comparison = Agreement(queues, index, delay_times_ms(self.config.message_delay_level), low)
+            comparison = Agreement(queues, index, read_levels(self.disk, self.places.own, self.config.message_delay_level), low)
             comparison.is_ignored = self.is_ignored()
             comparison.compare(files, self.progress)
         except (DiskError, UnsupportedFormat):

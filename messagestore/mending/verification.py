@@ -27,8 +27,9 @@ from ..broker_config.subscription_groups import SubscriptionGroups
 from ..broker_config.topics import Topics
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
-from ..config import StoreConfig, delay_times_ms
+from ..config import StoreConfig
 from ..engine import Places, found_sizes
+from ..store_settings import read_levels
 from .agreement import END_MAX, Agreement, LogBounds
 from .batch_agreement import batch_problems, batch_topics
 from .left_alone import left_alone
@@ -192,8 +193,8 @@ class _Check:
                 self.report.index_files = len(index.files)
             queues.load()
             self.report.queues = len(queues)
-            delays_ms = delay_times_ms(config.message_delay_level)
-            self._agree(Agreement(queues, index, delays_ms, low, self._bounds()), files, progress)
+            levels = read_levels(self.disk, self.places.own, self.asked.message_delay_level)
+            self._agree(Agreement(queues, index, levels, low, self._bounds()), files, progress)
             self._keep_ends(queues)
         finally:
             queues.close()

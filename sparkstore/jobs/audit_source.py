@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.findings import Finding
-from commitlog.walk import Piece
+from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles
@@ -35,11 +35,12 @@ from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, file_size
 from messagestore import StoreConfig
 from messagestore.broker_config.topics import LIGHT_PREFIX
-from messagestore.config import delay_times_ms
+from messagestore.delay_levels import DelayLevels
 from messagestore.engine import Places, found_sizes
-from messagestore.mending.agreement import Agreement, unit_differences, unit_text
+from messagestore.mending.agreement import Agreement, accepts, unit_differences, unit_text
 from messagestore.mending.left_alone import left_alone
 from messagestore.mending.verification import verify_beside_log
+from messagestore.store_settings import read_levels
 from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 
 from ..errors import BadOption, DataLost
@@ -245,14 +246,16 @@ class _SplitAudit:
         store = self._split.store
         config = found_sizes(StoreConfig(), Places(store), REAL_DISK) if self._is_store else StoreConfig()
         ignored = left_alone(REAL_DISK, store) if self._is_store else lambda _topic: False
+        self._levels = read_levels(REAL_DISK, Places(store).own, None) if self._is_store else DelayLevels([])
+        self._log = LogFiles(REAL_DISK, [os.path.dirname(self._split.file)]) if self._is_store else None
         queues = os.path.join(store, "consumequeue")
         size = config.mapped_file_size_consume_queue
         self._queues = (
             ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if self._is_store and size else None
         )
         if self._queues is not None:
-            self._light = Agreement(self._queues, None, [], 0)
-        return config, Dispatching(delay_times_ms(config.message_delay_level), ignored, with_index=self._is_store)
+            self._light = Agreement(self._queues, None, self._levels, 0)
+        return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store)
 
     def _count(self, batch: Batch) -> None:
         first, last = int(batch.positions[0]), int(batch.positions[-1])
@@ -321,7 +324,7 @@ class _SplitAudit:
             expected = "a queue of the log's"
             yield _said(self._split.store, Finding(folder, run.first * UNIT_SIZE, "missing_queue", expected, "none"))
             return
-        for place, wanted, found in unit_differences(queue, run.first, run.units):
+        for place, wanted, found in unit_differences(queue, run.first, run.units, accepts(run.topic, self._levels, self._log)):
             what = "wrong_unit" if found else "missing_unit"
             yield _said(self._split.store, Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found)))
             return

@@ -18,7 +18,7 @@ from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.queue_listing import queue_folders
 from messagestore.engine import Places
 from messagestore.index_note import NAME as NOTE_NAME
-from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, keep_ends, take_place
+from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, keep_ends, old_queues, take_place
 from storageio import Disk, Kind, StoreCorrupt
 
 WORK = "rebuild-spark-"
@@ -75,7 +75,8 @@ def _keep_ends(disk: Disk, places: Places, folder: str) -> None:
     if size is None or not files:
         return
     with contextlib.closing(ConsumeQueues(disk, folder, writable=True, file_size_bytes=size)) as made:
-        keep_ends(disk, places, made, min(file.start_offset for file in files))
+        with contextlib.closing(old_queues(disk, places, made.file_size_bytes)) as old:
+            keep_ends(old, made, min(file.start_offset for file in files))
         made.flush()
 
 

@@ -17,15 +17,18 @@ from pyspark.sql.types import StructType
 
 from commitlog.checks import CHECK_ALL
 from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
+from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
+from messagestore.delay_levels import DelayLevels
 from messagestore.engine import Places, found_sizes
 from messagestore.foreign import refuse_unsupported
+from messagestore.mending.kept_units import KeptUnits
 from messagestore.mending.left_alone import left_alone
-from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names
-from messagestore.store_settings import refuse_unknown_shape
+from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names, old_queues
+from messagestore.store_settings import read_levels, refuse_unknown_shape
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
 
 from ..errors import BadOption
@@ -45,7 +48,7 @@ COLUMNS = "target int, kind int, topic string, queue_id int, `order` bigint, fir
 RUN, ITEMS, DONE = 0, 1, 2
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 256
-NAMES = ("what", "tasks")
+NAMES = ("what", "tasks", "delaylevels")
 TAKEN = frozenset({"path", "paths", "splitbytes", "filebytes", *NAMES})  # all others would leave records out
 
 
@@ -88,6 +91,9 @@ class _Job:
         if not self.what <= {QUEUES, INDEX}:
             raise BadOption(f"option what: some of {QUEUES}, {INDEX} wanted, found {options.get('what')!r}")
         self.tasks = check_tasks(options.get("tasks") or "2")
+        self.delay_levels: str | None = options.get("delaylevels")
+        if self.delay_levels is not None:
+            delay_times_ms(self.delay_levels)
         self.places = Places(self.store.path)
         if INDEX in self.what:
             refuse_unknown_shape(REAL_DISK, self.places.index, self.places.own, StoreConfig())
@@ -113,23 +119,40 @@ class _Reader(DataSourceReader):
         job = self._job
         for finding in split.findings:
             raise _corrupt(finding)
-        delays = delay_times_ms(job.config.message_delay_level)
-        work = Dispatching(delays, left_alone(REAL_DISK, job.store.path), with_index=INDEX in job.what)
+        levels = read_levels(REAL_DISK, job.places.own, job.delay_levels)
+        work = Dispatching(levels.current_ms, left_alone(REAL_DISK, job.store.path), with_index=INDEX in job.what)
+        kept = self._kept(levels)
         last = -1
         for found in walk(Stretch(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():
             if isinstance(found, Finding):
                 raise _corrupt(found)
             last = found.base + int(found.positions[-1])
             for runs, items in work.take(found):
-                yield from map(self._run_row, runs if QUEUES in job.what else ())
+                yield from (self._run_row(run, kept) for run in runs if QUEUES in job.what)
                 if items is not None and len(items):
                     yield job.tasks, ITEMS, None, None, int(items["offset"][0]), None, items.tobytes()
-        yield from map(self._run_row, work.rest() if QUEUES in job.what else ())
+        yield from (self._run_row(run, kept) for run in work.rest() if QUEUES in job.what)
+        kept.report()
         yield job.tasks, DONE, None, None, last, split.end, None
 
-    def _run_row(self, run: Run) -> tuple[Any, ...]:
+    def _kept(self, levels: DelayLevels) -> KeptUnits:
+        """What the old queues say beside the log."""
+        job = self._job
+        assert job.config.mapped_file_size_consume_queue
+        old = old_queues(REAL_DISK, job.places, job.config.mapped_file_size_consume_queue)
+        return KeptUnits(REAL_DISK, job.places, old, levels, LogFiles(REAL_DISK, list(job.store.log_folders)).message_at)
+
+    def _run_row(self, run: Run, kept: KeptUnits) -> tuple[Any, ...]:
         target = zlib.crc32(f"{run.topic}/{run.queue_id}".encode()) % self._job.tasks
-        return target, RUN, run.topic, run.queue_id, run.order, run.first, run.units
+        return (
+            target,
+            RUN,
+            run.topic,
+            run.queue_id,
+            run.order,
+            run.first,
+            bytes(kept.applied(run.topic, run.queue_id, run.units)),
+        )
 
 
 def _corrupt(finding: Finding) -> StoreError:

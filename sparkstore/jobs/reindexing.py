@@ -32,6 +32,9 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
     write them one behind the other, and one more that makes the index files.  The old folders stay as they are until all is
     on the disk; then the new ones take their places, under the store's lock.
 
+    The option `delayLevels` gives the broker's messageDelayLevel; it is needed where delayed messages have no unit that says
+    when they are due, and the store keeps no levels.
+
     Raises `JobError` for a damaged log, with file and offset, and while somebody writes; then nothing has changed.
     """
     from pyspark.sql import Observation

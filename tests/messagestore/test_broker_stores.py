@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.verification import verify_store
 from tests.messagestore.kit import files_below, open_small
 from tests.messagestore.test_fixtures import check_answers
@@ -113,6 +115,44 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
     assert any(True for _ in before)
     if not kept_ext:
         assert {part: files_below(fixture.store / part) for part in before} == before
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixture_store: Any, name: str) -> None:
+    """To the byte: addresses of extended units with the bitmaps of filters, delivery times."""
+    fixture = fixture_store(name, own=True)
+    before = {part: files_below(fixture.store / part) for part in ("consumequeue", "consumequeue_ext")}
+    rebuild_store(str(fixture.store))
+    assert {part: files_below(fixture.store / part) for part in before} == before
+    with open_quiet(world, fixture.store) as store:
+        check_store(world, store, fixture.truth())
+
+
+@pytest.mark.parametrize("hurt", ["gone", "time", "noise"])
+def test_a_rebuild_says_that_extended_units_are_lost(
+    world: Any, fixture_store: Any, hurt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Gone, or of another record: the units hold their tags codes then, and the rest keep their addresses."""
+    fixture = fixture_store("cqext", own=True)
+    folder = next(path for path in sorted((fixture.store / "consumequeue_ext").rglob("*")) if path.is_file()).parent
+    name = folder.parent.name, int(folder.name)
+    queue = next(one for one in fixture.truth()["queues"] if (one["topic"], one["queueId"]) == name)
+    first = min(folder.iterdir())
+    if hurt == "gone":
+        shutil.rmtree(folder)
+    else:
+        with first.open("r+b") as file:
+            file.seek(10 if hurt == "time" else 0)  # size 2, tags code 8, store time 8
+            file.write(b"\x7f" * 8)
+    with caplog.at_level(logging.WARNING):
+        rebuild_store(str(fixture.store))
+    lost = len([unit for unit in queue["ext"] if unit]) if hurt == "gone" else 1
+    assert f"{lost} units have no extended unit any more" in caplog.text
+    with open_quiet(world, fixture.store) as store:
+        units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
+        plain = sum(unit == tuple(wanted) for unit, wanted in zip(units, queue["cq"], strict=True))
+        assert plain == lost + sum(not unit for unit in queue["ext"])
+        assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"]
 
 
 @pytest.mark.parametrize("name", sorted(EXT_SIZES))

@@ -12,12 +12,13 @@ pytest.importorskip("pyspark")
 
 from commitlog import Message
 from messagestore import MessageStore
+from messagestore.config import DELAY_LEVELS
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.verification import verify_store
 from sparkstore import BadOption
 from sparkstore import stretch as stretch_module
 from sparkstore.jobs import auditing, reindex_commit, reindex_source
-from storageio import StoreCorrupt, StoreError, StoreLocked, UnknownStore
+from storageio import InvalidMessage, StoreCorrupt, StoreError, StoreLocked, UnknownStore
 from storageio.testing import CountingDisk, FailingDisk
 
 from .local import audited, copied, dumped, reindex, reindex_tasks, tree
@@ -39,9 +40,38 @@ def test_reindex_gives_the_bytes_of_the_real_broker(
             if path.is_file():
                 path.write_bytes(bytes(path.stat().st_size))  # so that nothing can be taken over but names and sizes
     _keep_shape(real, store)
-    reindex(store, monkeypatch, splitBytes=split_bytes)
+    reindex(store, monkeypatch, splitBytes=split_bytes, delaylevels=DELAY_LEVELS)
     assert tree(store / QUEUES) == tree(real / QUEUES)
     assert tree(store / INDEX) == tree(real / INDEX)
+
+
+@pytest.mark.parametrize("name", ["broker-live", "broker-ext", "cqext"])
+def test_reindex_keeps_what_the_log_does_not_say(fixture_store: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delivery times and addresses of extended units are those of the old queues."""
+    store = fixture_store(name, own=True).store
+    before = {folder: tree(store / folder) for folder in (QUEUES, "consumequeue_ext")}
+    reindex(store, monkeypatch)
+    assert {folder: tree(store / folder) for folder in before} == before
+
+
+def test_delay_levels_of_another_broker_are_kept_or_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit calls right units right, a reindex changes no delivery time and invents none."""
+    store = tmp_path / "store"
+    config = SMALL.but(message_delay_level="1s 1h", deliver_delayed=False)
+    with MessageStore.open(store, config=config) as made:
+        made.put(Message("T", b"x", queue_id=0, keys=["key"], properties={"DELAY": "2"}))
+    before = tree(store / QUEUES)
+    for _ in range(2):
+        assert list(audited(store).problems) == []
+        reindex(store, monkeypatch)
+        assert tree(store / QUEUES) == before
+        shutil.rmtree(store / "brokerstore", ignore_errors=True)  # a broker's folder keeps no levels
+    units = store / QUEUES / "SCHEDULE_TOPIC_XXXX" / "1" / f"{0:020d}"
+    units.write_bytes(bytes(units.stat().st_size))
+    with pytest.raises(InvalidMessage, match="delayLevels in Spark"):
+        reindex(store, monkeypatch)
+    reindex(store, monkeypatch, delaylevels="1s 1h")
+    assert tree(store / QUEUES) == before
 
 
 def _keep_shape(real: Path, store: Path) -> None:

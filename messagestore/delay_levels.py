@@ -1,0 +1,116 @@
+"""How long messages of a delay level wait, from which physical offset of the log on.
+
+A unit of SCHEDULE_TOPIC_XXXX holds the time its message is due, which follows from the record's store time and from the levels
+that the writer had at the time.  RocketMQ has the levels in the broker's configuration alone.  A store that was opened for
+writing here keeps them (`store_settings`); of older records nothing is known, unless the caller gives the broker's levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from commitlog import StoredMessage
+from commitlog.java_numbers import SCHEDULE_TOPIC, is_java_number
+from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
+
+from .config import DELAY_LEVELS, delay_times_ms
+
+NO_LEVELS_MS = 1000  # what every message waits where there are no levels
+ENTRIES_MAX = 100
+DELAY = "DELAY"
+MessageAt = Callable[[int], object]
+
+
+class Entry(NamedTuple):
+    """The levels of records from a physical offset on; None where they are not known."""
+
+    start: int
+    levels: str | None
+
+
+class DelayLevels:
+    """The levels of one store."""
+
+    def __init__(self, entries: list[Entry], given: str | None = None) -> None:
+        """`entries`: as kept, in the order of the log.  `given`: by the caller, for records whose levels were not kept."""
+        self._given = given
+        self.entries = entries or [Entry(0, None)]
+        texts = [text for _, text in self.entries if text is not None]
+        self.current = given if given is not None else texts[-1] if texts else DELAY_LEVELS
+
+    def longest_ms(self, level: int) -> int:
+        """Return how long a message of a level waits at most, by any levels that are known."""
+        return max(_delay_ms(level, text) for text in {self.current, *(text for _, text in self.entries if text is not None)})
+
+    @property
+    def current_ms(self) -> list[int]:
+        """Return the delays of messages that come now, level 1 first."""
+        return delay_times_ms(self.current)
+
+    def opened_at(self, log_end: int, *, is_empty: bool) -> DelayLevels:
+        """Return the levels of a store that is opened for writing with the current ones, its log ending at `log_end`."""
+        kept = [] if is_empty else [entry for entry in self.entries if entry.start <= log_end]
+        if not kept or not _are_same(kept[-1].levels, self.current):
+            kept = [entry for entry in kept if entry.start < log_end] + [Entry(log_end, self.current)]
+        if len(kept) > ENTRIES_MAX:
+            kept = [Entry(kept[0].start, None), *kept[1 - ENTRIES_MAX :]]
+        return DelayLevels(kept)
+
+    def at(self, physical_offset: int) -> str | None:
+        """Return the levels of the record at an offset, None where they are not known."""
+        text = next((levels for start, levels in reversed(self.entries) if start <= physical_offset), None)
+        return self._given if text is None else text
+
+    def due_ms(self, message: StoredMessage) -> int | None:
+        """Return when a waiting message is due; None where its levels are not known, or it has no level."""
+        text, level = self.at(message.physical_offset), waiting_level(message)
+        return message.store_timestamp_ms + _delay_ms(level, text) if text is not None and level > 0 else None
+
+    def may_be_due(self, message: StoredMessage, due_ms: int) -> bool:
+        """Whether a unit may say so: by any known levels; where a record's are not known, not before its store time."""
+        level, delay_ms = waiting_level(message), due_ms - message.store_timestamp_ms
+        if level <= 0:
+            return False
+        texts = {text for _, text in self.entries if text is not None} | ({self._given} if self._given is not None else set())
+        return any(_delay_ms(level, text) == delay_ms for text in texts) or (
+            self.at(message.physical_offset) is None and delay_ms >= 0
+        )
+
+    def accepts(self, found: bytes, wanted: bytes, message_at: MessageAt) -> bool:
+        """Whether a unit of a waiting message says the same as the one that the current levels would make."""
+        physical_offset, _, due_ms = UNIT.unpack(found)
+        if found[:TAGS_CODE_AT] != wanted[:TAGS_CODE_AT]:
+            return False
+        message = message_at(physical_offset)
+        return isinstance(message, StoredMessage) and self.may_be_due(message, due_ms)
+
+    def corrected(self, units: bytes | memoryview, message_at: MessageAt) -> bytes | memoryview:
+        """Return units of the schedule topic as the levels of their records make them; `units`: as the current ones do.
+
+        A unit whose record's levels are not known stays as it is.
+        """
+        if len(self.entries) == 1 or UNIT.unpack_from(units)[0] >= self.entries[-1].start:
+            return units
+        made = bytearray(units)
+        for place, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units)):
+            message = message_at(physical_offset)
+            due_ms = self.due_ms(message) if isinstance(message, StoredMessage) else None
+            if due_ms is not None:
+                UNIT.pack_into(made, place * UNIT_SIZE, physical_offset, size, due_ms)
+        return bytes(made)
+
+
+def _are_same(levels: str | None, others: str) -> bool:
+    return levels is not None and delay_times_ms(levels) == delay_times_ms(others)
+
+
+def waiting_level(message: StoredMessage) -> int:
+    """Return the level of a message that waits, 0 for any other."""
+    text = message.all_properties.get(DELAY, "0") if message.topic == SCHEDULE_TOPIC else "0"
+    return int(text) if is_java_number(text, 32) else 0
+
+
+def _delay_ms(level: int, levels: str) -> int:
+    times = delay_times_ms(levels) or [NO_LEVELS_MS]
+    return times[min(level, len(times)) - 1]

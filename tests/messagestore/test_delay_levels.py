@@ -1,0 +1,213 @@
+"""Delay levels of a store, kept, given or not known: no delivery time is called wrong or changed by other ones."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from consumequeue.layout import UNIT
+from messagestore import MessageStore
+from messagestore.config import DELAY_LEVELS
+from messagestore.delay_levels import ENTRIES_MAX, DelayLevels, Entry
+from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.mending.recover import Choice, Recovery
+from messagestore.mending.verification import verify_store
+from messagestore.store_settings import read_levels
+from storageio import REAL_DISK, InvalidMessage
+from tests.brokerstore.tool import run
+from tests.messagestore.kit import START_MS, Clock, crash_copy, files_below, read_all
+from tests.messagestore.test_index_sizes import SMALL
+
+HOUR_MS = 3_600_000
+OURS = "1s 1h"  # RocketMQ's second level is five seconds
+QUEUE = Path("consumequeue", "SCHEDULE_TOPIC_XXXX", "1")
+
+
+def opened(folder: Path, clock: Clock, levels: str | None = None, **changes: Any) -> MessageStore:
+    """A store that delivers only when a test has it deliver."""
+    config = SMALL.but(message_delay_level=levels, deliver_delayed=False, **changes)
+    return MessageStore.open(folder, config=config, clock=clock)
+
+
+def put_delayed(store: MessageStore, body: bytes, level: int = 2) -> None:
+    store.put(Message("T", body, queue_id=0, keys=["key"], properties={"DELAY": str(level)}))
+
+
+def due_times(folder: Path) -> list[int]:
+    """Of the second level's units, from the file's bytes."""
+    data = (folder / QUEUE / f"{0:020d}").read_bytes()
+    return [due for _, size, due in UNIT.iter_unpack(data) if size]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Closed, with one message that waits for an hour."""
+    with opened(tmp_path / "store", Clock(), OURS) as made:
+        put_delayed(made, b"first")
+    assert due_times(tmp_path / "store") == [START_MS + HOUR_MS]
+    return tmp_path / "store"
+
+
+def without_settings(folder: Path) -> Path:
+    """As a broker leaves a folder, which keeps no levels."""
+    shutil.rmtree(folder / "brokerstore")
+    return folder
+
+
+def problems(folder: Path, levels: str | None = None) -> list[str]:
+    return [problem.kind for problem in verify_store(str(folder), SMALL.but(message_delay_level=levels)).problems]
+
+
+@pytest.mark.parametrize("has_settings", [True, False])
+def test_units_by_other_levels_than_rocketmqs_are_right_and_stay(store: Path, has_settings: bool) -> None:
+    """Nobody said the levels: `verify` calls nothing wrong, `rebuild` and `recover` change no delivery time."""
+    if not has_settings:
+        without_settings(store)
+    before = files_below(store / "consumequeue")
+    assert problems(store) == []
+    assert Recovery(str(store), Choice.SKIP).plan().actions == []
+    rebuild_store(str(store), config=SMALL)
+    assert files_below(store / "consumequeue") == before
+
+
+def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Path) -> None:
+    """By `rebuild`, and by an opening."""
+    before = files_below(store / "consumequeue")
+    for make in (lambda: rebuild_store(str(store), config=SMALL), lambda: opened(store, Clock(START_MS + 1)).close()):
+        shutil.rmtree(store / "consumequeue")
+        make()
+        assert files_below(store / "consumequeue") == before
+
+
+def test_a_delivery_time_that_nobody_knows_is_not_invented(store: Path) -> None:
+    """`rebuild` refuses, changes nothing, and takes the levels that are given."""
+    shutil.rmtree(without_settings(store) / QUEUE)
+    before = files_below(store)
+    with pytest.raises(InvalidMessage, match="broker's delay levels"):
+        rebuild_store(str(store), config=SMALL)
+    assert files_below(store) == before
+    rebuild_store(str(store), config=SMALL.but(message_delay_level=OURS))
+    assert due_times(store) == [START_MS + HOUR_MS]
+
+
+def test_an_opening_that_has_to_make_such_a_time_says_so(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the levels that it was opened with."""
+    shutil.rmtree(without_settings(store) / "consumequeue")
+    with caplog.at_level(logging.WARNING):
+        opened(store, Clock(START_MS + 1)).close()
+    assert due_times(store) == [START_MS + 5000]
+    assert "made by the current delay levels" in caplog.text
+
+
+@pytest.mark.parametrize("due_ms", [START_MS - 1, 7])
+def test_a_delivery_time_before_the_store_time_is_wrong_by_any_levels(store: Path, due_ms: int) -> None:
+    """A damaged unit is still found where the levels are not known; given levels mend it."""
+    path = without_settings(store) / QUEUE / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(12)
+        file.write(due_ms.to_bytes(8, "big"))
+    assert problems(store) == ["wrong_unit"]
+    with pytest.raises(InvalidMessage, match="broker's delay levels"):
+        rebuild_store(str(store), config=SMALL)
+    rebuild_store(str(store), config=SMALL.but(message_delay_level=OURS))
+    assert due_times(store) == [START_MS + HOUR_MS]
+
+
+def test_given_levels_count_where_none_were_kept(store: Path) -> None:
+    """The broker's configuration says what a unit must say; one without the setting means RocketMQ's levels."""
+    assert problems(store, DELAY_LEVELS) == [], "kept ones are known to be right"
+    without_settings(store)
+    assert problems(store, OURS) == []
+    assert problems(store, DELAY_LEVELS) == ["wrong_unit"]
+    conf = store.parent / "broker.conf"
+    for text, code in ((f"messageDelayLevel={OURS}", 0), ("brokerName=b", 1)):
+        conf.write_text(text)
+        assert run("verify", "--config", conf, store).code == code, text
+
+
+def test_levels_that_change_leave_waiting_messages_their_times(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is due by the levels it was put with; the change is logged; everything agrees, rebuilt from nothing too."""
+    clock = Clock(START_MS + 1000)
+    with caplog.at_level(logging.WARNING), opened(store, clock, "1s 2m") as made:
+        put_delayed(made, b"second")
+        made.engine.settle()
+        clock.now_ms = START_MS + 1000 + 120_000
+        made.engine.delays.deliver_due()
+        assert [message.body for message in read_all(made, "T")] == []
+    assert "delay levels are 1s 2m; before: 1s 1h." in caplog.text
+    assert due_times(store) == [START_MS + HOUR_MS, START_MS + 1000 + 120_000]
+    assert problems(store) == []
+    shutil.rmtree(store / "consumequeue")
+    rebuild_store(str(store), config=SMALL)
+    assert due_times(store) == [START_MS + HOUR_MS, START_MS + 1000 + 120_000]
+    assert problems(store) == []
+
+
+def test_a_message_of_unknown_levels_is_not_delivered_early(store: Path) -> None:
+    """RocketMQ's levels do not allow an hour at level 2, which once meant: now."""
+    clock = Clock(START_MS + HOUR_MS - 1)
+    with opened(without_settings(store), clock) as made:
+        made.engine.delays.deliver_due()
+        assert read_all(made, "T") == []
+        clock.now_ms += 1
+        made.engine.delays.deliver_due()
+        assert [message.body for message in read_all(made, "T")] == [b"first"]
+
+
+def test_a_killed_stores_undispatched_messages_keep_the_levels_they_were_put_with(tmp_path: Path) -> None:
+    """The next opening has others."""
+    with opened(tmp_path / "store", Clock(), OURS) as made:
+        made.engine.dispatcher.stop()
+        put_delayed(made, b"first")
+        copy = crash_copy(tmp_path / "store", tmp_path / "copy")
+    with opened(copy, Clock(START_MS + 1), "1s 2m") as made:
+        put_delayed(made, b"second")
+    assert due_times(copy) == [START_MS + HOUR_MS, START_MS + 1 + 120_000]
+    assert problems(copy) == []
+
+
+def kept(folder: Path) -> list[Entry]:
+    return read_levels(REAL_DISK, str(folder / "brokerstore"), None).entries
+
+
+def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
+    """From which offset on; nothing is added while they stay; of a broker's folder the older ones are not known."""
+    (first,) = kept(store)
+    assert first == Entry(0, OURS)
+    for levels in (None, OURS, "1s  60m"):
+        opened(store, Clock(), levels).close()
+        assert kept(store) == [first]
+    opened(store, Clock(), "2s").close()
+    end = kept(store)[1].start
+    assert kept(store) == [first, Entry(end, "2s")] and end > 0
+    opened(without_settings(store), Clock()).close()
+    assert kept(store) == [Entry(0, None), Entry(end, DELAY_LEVELS)]
+
+
+def test_levels_of_a_log_that_was_cut_do_not_count_for_what_comes_then() -> None:
+    """Entries behind the log's end go; the table stays short."""
+    levels = DelayLevels([Entry(0, "1s"), Entry(500, "2s")])
+    assert levels.opened_at(400, is_empty=False).entries == [Entry(0, "1s"), Entry(400, "2s")]
+    assert levels.opened_at(0, is_empty=True).entries == [Entry(0, "2s")]
+    many = DelayLevels([Entry(at, f"{at + 1}s") for at in range(ENTRIES_MAX)], given="7d")
+    cut = many.opened_at(10_000, is_empty=False).entries
+    assert len(cut) == ENTRIES_MAX and cut[0] == Entry(0, None) and cut[-1] == Entry(10_000, "7d")
+    assert cut[1] == Entry(2, "3s")
+
+
+def test_a_message_without_a_level_has_no_delivery_time(tmp_path: Path) -> None:
+    """Its unit is the hash of its tags, whatever the levels; in the schedule topic too, where no put brings it."""
+    with opened(tmp_path / "store", Clock()) as made:
+        for topic, level in (("T", "1"), (SCHEDULE_TOPIC, "0"), (SCHEDULE_TOPIC, "-1"), (SCHEDULE_TOPIC, "1")):
+            made.engine.log.appender.append(Message(topic, b"x", properties={"DELAY": level}), 0)
+        messages = list(made.engine.log.messages(0, made.log_end))
+    unknown, known = DelayLevels([]), DelayLevels([], given="5s")
+    assert [known.due_ms(message) for message in messages] == [None, None, None, START_MS + 5000]
+    assert [unknown.may_be_due(message, START_MS) for message in messages] == [False, False, False, True]
+    assert DelayLevels([], given="").due_ms(messages[-1]) == START_MS + 1000
