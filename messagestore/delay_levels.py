@@ -50,9 +50,9 @@ class DelayLevels:
 
     def opened_at(self, log_end: int, *, is_empty: bool) -> DelayLevels:
         """Return the levels of a store that is opened for writing with the current ones, its log ending at `log_end`."""
-        kept = [] if is_empty else [entry for entry in self.entries if entry.start <= log_end]
+        kept = [] if is_empty else [entry for entry in self.entries if entry.start < log_end]
         if not kept or not _are_same(kept[-1].levels, self.current):
-            kept = [entry for entry in kept if entry.start < log_end] + [Entry(log_end, self.current)]
+            kept.append(Entry(log_end, self.current))
         if len(kept) > ENTRIES_MAX:
             kept = [Entry(kept[0].start, None), *kept[1 - ENTRIES_MAX :]]
         return DelayLevels(kept)

@@ -278,10 +278,11 @@ class Engine:
         """Write down what later openings cannot see from the files."""
         before = self.levels
         self.levels = self.side.levels = before.opened_at(end.offset, is_empty=end.last_offset < 0)
-        if self.queues.queue_ids(SCHEDULE_TOPIC) and self.levels.entries != before.entries:
+        *older, newest = self.levels.entries
+        if older and newest not in before.entries and self.queues.queue_ids(SCHEDULE_TOPIC):
             LOG.warning(
                 "%s: delay levels are %s; before: %s.  Messages that wait keep their delivery times",
-                self.places.root, self.levels.current, before.entries[-1].levels or "not known",
+                self.places.root, self.levels.current, older[-1].levels or "not known",
             )  # fmt: skip
         kept = read_settings(self.disk, self.places.own)
         if self.index is not None:

@@ -18,6 +18,7 @@ from storageio import Disk, InvalidMessage, replace_file
 from .config import StoreConfig, delay_times_ms
 from .delay_levels import DelayLevels, Entry
 from .own_notes import read_own_note
+from .recovery import read_clean
 
 NAME = "settings.json"
 SIZE_MAX = 64 << 10
@@ -56,8 +57,15 @@ def _entry(start: Any, levels: Any) -> Entry:
 
 
 def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
-    """Return the delay levels of a store; `given` by the caller, None where nobody says."""
-    return DelayLevels(list(read_settings(disk, own_folder).delay_levels), given)
+    """Return the delay levels of a store; `given` by the caller, None where nobody says.
+
+    What lies behind the end of the last clean stop was written by a broker, whose levels are not known.
+    """
+    entries = list(read_settings(disk, own_folder).delay_levels)
+    stop = read_clean(disk, os.path.dirname(own_folder))
+    if entries and stop is not None:
+        entries = [entry for entry in entries if entry.start < stop.end_offset] + [Entry(stop.end_offset, None)]
+    return DelayLevels(entries, given)
 
 
 def index_shape(disk: Disk, index_folder: str, own_folder: str, pauses_s: Sequence[float] = AT_REST) -> Shape | None:

@@ -172,8 +172,35 @@ def test_a_killed_stores_undispatched_messages_keep_the_levels_they_were_put_wit
     assert problems(copy) == []
 
 
+def test_a_broker_that_writes_between_two_openings_has_levels_of_its_own(tmp_path: Path) -> None:
+    """What it wrote behind our clean stop is not judged by our levels, nor what it wrote before the next opening after that."""
+    folder, aside = tmp_path / "store", tmp_path / "aside"
+    opened(folder, Clock()).close()
+    for number in range(2):
+        with opened(folder, Clock(START_MS + number)) as made:
+            put_delayed(made, b"ours")
+        (folder / "brokerstore").rename(aside)  # what a broker leaves as it is
+        with opened(folder, Clock(START_MS + number), OURS) as made:
+            put_delayed(made, b"a broker's")
+        shutil.rmtree(folder / "brokerstore")
+        aside.rename(folder / "brokerstore")
+        before = due_times(folder)
+        assert before[-2:] == [START_MS + number + 5000, START_MS + number + HOUR_MS]
+        assert problems(folder) == []
+        rebuild_store(str(folder), config=SMALL)
+        assert due_times(folder) == before
+    path = folder / QUEUE / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[12:20] = data[32:40]  # our first unit says what the broker's says
+    path.write_bytes(data)
+    assert problems(folder) == ["wrong_unit"]
+
+
 def kept(folder: Path) -> list[Entry]:
-    return read_levels(REAL_DISK, str(folder / "brokerstore"), None).entries
+    """Without what is behind the clean stop."""
+    *entries, behind = read_levels(REAL_DISK, str(folder / "brokerstore"), None).entries
+    assert behind.levels is None
+    return entries
 
 
 def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
@@ -183,10 +210,13 @@ def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
     for levels in (None, OURS, "1s  60m"):
         opened(store, Clock(), levels).close()
         assert kept(store) == [first]
-    opened(store, Clock(), "2s").close()
+    with opened(store, Clock(), "2s") as made:
+        put_delayed(made, b"second")
     end = kept(store)[1].start
     assert kept(store) == [first, Entry(end, "2s")] and end > 0
-    opened(without_settings(store), Clock()).close()
+    with opened(without_settings(store), Clock()) as made:
+        end = made.log_end
+        put_delayed(made, b"third")
     assert kept(store) == [Entry(0, None), Entry(end, DELAY_LEVELS)]
 
 
