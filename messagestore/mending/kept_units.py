@@ -26,8 +26,14 @@ LOG = logging.getLogger(__name__)
 class KeptUnits:
     """The units of one store's old queues."""
 
-    def __init__(self, disk: Disk, places: Places, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt) -> None:
-        """`old`: opened for reading.  `message_at` gives the record at a physical offset."""
+    def __init__(
+        self, disk: Disk, places: Places, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt, *,
+        is_strict: bool = False,
+    ) -> None:  # fmt: skip
+        """`old`: opened for reading.  `message_at` gives the record at a physical offset.
+
+        `is_strict`: raise `InvalidMessage` for a delivery time that nobody knows, in place of assuming the current levels.
+        """
         self._disk = disk
         self._places = places
         self._old = old
@@ -35,10 +41,12 @@ class KeptUnits:
         self._message_at = message_at
         self._has_ext = disk.stat(places.ext) is not None
         self._readers: dict[tuple[str, int], ConsumeQueueExt | None] = {}
+        self._is_strict = is_strict
+        self.assumed = 0  # delivery times made by the current levels, those of the time not being known
         self.lost_extended = 0  # units that get their tags code, since no extended unit of theirs was found
 
     def applied(self, topic: str, queue_id: int, units: bytes | memoryview) -> bytes | memoryview:
-        """Return a run of units with what the old ones add.  Raises `InvalidMessage` for a delivery time that nobody knows."""
+        """Return a run of units with what the old ones add."""
         if is_light(topic) or not (self._has_ext or topic == SCHEDULE_TOPIC):
             return units
         made = bytearray(units)
@@ -59,12 +67,13 @@ class KeptUnits:
         if waiting_level(message) <= 0:
             return code
         due_ms = self._levels.due_ms(message)
-        if due_ms is None:
+        if due_ms is None and self._is_strict:
             raise InvalidMessage(
                 f"{self._places.root}: no unit says when the delayed message at {message.physical_offset} is due; give its "
-                "broker's delay levels (message_delay_level, --config broker.conf, delayLevels in Spark)"
+                "broker's delay levels (option delayLevels)"
             )
-        return due_ms
+        self.assumed += due_ms is None
+        return code if due_ms is None else due_ms
 
     def _is_right(self, message: StoredMessage, queue_id: int, code: int, found: int) -> bool:
         """Whether an old unit's code agrees with its record; an address does where the extended unit does."""
@@ -88,6 +97,11 @@ class KeptUnits:
 
     def report(self) -> None:
         """Log what could not be taken over."""
+        if self.assumed:
+            LOG.warning(
+                "%s: no unit says when %d delayed messages are due: the delay levels %r were assumed; if their broker has others, "
+                "rebuild with --config broker.conf", self._places.root, self.assumed, self._levels.current,
+            )  # fmt: skip
         if self.lost_extended:
             LOG.warning(
                 "%s: %d units have no extended unit any more and hold their tags code: filters of the broker look at the "

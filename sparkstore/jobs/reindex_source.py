@@ -140,7 +140,9 @@ class _Reader(DataSourceReader):
         job = self._job
         assert job.config.mapped_file_size_consume_queue
         old = old_queues(REAL_DISK, job.places, job.config.mapped_file_size_consume_queue)
-        return KeptUnits(REAL_DISK, job.places, old, levels, LogFiles(REAL_DISK, list(job.store.log_folders)).message_at)
+        return KeptUnits(
+            REAL_DISK, job.places, old, levels, LogFiles(REAL_DISK, list(job.store.log_folders)).message_at, is_strict=True
+        )
 
     def _run_row(self, run: Run, kept: KeptUnits) -> tuple[Any, ...]:
         target = zlib.crc32(f"{run.topic}/{run.queue_id}".encode()) % self._job.tasks

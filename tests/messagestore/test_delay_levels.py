@@ -19,7 +19,7 @@ from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
 from messagestore.mending.verification import verify_store
 from messagestore.store_settings import read_levels
-from storageio import REAL_DISK, InvalidMessage
+from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 from tests.messagestore.kit import START_MS, Clock, crash_copy, files_below, read_all
 from tests.messagestore.test_index_sizes import SMALL
@@ -85,15 +85,17 @@ def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Pat
         assert files_below(store / "consumequeue") == before
 
 
-def test_a_delivery_time_that_nobody_knows_is_not_invented(store: Path) -> None:
-    """`rebuild` refuses, changes nothing, and takes the levels that are given."""
+def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where neither the queue nor the store says when a message is due; given the levels it makes them right, and says nothing."""
     shutil.rmtree(without_settings(store) / QUEUE)
-    before = files_below(store)
-    with pytest.raises(InvalidMessage, match="broker's delay levels"):
+    with caplog.at_level(logging.WARNING):
         rebuild_store(str(store), config=SMALL)
-    assert files_below(store) == before
-    rebuild_store(str(store), config=SMALL.but(message_delay_level=OURS))
-    assert due_times(store) == [START_MS + HOUR_MS]
+    assert "no unit says when 1 delayed messages are due: the delay levels '1s 5s 10s" in caplog.text
+    assert due_times(store) == [START_MS + 5000]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        rebuild_store(str(store), config=SMALL.but(message_delay_level=OURS))
+    assert due_times(store) == [START_MS + HOUR_MS] and caplog.text == ""
 
 
 def test_an_opening_that_has_to_make_such_a_time_says_so(store: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,8 +115,6 @@ def test_a_delivery_time_before_the_store_time_is_wrong_by_any_levels(store: Pat
         file.seek(12)
         file.write(due_ms.to_bytes(8, "big"))
     assert problems(store) == ["wrong_unit"]
-    with pytest.raises(InvalidMessage, match="broker's delay levels"):
-        rebuild_store(str(store), config=SMALL)
     rebuild_store(str(store), config=SMALL.but(message_delay_level=OURS))
     assert due_times(store) == [START_MS + HOUR_MS]
 

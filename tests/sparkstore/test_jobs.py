@@ -68,7 +68,7 @@ def test_delay_levels_of_another_broker_are_kept_or_asked_for(tmp_path: Path, mo
         shutil.rmtree(store / "brokerstore", ignore_errors=True)  # a broker's folder keeps no levels
     units = store / QUEUES / "SCHEDULE_TOPIC_XXXX" / "1" / f"{0:020d}"
     units.write_bytes(bytes(units.stat().st_size))
-    with pytest.raises(InvalidMessage, match="delayLevels in Spark"):
+    with pytest.raises(InvalidMessage, match="option delayLevels"):
         reindex(store, monkeypatch)
     reindex(store, monkeypatch, delaylevels="1s 1h")
     assert tree(store / QUEUES) == before
