@@ -99,8 +99,8 @@ class KeptUnits:
         """Log what could not be taken over."""
         if self.assumed:
             LOG.warning(
-                "%s: no unit says when %d delayed messages are due: the delay levels %r were assumed; if their broker has others, "
-                "rebuild with --config broker.conf", self._places.root, self.assumed, self._levels.current,
+                "%s: no unit says when %d delayed messages are due: the delay levels %r were assumed; if their broker has "
+                "others, rebuild with --config broker.conf", self._places.root, self.assumed, self._levels.current,
             )  # fmt: skip
         if self.lost_extended:
             LOG.warning(

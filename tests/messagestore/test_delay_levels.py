@@ -86,7 +86,7 @@ def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Pat
 
 
 def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where neither the queue nor the store says when a message is due; given the levels it makes them right, and says nothing."""
+    """Where neither the queue nor the store says when a message is due; with given levels it is right, and warns of nothing."""
     shutil.rmtree(without_settings(store) / QUEUE)
     with caplog.at_level(logging.WARNING):
         rebuild_store(str(store), config=SMALL)
