@@ -15,6 +15,7 @@ from commitlog import Message
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from messagestore import MessageStore, StoreConfig
+from messagestore.delay_levels import DelayLevels
 from messagestore.mending.agreement import Agreement
 from messagestore.mending.rebuild_store import rebuild_store
 from messagestore.mending.recover import Choice, Recovery
@@ -343,7 +344,7 @@ def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -
     folders = [str(fixture.store / name) for name in ("consumequeue", "commitlog")]
     queues = ConsumeQueues(REAL_DISK, folders[0], writable=False, file_size_bytes=2000)
     queues.load()
-    comparison = Agreement(queues, None, [], 0)
+    comparison = Agreement(queues, None, DelayLevels([]), 0)
     comparison.compare(LogFiles(REAL_DISK, folders[1:]))
     assert comparison.light_ends() == {(name, 0): len(units) for name, units in light_units(fixture.store).items() if units}
     assert comparison.problems == [] and comparison.items == 0
