@@ -6,7 +6,7 @@ from rabbitstore.content import Content, decode_content, encode_content
 from rabbitstore.content_cy import encode_many
 from rabbitstore.settings import StoreSettings
 from rabbitstore.terms import Atom, encode
-from storageio import InvalidMessage, StoreCorrupt
+from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat
 
 from .test_shared_store import fresh, ident
 
@@ -66,12 +66,15 @@ def test_a_message_that_is_gone_leaves_its_place_in_a_bulk_read_empty(tmp_path):
 
 
 def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
-    """In a closed file: a record under the reader's feet, or a term that is no message, is an error and never a message."""
+    """In a closed file: a record under the reader's feet, a term that is no message or one of an unknown name is an error."""
     store, client = stored(tmp_path)
-    client.write(ident(20), encode((Atom("something"), b"else")))
+    client.write(ident(20), encode([b"something", b"else"]))
+    client.write(ident(21), encode((Atom("something"), b"else")))
     store.sync()
     with pytest.raises(StoreCorrupt, match="not a message"):
         client.read_contents([ident(1), ident(20)])
+    with pytest.raises(UnsupportedFormat, match="something of 2 fields"):
+        client.read_contents([ident(1), ident(21)])
     store._roll()
     assert client.read_contents([ident(1)]) == [MIXED[0]]
     path = tmp_path / "msg_store_persistent" / "0.rdq"
