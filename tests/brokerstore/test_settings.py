@@ -41,7 +41,7 @@ STORE_CONFIG: dict[str, Kind] = {
     "broker_role": Role,
     "store_host": TEXT,
     "default_topic_queue_nums": (1, INT, WHOLE),
-    "message_delay_level": TEXT,
+    "message_delay_level": (TEXT, NONE),
     "deliver_delayed": FLAG,
     "flush_delay_offset_interval_ms": (1, INT, WHOLE),
     "transaction_timeout_ms": (0, INT, WHOLE),

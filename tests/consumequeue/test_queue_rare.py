@@ -238,15 +238,17 @@ def test_batches_behind_the_logs_end_are_cut(world: World, tmp_path: Path, cut: 
     assert (empty.stop_index, empty.starts) == (0, [])
 
 
-@pytest.mark.parametrize(("log_min", "deleted"), [(0, 0), (1900, 0), (1901, 1), (3901, 2), (99_999, 2)])
+@pytest.mark.parametrize(
+    ("log_min", "deleted", "min_offset"), [(0, 0, 0), (1900, 0, 95), (1901, 1, 100), (3901, 2, 200), (99_999, 2, 200)]
+)
 def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
-    world: World, tmp_path: Path, log_min: int, deleted: int
+    world: World, tmp_path: Path, log_min: int, deleted: int, min_offset: int
 ) -> None:
-    """A file goes with its last record."""
+    """A file goes with its last record; the minimum is the first message of the first record that is left."""
     folder = batches(world, tmp_path, 45)
     queue = batch_queue(world, tmp_path, "T", 0, True)
     assert queue.delete_expired(log_min) == deleted
-    assert len(files_of(folder)) == 3 - deleted and queue.min_offset == 100 * deleted
+    assert len(files_of(folder)) == 3 - deleted and queue.min_offset == min_offset
     assert queue.delete_expired(log_min) == 0
 
 
