@@ -1,0 +1,85 @@
+"""When the note of a clean stop is believed: only where the log ends exactly as the note says."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builds import World
+from tests.commitlog.test_mapped_files import SIZE, open_log, put
+
+BLANK = struct.Struct(">ii")  # format page of the log: the bytes that are left, and the magic of a blank
+BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+
+
+@pytest.fixture
+def log(world: World, tmp_path: Path) -> Any:
+    """A log of one file with three records."""
+    made = open_log(world, tmp_path)
+    put(world, made, 3)
+    yield made
+    made.close()
+
+
+def holds(world: World, log: Any, end: int, last: int) -> bool:
+    recovery = world.module("messagestore.recovery")
+    return bool(recovery.still_holds(log, recovery.CleanStop(end, last)))
+
+
+def places(log: Any) -> list[tuple[int, int]]:
+    return [(message.physical_offset, message.physical_offset + message.size) for message in log.messages()]
+
+
+def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log: Any) -> None:
+    """Another end, another record, a place inside of one, behind all: none of them is where a stop left this log."""
+    last, end = places(log)[-1]
+    assert holds(world, log, end, last)
+    for wrong in (end - 1, end + 1, last, 0, SIZE, end + SIZE):
+        assert not holds(world, log, wrong, last), wrong
+    for before, behind in places(log)[:-1]:
+        assert not holds(world, log, behind, before), "records follow"
+        assert not holds(world, log, end, before)
+    for wrong in (last + 1, last - 1, end, SIZE - 4, SIZE, 5 * SIZE):
+        assert not holds(world, log, end, wrong), wrong
+
+
+def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) -> None:
+    """One record more, or a cut of the last one."""
+    last, end = places(log)[-1]
+    put(world, log, 1)
+    assert not holds(world, log, end, last)
+    again, behind = places(log)[-1]
+    assert (again, holds(world, log, behind, again)) == (end, True)
+    log.queue.files[0].view[again : again + 8] = bytes(8)
+    assert not holds(world, log, behind, again)
+    assert holds(world, log, end, last)
+
+
+def test_a_note_holds_before_the_next_file_and_where_there_is_none(world: World, log: Any) -> None:
+    """The file was closed with a blank: the log ends with the file, whether or not the next one was made."""
+    last, end = places(log)[-1]
+    file = log.queue.files[0]
+    BLANK.pack_into(file.view, end, SIZE - end, BLANK_MAGIC)
+    assert holds(world, log, SIZE, last)
+    assert not holds(world, log, SIZE, places(log)[0][0])
+    assert not holds(world, log, SIZE - 1, last)
+    assert not holds(world, log, 2 * SIZE, last)
+    log.queue.next_file()
+    assert not holds(world, log, SIZE, last), "the walk finds it"
+
+
+def test_a_note_of_an_empty_log_holds_while_it_is_empty(world: World, tmp_path: Path) -> None:
+    """No file, or files of zeros; a record ends that."""
+    log = open_log(world, tmp_path)
+    assert holds(world, log, 0, -1)
+    assert not holds(world, log, 1, -1)
+    log.queue.next_file()
+    assert holds(world, log, 0, -1)
+    assert not holds(world, log, SIZE, -1)
+    log.attach(0)
+    put(world, log, 1)
+    assert not holds(world, log, 0, -1)
+    log.close()
