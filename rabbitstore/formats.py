@@ -35,7 +35,7 @@ _NAMES = {  # by folder, what lies there
         + _KEPT
     ),
     "store": re.compile(r"([0-9]+\.rd[qt]|clean\.dot|file_summary\.ets|msg_store_index\.ets)" + _KEPT),
-    "queue": re.compile(r"(\.queue_name|[0-9]+\.(idx|qi|qs)|journal\.jif)" + _KEPT),
+    "queue": re.compile(r"(\.queue_name|[0-9]+\.(idx|qi|qs)|journal\.jif|sync_failed)" + _KEPT),  # the last is our own mark
 }
 _CONFIG_TERM = re.compile(rb"^\s*\{\s*([a-z][a-zA-Z0-9_@]*)\s*,[^{}]*\}\s*\.", re.MULTILINE)
 _ENTRIES = "segment_entry_count"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
 from rabbitstore.recover import Action, Plan
-from storageio import UnsupportedFormat
+from storageio import DiskError, StoreError, UnsupportedFormat
+from storageio.testing import WrappedDisk
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 
@@ -164,3 +166,32 @@ def test_everything_that_reads_leaves_folders_of_rabbitmq_4_as_they_are(sources,
     run("export", tmp_path / "node", "--out", tmp_path / "rows.jsonl")
     assert {name: data for name, data in tree(tmp_path).items() if name.startswith("node")} == before
     assert vhost.exists()
+
+
+class FailsToSync(WrappedDisk):
+    """No sync of a journal succeeds, once it is told so."""
+
+    is_failing = False
+
+    def before(self, operation, path):
+        if self.is_failing and operation == "sync" and path.endswith("journal.jif"):
+            raise DiskError(operation, path, errno.EIO, "input/output error")
+
+
+def test_our_own_mark_of_a_failed_sync_is_no_unknown_file(tmp_path):
+    """The opening that has to write again what such a sync left uncertain is not refused because of the mark that says so."""
+    disk = FailsToSync()
+    store = RabbitStore.open(str(tmp_path), disk=disk)
+    store.declare_queue("q")
+    store.publish("q", b"first")
+    store.sync()
+    disk.is_failing = True
+    with pytest.raises(StoreError):
+        store.publish("q", b"second")
+        store.sync()
+    store.abandon()
+    assert [path.name for path in tmp_path.rglob("sync_failed")] == ["sync_failed"]
+    assert verify(str(tmp_path)).problems == []
+    with RabbitStore.open(str(tmp_path)) as again:
+        assert again.get("q").body == b"first"
+    assert list(tmp_path.rglob("sync_failed")) == []
