@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storageio import DiskError, StoreError
 from storageio.testing import ForgettingDisk, Image
 
 HALF_A_FILE = 3000
@@ -185,3 +186,23 @@ def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
         assert found == names[: len(found)]
     assert disk.least().files == {}
     assert len({len(image.files) for image in left}) == len(names) + 1, "each of them was the last one at some moment"
+
+
+def test_a_sync_that_failed_on_the_way_to_the_next_file_is_told_to_the_next_opening(lab: Any) -> None:
+    """The process died before any flush met the failure: the next one took the pages that the system shows for safe."""
+    run = lab.Run(tries=False)
+    put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 2)
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "sync" and "/commitlog/" in path:
+            raise DiskError(operation, path, 5, "EIO")
+
+    run.disk.refuse = refuse
+    with pytest.raises(StoreError):
+        run.store.put(run.message("T", 0, HALF_A_FILE, 0))
+    run.disk.refuse = None
+    run.store = reopened(lab, run)
+    run.do(("flush",))
+    assert run.ledger.flushed == 2
+    lab.abandon(run.store)
+    assert run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), 2) == 2
