@@ -128,7 +128,7 @@ def report(state: Path) -> str:
     for row in sorted(rows, key=lambda row: (row["file"], row["line"])):
         if row["outcome"] in ("survived", "unreached"):
             change = f"`{_cell(row['before'])}` becomes `{_cell(row['after'])}`"
-            lines.append(f"| `{row['file']}` {row['function']} | {change} | {why.get(row['key'], row['outcome'])} |")
+            lines.append(f"| `{row['file']}` {row['function']} | {change} | {why.get(row['key'], OPEN)} |")
     return "\n".join(lines)
 
 
