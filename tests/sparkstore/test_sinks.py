@@ -179,7 +179,7 @@ def test_columns_that_do() -> None:
         ({"path": "/x", "queues": "0"}, "option queues: 1 to"),
         ({"path": "/x", "batchId": "-1"}, "option batchId: a whole number"),
         ({"path": "/x", "newStore": "yes"}, "option newStore: true or false"),
-        ({"path": "/x", "maxIndexNum": "many"}, "option maxIndexNum: a positive number"),
+        ({"path": "/x", "maxIndexNum": "many"}, "option maxIndexNum: 1 to 2147483647 wanted"),
         ({"path": "s3://bucket/x"}, "not through s3:"),
     ],
 )

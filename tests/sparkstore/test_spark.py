@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 
 from commitlog import Message
 from messagestore import MessageStore
+from messagestore.config import DELAY_LEVELS
 from messagestore.mending.verification import verify_store
 from sparkstore import BadOption, MissingColumn, message_schema, read_messages, read_meta
 from sparkstore.jobs import audit, compact, export, reindex, stats
@@ -104,7 +105,7 @@ def test_reindex_with_a_task_killed_in_the_middle(
     flag = tmp_path / "killed"
     killer = _killer(reindex_source.ReindexSource, str(flag))
     monkeypatch.setattr(reindex_source, "ReindexSource", killer)
-    reindex(spark, str(store), splitBytes="300000")
+    reindex(spark, str(store), splitBytes="300000", delayLevels=DELAY_LEVELS)  # no unit says them any more
     assert flag.exists(), "a worker was killed"
     assert tree(store / "consumequeue") == tree(real / "consumequeue")
     assert tree(store / "index") == tree(real / "index")
