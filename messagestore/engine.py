@@ -70,6 +70,7 @@ from .store_settings import (
     refuse_unknown_shape,
     write_settings,
 )
+from .undispatched import Undispatched
 from .unindexed import Unindexed
 
 LOG = logging.getLogger(__name__)
@@ -162,6 +163,8 @@ class Engine:
                 beside_writer(disk, root, lambda: self._find_and_load(config, clock))
                 self.view = ReaderView(disk, self.log, self.queues, self.index)
                 self.unindexed = Unindexed(self)
+                self.undispatched = Undispatched(self)
+                self.view.before_first_look = self.undispatched.warn
         except BaseException:
             self._release()
             raise
@@ -325,7 +328,7 @@ class Engine:
     def _lacks_queues(self, end: LogEnd) -> bool:
         """Whether queues are gone although the log has records.  One whose records had left it begins again at 0."""
         has_none = (len(self.queues) == 0 and len(self.side.batch) == 0) or self.side.lacks_batch_queues()
-        return end.last_offset >= 0 and (has_none or self._lacks_listed())
+        return end.last_offset >= 0 and (has_none or self.lacks_listed())
 
     def _points_behind(self, end: LogEnd, note: CleanStop | None) -> bool:
         """Whether the log lost its last files since a clean stop: what is put now would pass for what the queues have.
@@ -340,7 +343,7 @@ class Engine:
             LOG.warning("%s: queues go on behind the log's end at %d: they are cut there", self.places.root, end.offset)
         return is_behind
 
-    def _lacks_listed(self) -> bool:
+    def lacks_listed(self) -> bool:
         """Whether a queue of the last clean stop is gone, and not because its topic was deleted."""
         missing = missing_queues(self.disk, self.places.own, self.queues)
         return any(not is_deleted(self.topics, topic) for topic, _ in missing)
@@ -354,7 +357,7 @@ class Engine:
         self.side.recover(end.offset)
         low = max(self.log.min_offset, 0)
         self.queues.correct_min_offsets(low)
-        lacks_any = self._lacks_listed() or self.side.lacks_batch_queues()
+        lacks_any = self.lacks_listed() or self.side.lacks_batch_queues()
         is_counted = safe_offset > end.dispatch_from
         is_whole = (is_counted or self.queues.max_physical_offset() >= end.dispatch_from) and not lacks_any
         lost_in = self.log.queue.find(lost_from)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import CommitLog
@@ -67,6 +68,7 @@ class ReaderView:
         self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
         self._stands: dict[tuple[str, int], _Stand] = {}
         self._guard = threading.RLock()
+        self.before_first_look: Callable[[], None] | None = None
 
     def refresh(self, *, again: bool = False) -> None:
         """Files of the log and of the index; with `again` even if no folder seems changed."""
@@ -91,6 +93,8 @@ class ReaderView:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue with all the units it has now; None when there is none."""
         with self._guard:
+            if self.before_first_look is not None:
+                self._begin()
             queue = self._queues.get(topic, queue_id) or self._discover(topic, queue_id)
             if queue is not None:
                 try:
@@ -98,6 +102,12 @@ class ReaderView:
                 except DiskError:  # a file went between two of our calls
                     self._reload(queue)
             return queue
+
+    def _begin(self) -> None:
+        """Call `before_first_look`, once."""
+        call, self.before_first_look = self.before_first_look, None
+        if call is not None:
+            call()
 
     def _discover(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue that came since."""
@@ -129,6 +139,7 @@ class ReaderView:
     def discover(self) -> None:
         """Every queue that came since."""
         with self._guard:
+            self._begin()
             self._find_size()
             self._queues.discover()
 

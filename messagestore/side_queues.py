@@ -64,6 +64,35 @@ class SideQueues:
             if has_light:
                 self._add_light(message)
 
+    def lacking(
+        self, file: MappedFile, start: int, stop: int, *, has_light: bool, is_ignored: Callable[[str], bool]
+    ) -> Iterator[tuple[tuple[str, int], bool]]:  # fmt: skip
+        """Batch queues and light queues without a unit of a record, for the records that `dispatch` would be given.
+
+        Each with whether it is the first queue found to lack that record: an ordinary one may lack it too.
+        """
+        if not has_light and not self.has_batch_topics:
+            return
+        for message in self._messages(file, start, stop):
+            if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+                continue
+            lanes = [(name, 0) for name, _ in light_places(message) if self._lacks(name, 0, message)] if has_light else []
+            if self.is_batch_topic(message.topic) and self._lacks_batch(message):
+                lanes.append((message.topic, message.queue_id))
+            is_first = is_ignored(message.topic) or not self._lacks(message.topic, message.queue_id, message)
+            for lane in dict.fromkeys(lanes):
+                yield lane, is_first
+                is_first = False
+
+    def _lacks(self, topic: str, queue_id: int, message: StoredMessage) -> bool:
+        queue = self._queues.get(topic, queue_id)
+        return queue is None or queue.max_physical_offset < message.physical_offset + message.size
+
+    def _lacks_batch(self, message: StoredMessage) -> bool:
+        queue = self.batch.get(message.topic, message.queue_id)
+        is_behind = queue is None or queue.max_physical_offset < message.physical_offset
+        return is_behind and batch_unit(message).is_valid
+
     @property
     def has_batch_topics(self) -> bool:
         """Whether any topic has batch queues."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from brokerstore.identify import FolderKind
 from brokerstore.write_target import check_write_target
-from messagestore import MessageStore
 from messagestore.broker_services.admission import topic_problem
 from storageio import InvalidMessage, PutRejected
 
 from .codes import CLEAN
 from .output import emit, emit_json, progress
+from .queue_commands import incomplete_keys, open_store
 from .target import Target
 
 
@@ -58,14 +58,15 @@ def copy_store(
     target.need_shape()
     check_write_target(new, FolderKind.ROCKETMQ)
     given = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
-    with MessageStore.open(target.path, "r", target.config()) as store:
+    with open_store(target) as store:
+        incomplete = incomplete_keys(store)
         wanted = list(topics) if not every else store.topics()
         config = store.config.but(**given) if given else None
         total = sum(store.max_offset(topic, queue_id) for topic in wanted for queue_id in store.queue_ids(topic))
         with progress("copy", total, wanted=not quiet, is_bytes=False) as advance, _named_topic(wanted), _whole_or_nothing(new):
             done = store.copy_topics(new, wanted, config, progress=advance)
     if as_json:
-        emit_json({"topics": done.topics, "messages": done.messages, "groups": done.groups})
+        emit_json({"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete)
     else:
         emit(f"{done.messages} messages of {len(done.topics)} topics, offsets of {len(done.groups)} groups; now in {new}")
     return CLEAN

@@ -12,7 +12,7 @@ from storageio import UnknownStore
 
 from .codes import CLEAN, PROBLEM
 from .output import emit, emit_json, progress, say
-from .queue_commands import open_store
+from .queue_commands import incomplete_keys, open_store
 from .target import Target
 
 CHECKSUM = "__CRC32#"  # says where and how a record was written, not what it holds
@@ -34,6 +34,7 @@ class _Side:
 
     def __init__(self, target: Target, stack: contextlib.ExitStack) -> None:
         self._rabbit = self._store = None
+        self.undispatched: int | None = 0  # messages that its queues lack; None: not known
         if target.is_rabbit:
             store = stack.enter_context(RabbitStore.open(target.path, "r", vhost=target.vhost))
             self._rabbit = store.folder()
@@ -43,6 +44,7 @@ class _Side:
             self.count = sum(queue.messages for queue in queues)
         else:
             self._store = stored = stack.enter_context(open_store(target))
+            self.undispatched = incomplete_keys(stored).get("undispatched_messages", 0)
             self.lanes = {(topic, queue_id) for topic in stored.topics() for queue_id in stored.queue_ids(topic)}
             self.count = sum(stored.max_offset(*lane) - stored.min_offset(*lane) for lane in self.lanes)
 
@@ -71,12 +73,20 @@ def _content(message: StoredMessage) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def differences(first: Target, second: Target, quiet: bool = True) -> Iterator[Difference]:
-    """Queue by queue, in order; constant memory.  Raises `UnknownStore` for folders of two kinds."""
+def differences(
+    first: Target, second: Target, quiet: bool = True, incomplete: dict[str, Any] | None = None
+) -> Iterator[Difference]:  # fmt: skip
+    """Queue by queue, in order; constant memory.  Raises `UnknownStore` for folders of two kinds.
+
+    `incomplete` gets what the answer adds where messages are in a log and in no queue.
+    """
     if first.is_rabbit != second.is_rabbit:
         raise UnknownStore(f"{first.path} is a {first.kind.value} folder, {second.path} a {second.kind.value} one")
     with contextlib.ExitStack() as stack:
         sides = _Side(first, stack), _Side(second, stack)
+        lacking = {name: side.undispatched for name, side in zip(("first", "second"), sides, strict=True)}
+        if incomplete is not None and set(lacking.values()) != {0}:
+            incomplete["undispatched_messages"] = lacking
         total = sum(side.count for side in sides)
         advance = stack.enter_context(progress("diff", total, wanted=not quiet, is_bytes=False))
         for lane in sorted(sides[0].lanes | sides[1].lanes):
@@ -116,7 +126,8 @@ def show_differences(first: Target, second: Target, as_json: bool, limit: int, *
     """Exit code 1 when there are any; `limit` of them are shown, in the end, below the bar."""
     shown: list[Difference] = []
     count = 0
-    for found in differences(first, second, quiet):
+    more: dict[str, Any] = {}
+    for found in differences(first, second, quiet, more):
         count += 1
         if len(shown) < limit:
             shown.append(found)
@@ -124,8 +135,8 @@ def show_differences(first: Target, second: Target, as_json: bool, limit: int, *
         for found in shown:
             emit(_text(found))
     if as_json:
-        in_use = {"in_use": True} if any(target.is_in_use for target in (first, second)) else {}
-        emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]} | in_use)
+        more |= {"in_use": True} if any(target.is_in_use for target in (first, second)) else {}
+        emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]} | more)
     elif count == 0:
         emit("The same messages")
     elif count > limit:

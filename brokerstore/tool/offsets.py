@@ -16,7 +16,7 @@ from storageio import REAL_DISK, InvalidMessage
 from .codes import CLEAN
 from .escapes import quote
 from .output import emit_json, say, table
-from .queue_commands import open_store
+from .queue_commands import incomplete_keys, open_store
 from .target import Target
 
 KEYS = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag")
@@ -29,18 +29,24 @@ def _tables(target: Target) -> list[ConsumerOffsets]:
 
 def show(target: Target, as_json: bool, group: str | None, topic: str | None) -> int:
     """One row a group, topic and queue."""
-    rows = lag_rows(target, group, topic)
+    rows, incomplete = _lags(target, group, topic)
     if not rows and (group is not None or topic is not None):
         what = " and ".join(f"{name} {value!r}" for name, value in (("group", group), ("topic", topic)) if value is not None)
         say(f"brokerstore: no offsets of {what}; run: brokerstore offsets show {quote(target.path)}  (all of them)")
-    _emit(rows, as_json)
+    _emit(rows, as_json, incomplete)
     return CLEAN
 
 
 def lag_rows(target: Target, group: str | None = None, topic: str | None = None) -> list[Row]:
     """With the names of `KEYS`."""
+    return _lags(target, group, topic)[0]
+
+
+def _lags(target: Target, group: str | None, topic: str | None) -> tuple[list[Row], Row]:
+    """Rows, and what the answer adds where the queues lack messages."""
     with open_store(target) as store:
-        return [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)]
+        incomplete = incomplete_keys(store)
+        return [row for offsets in _tables(target) for row in _rows(store, offsets, group, topic)], incomplete
 
 
 def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
@@ -67,6 +73,8 @@ def reset(
     target.need_store()
     refuse_unsupported(REAL_DISK, target.path, target.settings.get("store_path_commit_log"))
     refuse_unknown_end(target.files())
+    with open_store(target) as store:  # before the lock: a store in use is not looked at
+        incomplete = incomplete_keys(store)
     lock = REAL_DISK.lock(os.path.join(target.path, "lock"))
     try:
         with open_store(target) as store:
@@ -80,7 +88,7 @@ def reset(
             rows = [row for row in _rows(store, offsets, group, topic) if row["queue_id"] in queue_ids]
     finally:
         lock.release()
-    _emit(rows, as_json)
+    _emit(rows, as_json, incomplete)
     return CLEAN
 
 
@@ -97,8 +105,8 @@ def _place(store: MessageStore, topic: str, queue_id: int, where: str | None, ti
     return offset
 
 
-def _emit(rows: list[Row], as_json: bool) -> None:
+def _emit(rows: list[Row], as_json: bool, incomplete: Row) -> None:
     if as_json:
-        emit_json({"offsets": rows})
+        emit_json({"offsets": rows} | incomplete)
     else:
         table(KEYS, [["none" if value is None else value for value in row.values()] for row in rows])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from messagestore import GetStatus, MessageStore
 
 from .absent import NoSuchMessage
@@ -18,9 +20,21 @@ def open_store(target: Target) -> MessageStore:
     return MessageStore.open(target.path, "r", target.config())
 
 
+def incomplete_keys(store: MessageStore) -> dict[str, Any]:
+    """Report on stderr what the queues of a killed writer's store lack; return what a JSON answer adds for it."""
+    undispatched = store.engine.undispatched
+    undispatched.is_reported = True
+    problem = undispatched.problem()
+    if not problem:
+        return {}
+    say(f"brokerstore: incomplete: {problem}; run: brokerstore rebuild {quote(store.path)}")
+    return {"undispatched_messages": store.undispatched_messages}
+
+
 def get_messages(target: Target, as_json: bool, topic: str, queue_id: int, offset: int, count: int) -> int:
     """Messages of one queue from an offset on; `NoSuchMessage` says the status of a page without any."""
     with open_store(target) as store:
+        incomplete_keys(store)
         shown = 0
         while shown < count:
             page = store.get(topic, queue_id, offset, count - shown)
@@ -49,6 +63,7 @@ def query_messages(
     """Oldest first; none found is an answer too, and is said."""
     target.need_shape()
     with open_store(target) as store:
+        store.engine.undispatched.is_reported = True  # no warning of the queues: a query searches the log
         found = store.query(topic, key, *times, max_count)
         is_known = bool(found) or topic in store.topics()
         unsearched = store.unsearched_bytes

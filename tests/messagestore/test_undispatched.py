@@ -1,0 +1,292 @@
+"""Readers of a killed writer's folder report the messages that no consume queue has yet."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, undispatched
+from tests.brokerstore.tool import run
+from tests.messagestore.writers import LOG_SIZE, Writer, log_files, open_store, put_all
+
+COUNT = 700
+DISPATCHED = 250
+PROGRAM = f"""
+store = open_store(root)
+put_all(store, 0, {DISPATCHED})
+store.get("t", 0, 0)
+store.engine.dispatcher._round.acquire()
+put_all(store, {DISPATCHED}, {COUNT})
+said("done")
+told()
+"""
+UNITS = {"consumequeue": 20, "batchconsumequeue": 46}
+Lacking = dict[tuple[str, int], set[int]]
+DISPATCHED_FLAGS = (0, 8)  # of transactions: none, committed
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A killed writer's folder whose messages from number 250 on are in no queue."""
+    root = tmp_path_factory.mktemp("killed") / "store"
+    with Writer(root, PROGRAM) as writer:
+        assert writer.hear() == "done"
+        writer.kill()
+    return root
+
+
+def unit_places(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]]:
+    """Of each queue: (file, place in it, physical offset) of its units, read without a line of ours."""
+    found: dict[tuple[str, int], list[tuple[Path, int, int]]] = {}
+    for folder, size in UNITS.items():
+        for path in sorted((root / folder).glob("*/*/*")):
+            lane = found.setdefault((path.parents[1].name, int(path.parent.name)), [])
+            data = path.read_bytes()
+            for at in range(0, len(data) // size * size, size):
+                physical, length = struct.unpack_from(">qi", data, at)
+                if length > 0:
+                    lane.append((path, at, physical))
+    return found
+
+
+def lacking(root: Path) -> Lacking:
+    """A plain model: physical offsets of the log's messages that each queue has no unit of."""
+    known = {lane: {physical for _, _, physical in units} for lane, units in unit_places(root).items()}
+    found: Lacking = {}
+    for message in run("dump", root, "--json").lines:
+        if message["sys_flag"] & 12 not in DISPATCHED_FLAGS:
+            continue
+        names = message["properties"].get("INNER_MULTI_DISPATCH", "")
+        lanes = [(message["topic"], message["queue_id"]), *((name, 0) for name in names.split(",") if name.startswith("%LMQ%"))]
+        for lane in lanes:
+            if message["physical_offset"] not in known.get(lane, ()):
+                found.setdefault(lane, set()).add(message["physical_offset"])
+    return found
+
+
+def forget_units(root: Path, count: int) -> None:
+    """What a kill leaves whose dispatcher was so many messages behind: no queue has a unit of the last ones."""
+    (root / "abort").touch()
+    units = unit_places(root)
+    border = sorted({unit[2] for lane in units.values() for unit in lane})[-count]
+    for places in units.values():
+        for path, at, physical in places:
+            if physical >= border:
+                size = UNITS[path.parents[2].name]
+                data = bytearray(path.read_bytes())
+                data[at : at + size] = bytes(size)
+                path.write_bytes(data)
+
+
+def check_model(root: Path, before: Lacking | None = None) -> int:
+    """Have a reader count; it agrees with the model, which is returned.  `before`: what the real system gave no unit at all."""
+    known = before or {}
+    wanted = {lane: found - known.get(lane, set()) for lane, found in lacking(root).items() if found != known.get(lane)}
+    with MessageStore.open(root, "r") as store:
+        assert store.undispatched_messages == len(set().union(*wanted.values()))
+        assert store.engine.undispatched.lanes == {lane: len(offsets) for lane, offsets in wanted.items()}
+        return store.undispatched_messages
+
+
+@pytest.mark.parametrize("name", ["crash-torn", "broker-live", "lmq", "batchcq", "propcrc"])
+@pytest.mark.parametrize("count", [1, 60])
+def test_the_count_is_that_of_a_plain_model(fixture_store: Any, name: str, count: int) -> None:
+    """Of real systems' folders whose queues lack their last units, as after a kill: light queues and batch queues too."""
+    root = fixture_store(name, own=True).store
+    before = lacking(root)
+    forget_units(root, count)
+    assert check_model(root, before) >= count - (name == "crash-torn")  # one of its units points behind the torn end
+
+
+def test_all_messages_count_where_the_queues_are_gone(fixture_store: Any) -> None:
+    """A killed broker's folder without queues, and with them where all are there."""
+    assert check_model(fixture_store("crash-lost-cq").store) > 200
+    assert check_model(fixture_store("crash-torn").store) == 0
+
+
+def test_a_queue_that_lacks_older_units_has_the_whole_log_counted(fixture_store: Any) -> None:
+    """The checkpoint covers what one lost queue held: the numbers in the log tell."""
+    root = fixture_store("crash-torn", own=True).store
+    shutil.rmtree(root / "consumequeue" / "HotTopic")
+    assert check_model(root) > 100
+
+
+READS: dict[str, Callable[[MessageStore], object]] = {
+    "get": lambda store: store.get("t", 0, 0),
+    "read": lambda store: list(store.read("t", 0)),
+    "read_raw": lambda store: list(store.read_raw("t", 0)),
+    "read_columns": lambda store: store.read_columns("t", 0, columns=["queue_offset"]).read_all(),
+    "offset_by_time": lambda store: store.offset_by_time("t", 0, 1),
+    "max_offset": lambda store: store.max_offset("t", 0),
+    "store_time": lambda store: store.store_time("t", 0, 0),
+    "topics": lambda store: store.topics(),
+    "consumer": lambda store: store.consumer("t", group="g").poll(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_the_first_read_of_a_queue_logs_a_warning(killed: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """Once, with the count, the queues and the next command."""
+    with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
+        READS[name](store)
+        READS[name](store)
+        store.get("t", 1, 0)
+    texts = [record.getMessage() for record in caplog.records if "in the log and not in the queues" in record.getMessage()]
+    assert len(texts) == 1, caplog.text
+    assert f"{COUNT - DISPATCHED} messages" in texts[0] and "(t-0, t-1, t-2)" in texts[0] and "brokerstore rebuild" in texts[0]
+
+
+def test_look_ups_without_a_queue_log_nothing(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A query and a look-up by physical offset miss no message."""
+    with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
+        assert store.query("t", f"k{COUNT - 1}") and store.message_at(0) is not None
+        assert caplog.text == ""
+        assert store.undispatched_messages == COUNT - DISPATCHED
+
+
+def test_an_opening_for_writing_ends_it(killed: Path, tmp_path: Path) -> None:
+    """The messages get their units; a reader that was open all the time has none to count then."""
+    root = shutil.copytree(killed, tmp_path / "store")
+    with open_store(root, "r") as reader:
+        assert reader.undispatched_messages == COUNT - DISPATCHED
+        with open_store(root) as writer:
+            assert writer.undispatched_messages == 0
+            assert reader.undispatched_messages is None  # a writer dispatches meanwhile
+        assert reader.undispatched_messages == 0
+        assert sum(reader.max_offset("t", queue_id) for queue_id in range(3)) == COUNT
+
+
+def test_a_second_kill_is_counted_anew(killed: Path, tmp_path: Path) -> None:
+    """By a reader that was open all the time."""
+    root = shutil.copytree(killed, tmp_path / "store")
+    again = "store = open_store(root)\nstore.engine.dispatcher._round.acquire()\nput_all(store, 0, 30)\nsaid('done')\ntold()"
+    with open_store(root, "r") as reader:
+        assert reader.undispatched_messages == COUNT - DISPATCHED
+        with Writer(root, again) as writer:
+            assert writer.hear() == "done"
+            writer.kill()
+        assert reader.undispatched_messages == 30
+
+
+def test_a_clean_store_and_a_live_writer_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No log is walked, and nothing is logged."""
+    monkeypatch.setattr(undispatched.Undispatched, "_count", lambda _self: pytest.fail("the log was walked"))
+    with open_store(tmp_path) as store, caplog.at_level(logging.WARNING):
+        put_all(store, 0, 9)
+        store.get("t", 0, 0)
+        with open_store(tmp_path, "r") as reader:
+            assert len(reader.get("t", 0, 0).messages) == 3 and reader.undispatched_messages is None
+    with open_store(tmp_path, "r") as reader:
+        assert len(reader.get("t", 0, 0).messages) == 3 and reader.undispatched_messages == 0
+    assert caplog.text == ""
+
+
+def snapshot(tmp_path: Path, covered: int, behind: int) -> Path:
+    """A copy of a store at work: so many messages that the checkpoint covers, 10 s apart, then so many in no queue."""
+    now = [1_700_000_000_000]
+    with open_store(tmp_path / "live", clock=lambda: now[0]) as store:
+        for number in range(covered):
+            now[0] += 10_000
+            store.put(Message("t", b"%d" % number, queue_id=0))
+        store.flush()
+        store.get("t", 0, 0)
+        store.engine.housekeeper.flush_derived(thorough=True)
+        with store.engine.dispatcher._round:
+            for number in range(behind):
+                now[0] += 10_000
+                store.put(Message("t", b"%d" % number, queue_id=0))
+            shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_a_long_log_is_counted_from_the_last_record_that_the_checkpoint_covers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that is longer than the limit."""
+    root = snapshot(tmp_path, 400, 20)
+    monkeypatch.setattr(undispatched, "SEARCHED_MAX", LOG_SIZE // 8)
+    monkeypatch.setattr(undispatched, "STRETCH_SIZE", LOG_SIZE // 64)
+    with open_store(root, "r") as store:
+        assert store.undispatched_messages == 20
+
+
+def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Behind the limit the number is not known, and the warning and the tool say so."""
+    root = snapshot(tmp_path, 4, 400)
+    monkeypatch.setattr(undispatched, "SEARCHED_MAX", LOG_SIZE // 8)
+    monkeypatch.setattr(undispatched, "STRETCH_SIZE", LOG_SIZE // 64)
+    with open_store(root, "r") as store, caplog.at_level(logging.WARNING):
+        assert store.undispatched_messages is None
+        store.get("t", 0, 0)
+    assert "at least" in caplog.text and "was not compared with the queues" in caplog.text
+    ran = run("get", root, "--topic", "t", "--queue", 0, "--offset", 0, "--json")
+    assert ran.code == 0 and "brokerstore: incomplete: at least" in ran.talk
+
+
+def test_damage_before_messages_makes_the_number_unknown(killed: Path, tmp_path: Path) -> None:
+    """A record in the middle of what is not dispatched has a wrong magic: whole records lie behind it."""
+    root = shutil.copytree(killed, tmp_path / "store")
+    with open_store(root, "r") as store:
+        number = [message.physical_offset for message in store.engine.log.messages()][DISPATCHED + 40]
+    path = log_files(root)[number // LOG_SIZE]
+    data = bytearray(path.read_bytes())
+    data[number % LOG_SIZE + 4] ^= 1
+    path.write_bytes(data)
+    with open_store(root, "r") as store:
+        assert store.undispatched_messages is None
+        assert "at least 40 messages" in store.engine.undispatched.problem()
+
+
+def test_a_log_that_cannot_be_read_ends_no_read_of_a_queue(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count is not known then, and the page is read as before."""
+
+    def fail(_self: object) -> int:
+        raise undispatched.StoreError("not readable")
+
+    monkeypatch.setattr(undispatched.Undispatched, "_covered", fail)
+    monkeypatch.setattr(undispatched, "SEARCHED_MAX", 0)
+    with open_store(killed, "r") as store:
+        assert len(store.get("t", 0, 0).messages) == 32 and store.undispatched_messages is None
+        assert "not readable" in store.engine.undispatched.problem()
+
+
+COMMANDS = {
+    "ls": lambda root, new: ["ls", root],
+    "get": lambda root, new: ["get", root, "--topic", "t", "--queue", 0, "--offset", 0, "--count", 2],
+    "offsets": lambda root, new: ["offsets", "show", root],
+    "diff": lambda root, new: ["diff", root, root],
+    "copy": lambda root, new: ["copy", root, "--to", new, "--topic", "t"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: str) -> None:
+    """On stderr with the next command, and where the answer is one object in a key of its own; not of a clean store."""
+    ran = run(*COMMANDS[name](killed, tmp_path / "new"), "--json")
+    count = COUNT - DISPATCHED
+    assert f"brokerstore: incomplete: {count} messages are in the log" in ran.talk and "run: brokerstore rebuild" in ran.talk
+    assert ran.code == 0 and ran.talk.count("in the log and not in the queues") == (2 if name == "diff" else 1)
+    if name != "get":
+        wanted = {"first": count, "second": count} if name == "diff" else count
+        assert ran.json["undispatched_messages"] == wanted
+    root = shutil.copytree(killed, tmp_path / "store")
+    assert run("rebuild", root).code == 0
+    with open_store(root):
+        pass
+    ran = run(*COMMANDS[name](root, tmp_path / "other"), "--json")
+    assert ran.code == 0 and "incomplete" not in ran.talk and "undispatched" not in ran.out
+
+
+def test_the_end_of_a_queue_is_answered_with_what_it_lacks(killed: Path) -> None:
+    """`get` at a message that is in the log alone."""
+    ran = run("get", killed, "--topic", "t", "--queue", 0, "--offset", COUNT // 3 - 1)
+    assert ran.code == 1 and "OFFSET_OVERFLOW_BADLY" in ran.talk and "brokerstore: incomplete:" in ran.talk
