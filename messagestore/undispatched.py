@@ -1,8 +1,8 @@
 """The messages that no consume queue has yet, in a folder whose writer was killed.
 
 A writer dispatches records to their queues a moment after they are put.  In the folder that a killed writer left, the last of
-them are in the log alone: `get`, `read`, `max_offset` and consumers miss them until a writer opens the store.  This module counts
-them, so that a reader can report them.
+them are in the log alone: `get`, `read`, `max_offset` and consumers miss them until a writer opens the store.  This module
+counts them, so that a reader can report them.
 
 The count begins where recovery would begin to dispatch: at the newest file that the checkpoint covers, or at the log's begin
 where a queue lacks older units.  It ends after `SEARCHED_MAX` bytes; where that is not enough it begins once more at the last
