@@ -295,3 +295,37 @@ def test_many_are_all_taken_or_all_refused_at_each_size_around_the_limits(world:
             assert (result.status.name, result.message_count) == ("PUT_OK", 2), size
             taken.append(size)
     assert taken and max(taken) < max(sizes), "the limit lies between them"
+
+
+@pytest.mark.parametrize(
+    ("size", "topic", "body", "value"),
+    [(1 << 18, "t", b"", "v" * 32_750), (65_536, "t" * 32_767, bytes(32_700), "")],
+    ids=["properties beside the checksum", "a record with the longest topic"],
+)
+def test_a_message_too_long_behind_others_is_found_before_the_first_is_written(
+    world: World, size: int, topic: str, body: bytes, value: str
+) -> None:
+    """By a few bytes: all of the messages are refused, not only those from the bad one on."""
+    log = MemoryLog(world, size, with_crc=True)
+    before = taken(log)
+    properties = {"k": value} if value else None
+    make = world.commitlog.Message
+    messages = [make(topic, b"x", queue_id=0), make(topic, body, queue_id=0, properties=properties)]
+    with pytest.raises(InvalidMessage, match="message 1: "):
+        log.appender.append_many(messages)
+    assert taken(log) == before
+
+
+@pytest.mark.parametrize("call", ["encoded", "columns"])
+def test_old_bytes_of_a_ring_are_no_head_of_a_record(world: World, call: str) -> None:
+    """What lies behind the last record is zeros for whoever reads beside the writer."""
+    log = MemoryLog(world, 4096)
+    log.appender.write_through(lambda position, size: log.appender.set_room(0, position + size))
+    log.appender.append(world.commitlog.Message("t", b"first", queue_id=0))
+    log.files[0][log.appender.position :] = b"\xff" * (4096 - log.appender.position)
+    if call == "encoded":
+        log.appender.append_encoded("t", 0, b"second", b"")
+    else:
+        log.appender.append_columns("t", 0, array("q", [0, 3, 6]), b"second")
+    end = log.appender.position
+    assert bytes(log.files[0][end : end + 8]) == bytes(4) + b"\xff" * 4

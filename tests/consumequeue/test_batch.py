@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from consumequeue.layout import BATCH_UNIT
 from storageio import REAL_DISK, InvalidMessage
 from tests.consumequeue.model import files_of
 
@@ -115,3 +116,40 @@ def test_the_minimum_of_an_opened_queue_knows_where_the_log_begins(world: Any, t
         opened = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=writable, log_min_offset=7)
         assert opened.get("T", 0).min_offset == 70
         opened.close()
+
+
+def batch_unit(world: Any, number: int, size_bytes: int = 100) -> Any:
+    """One of three messages; `number` counts the units of a queue."""
+    return world.consumequeue.BatchUnit(1000 * number, size_bytes, 0, 1_700_000_000_000, 3 * number, 3)
+
+
+def test_a_record_of_no_bytes_is_no_unit(world: Any, tmp_path: Path) -> None:
+    """It is refused, and ends a queue that is read."""
+    queue = batch_queue(world, tmp_path, "B", 0, True)
+    assert queue.append(batch_unit(world, 0))
+    with pytest.raises(InvalidMessage):
+        queue.append(batch_unit(world, 1, 0))
+    assert queue._count_valid(BATCH_UNIT.pack(*batch_unit(world, 1, 0))) == 0
+
+
+def test_a_batch_queue_cut_at_a_files_begin_loses_that_file(world: Any, tmp_path: Path) -> None:
+    """No file of zeros stays behind the end."""
+    queue = batch_queue(world, tmp_path, "B", 0, True)
+    for number in range(25):
+        queue.append(batch_unit(world, number))
+    queue.truncate(20_000)
+    assert (queue.stop_index, sorted(files_of(tmp_path))) == (20, [f"B/0/{0:020d}"])
+
+
+def test_a_flush_of_one_batch_queue_says_so(world: Any, tmp_path: Path) -> None:
+    """And none says nothing was synced."""
+    queues = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=True, file_size_bytes=920)
+    queues.get_or_add("B", 0).append(batch_unit(world, 0))
+    assert queues.flush()
+    assert not queues.flush()
+
+
+def test_a_batch_queue_says_whether_units_come_from_here_alone(world: Any, tmp_path: Path) -> None:
+    """A reader looks for more before each answer; a writer does not."""
+    assert batch_queue(world, tmp_path, "B", 0, True).is_writable is True
+    assert batch_queue(world, tmp_path, "B", 0, False).is_writable is False

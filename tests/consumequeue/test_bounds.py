@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storageio import REAL_DISK
 from tests.builds import World
-from tests.consumequeue.model import PROPERTY, UNIT, packed
+from tests.consumequeue.model import PROPERTY, UNIT, built, packed
 
 
 @pytest.mark.parametrize("name", ["plain", "broker-live", "lmq", "propcrc"])
@@ -161,3 +161,41 @@ def test_disorder_names_the_damaged_unit(queues: Any) -> None:
         file.seek(20 * 7)
         file.write(UNIT.pack(-1, 100, 0))
     assert [number for number, _ in queue.disorder()] == [4, 7]
+
+
+def test_the_bounds_hold_the_minimum_inside_the_first_file(queues: Any) -> None:
+    """As `min_offset`, where records of the first file's first units left the log."""
+    built(queues)
+    queue = queues().get("T", 0)
+    assert queue.correct_min_offset(500) == 5
+    assert queue.bounds == (queue.starts, 35 * 20, 5)
+
+
+def test_a_known_minimum_is_corrected_with_all_others(queues: Any) -> None:
+    """`correct_min_offsets` moves the minimum of a queue that was asked for it before."""
+    built(queues)
+    opened = queues()
+    queue = opened.get("T", 0)
+    assert queue.min_offset == 0
+    opened.correct_min_offsets(700)
+    assert queue.min_offset == 7
+
+
+def test_a_reader_that_looks_again_knows_where_the_last_record_ends(queues: Any) -> None:
+    """The greatest record end follows the units that came."""
+    built(queues, 3)
+    reader = queues(writable=False).get("T", 0)
+    assert reader.max_physical_offset == 300
+    queues().get("T", 0).append_run(3, packed(3, 2))
+    reader.refresh()
+    assert (reader.max_offset, reader.max_physical_offset) == (5, 500)
+
+
+def test_units_in_order_are_appended_without_a_warning(queues: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where they begin a file; a gap warns."""
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 10))
+    queue.append_run(10, packed(10, 5))
+    assert not caplog.records
+    queue.append_run(20, packed(20, 1))
+    assert "goes to place 15" in caplog.text

@@ -215,3 +215,23 @@ def test_a_file_of_more_units_than_one_read_holds_is_walked_to_its_end(world: Wo
     assert not again.truncate(BASE + size * (count - 1) + 1)
     assert again.truncate(BASE + size * (count - 2)) and again.end == size * (count - 1)
     assert again.append(world.consumequeue.ExtUnit(5, 6, b"", 20)) == BASE + size * (count - 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_unit_that_lost_its_part_behind_a_sectors_border_is_not_whole(world: World, tmp_path: Path, first: int) -> None:
+    """In the first file and in a later one; a unit that ends before the border stays."""
+    writer = opened(world, REAL_DISK, str(tmp_path), 1100)
+    units = [world.consumequeue.ExtUnit(7, 1_700_000_000_000, bytes([255]) * 40, 60) for _ in range(40)]
+    addresses = [writer.append(each) for each in units]
+    start = 1100 * first
+    places = [address - BASE for address in addresses if start <= address - BASE < start + 1100]
+    torn = next(place for place in places if (place - start) // 512 != (place - start + 59) // 512)
+    path = tmp_path / "T/0" / f"{start:020d}"
+    data = bytearray(path.read_bytes())
+    border = (torn - start) // 512 * 512 + 512
+    data[border : torn - start + 60] = bytes(torn - start + 60 - border)
+    path.write_bytes(data)
+    again = opened(world, REAL_DISK, str(tmp_path), 1100)
+    assert not again.truncate(torn + BASE)
+    assert again.truncate(max(place for place in places if place < torn) + BASE)
+    assert again.end == torn

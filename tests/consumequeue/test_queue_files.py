@@ -158,3 +158,19 @@ def test_the_file_size_is_found_from_the_files(queues: Any, world: Any, tmp_path
     assert find(REAL_DISK, str(tmp_path / "consumequeue")) is None
     queues(units=7).get_or_add("T", 0).append_run(0, packed(0, 1))
     assert find(REAL_DISK, str(tmp_path / "consumequeue")) == 140
+
+
+def test_a_file_that_a_reader_cannot_read_is_not_taken_for_deleted(queues: Any) -> None:
+    """An error of the disk is raised; only a missing file means that the writer's retention took it."""
+    writer = queues()
+    writer.get_or_add("T", 0).append_run(0, packed(0, 12))
+    writer.close()
+    disk = FailingDisk(10_000, only="open", for_ever=True)
+    opened = queues(disk=disk, writable=False)
+    queue = opened.get("T", 0)
+    assert queue.max_offset == 12
+    opened.close()
+    disk.fail_at = len(disk.calls) + 1
+    for ask in (lambda: queue.unit(3), lambda: queue.rest(60)):
+        with pytest.raises(DiskError):
+            ask()

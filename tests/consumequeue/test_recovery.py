@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storageio import REAL_DISK, DiskError, StoreCorrupt
+from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 from tests.builds import World
 from tests.consumequeue.model import PROPERTY, UNIT, built, files_of, packed
@@ -283,3 +283,70 @@ def test_a_reader_follows_a_live_writer(queues: Any) -> None:
     writer.get_or_add("U", 1).append_run(0, packed(0, 1))
     reader.discover()
     assert reader.get("U", 1).max_offset == 1
+
+
+def test_halving_finds_the_end_of_a_file_of_several_blocks(queues: Any) -> None:
+    """450 units in a file of 1,000 are more than are read at once."""
+    opened = queues(units=1000)
+    opened.get_or_add("T", 0).append_run(0, packed(0, 450))
+    opened.close()
+    assert queues(units=1000).get("T", 0).max_offset == 450
+
+
+def test_a_file_whose_first_record_begins_at_the_safe_end_is_not_vouched_for(queues: Any) -> None:
+    """The third file from the end begins with a record at the safe end, so the files before it are read too."""
+    folder = built(queues, 45)
+    overwrite(folder, 13, bytes(20))
+    assert queues(writable=False).get("T", 0).recover(safe_offset=2000) == 13 * 20
+    assert queues(writable=False).get("T", 0).recover(safe_offset=2001) == 45 * 20
+
+
+def test_zeros_behind_the_end_of_a_later_file_are_no_lost_units(queues: Any) -> None:
+    """The search for lost sectors of the second file ends at its last unit, not at the file's end."""
+    opened = queues(units=100)
+    opened.get_or_add("T", 0).append_run(0, packed(0, 110))
+    opened.close()
+    assert queues(units=100, writable=False).get("T", 0).recover(safe_offset=2000) == 110 * 20
+
+
+def test_a_reader_drops_no_files_behind_a_hole(queues: Any) -> None:
+    """Only a writer may delete them."""
+    folder = built(queues)
+    (folder / f"{200:020d}").unlink()
+    before = files_of(folder)
+    with pytest.raises(StoreReadOnly):
+        queues(writable=False).get("T", 0).drop_behind_hole()
+    assert files_of(folder) == before
+
+
+def test_what_was_counted_is_forgotten_when_queues_are_cut(queues: Any) -> None:
+    """The next offsets of all queues together are counted anew after a truncation."""
+    built(queues)
+    opened = queues()
+    opened.next_total = opened.count()
+    opened.truncate(1000)
+    assert (opened.count(), opened.next_total) == (10, None)
+
+
+def test_a_full_file_is_synced_before_the_next_is_made(queues: Any) -> None:
+    """Also where its name was synced by a flush before it was full."""
+    disk = CountingDisk()
+    opened = queues(disk=disk)
+    queue = opened.get_or_add("T", 0)
+    queue.append_run(0, packed(0, 4))
+    opened.flush()
+    queue.append_run(4, packed(4, 6))
+    disk.calls.clear()
+    queue.append_run(10, packed(10, 1))
+    first = queue.path(0)
+    assert [call.operation for call in disk.calls if call.path == first and call.operation == "sync"] == ["sync"]
+
+
+def test_a_queue_with_a_stray_file_leaves_the_size_to_the_others(queues: Any, world: World, tmp_path: Path) -> None:
+    """It is named when the queue is used; until then the other queues say how long files are."""
+    built(queues)
+    stray = tmp_path / "consumequeue" / "A" / "0"
+    stray.mkdir(parents=True)
+    (stray / "notes").write_bytes(b"hello")
+    assert world.consumequeue.find_file_size(REAL_DISK, str(tmp_path / "consumequeue")) == 200
+    world.consumequeue.refuse_other_file_size(REAL_DISK, str(tmp_path / "consumequeue"), 200)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from storageio import REAL_DISK, StoreCorrupt
-from storageio.testing import CountingDisk
+from storageio import REAL_DISK, DiskError, StoreCorrupt
+from storageio.testing import CountingDisk, FailingDisk
 
 BEGIN = 1_700_000_000_000
 
@@ -166,3 +166,61 @@ def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
     (tmp_path / "3").write_bytes(b"")
     for name, want in (("1", None), ("2", None), ("3", None)):
         assert world.indexfile.find_shape(REAL_DISK, [str(tmp_path / name)]) == want
+
+
+def test_the_shape_of_one_record_at_the_logs_begin_is_found(index: Any, world: Any) -> None:
+    """Its offset of 0 stands in every unused slot too."""
+    opened = index(50, 400)
+    opened.build("T", "k", None, 0, BEGIN)
+    assert world.indexfile.find_shape(REAL_DISK, [opened.files[0].path]) == (50, 400)
+
+
+def test_the_shape_is_asked_of_an_older_file_where_the_newest_is_being_made(index: Any, world: Any, tmp_path: Path) -> None:
+    """A file without items, or of no more than a header, does not speak for the others."""
+    opened = index(50, 400)
+    for number in range(20):
+        opened.build("T", f"k{number}", None, 100 * number, BEGIN)
+    opened.close()
+    full = Path(opened.files[0].path)
+    data = full.read_bytes()
+    for newest in (bytes(len(data)), b"", data[:40]):
+        (tmp_path / "index" / "99991231235959999").write_bytes(newest)
+        paths = world.indexfile.index_paths(REAL_DISK, str(tmp_path / "index"))[0]
+        assert world.indexfile.find_shape(REAL_DISK, paths) == (50, 400)
+        with pytest.raises(StoreCorrupt, match="index shape"):
+            world.module("indexfile.shape").refuse_other_shape(REAL_DISK, paths, world.module("indexfile.shape").Shape(55, 399))
+
+
+def test_a_file_that_retention_took_before_its_sync_is_synced_no_more(index: Any) -> None:
+    """The next sync is of the files that are left."""
+    opened = filled(index)
+    oldest = opened.files[0].path
+    assert opened.delete_expired(200) == 1
+    opened.sync()
+    assert oldest not in [file.path for file in opened.files]
+    assert opened.sync_full() == 0
+
+
+def test_the_names_of_files_are_synced_after_an_unclean_stop(index: Any) -> None:
+    """Whoever made them may have died before that; a sync of the folder that fails is told, and tried again."""
+    filled(index).close()
+    disk = CountingDisk()
+    opened = index(7, 3, disk=disk)
+    opened.doubt()
+    opened.sync_full()
+    assert [call.path for call in disk.calls if call.operation == "sync folder"] == [opened.folder]
+    failing = FailingDisk(1, only="sync folder")
+    opened = index(7, 3, disk=failing)
+    opened.doubt()
+    with pytest.raises(DiskError):
+        opened.sync_full()
+    opened.sync_full()
+    assert len(failing.calls) == 2
+
+
+def test_a_closed_index_maps_nothing(index: Any) -> None:
+    """Every file gives its map back."""
+    opened = filled(index)
+    assert any(file.is_open for file in opened.files)
+    opened.close()
+    assert not any(file.is_open for file in opened.files)

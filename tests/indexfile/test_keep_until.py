@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builds import World
-from tests.indexfile.model import PROPERTY
+from tests.indexfile.model import HEADER, PROPERTY
 
 NOW_MS = 1_700_000_000_000
 RECORD = 100
@@ -102,3 +102,14 @@ def test_a_file_without_keys_stays_as_it_is(index: Callable[..., Any], tmp_path:
     before = [path.read_bytes() for path in (tmp_path / "index").iterdir()]
     assert opened.keep_until(name, next_item, FOR_EVER)
     assert [path.read_bytes() for path in (tmp_path / "index").iterdir()] == before
+
+
+def test_the_end_that_a_cut_file_says_is_that_of_its_last_item(world: World) -> None:
+    """Time, record and count of the header are those of the items that stay."""
+    buffer = bytearray(40 + 4 * 3 + 20 * 10)
+    made = world.module("indexfile._index_cy").IndexBuffer(buffer, 3, 10)
+    for number in range(6):
+        made.put(b"T", b"k%d" % number, number * RECORD, NOW_MS + 1000 * number)
+    assert made.keep_items(5, FOR_EVER) == 5
+    header = HEADER.unpack(bytes(buffer[:40]))
+    assert (header[0], header[1], header[2], header[3], header[5]) == (NOW_MS, NOW_MS + 3000, 0, 3 * RECORD, 5)

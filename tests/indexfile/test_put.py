@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexfile import item_hash
 from storageio import DiskFull, StoreReadOnly
 from storageio.testing import FailingDisk
 from tests.builds import World
@@ -272,3 +273,40 @@ def test_a_reader_of_an_index_cannot_cut_it(index: Any) -> None:
     with pytest.raises(ValueError, match="opened for reading"):
         file.buffer.keep_items(1, 0)
     assert index(writable=False).select("T", "k") == [0]
+
+
+def buffer_of(world: World, *puts: tuple[str, int], slots: int = 3, items: int = 10) -> tuple[Any, bytearray]:
+    """An index file in memory with keys put a second apart, and its bytes."""
+    held = bytearray(40 + 4 * slots + 20 * items)
+    made = world.module("indexfile._index_cy").IndexBuffer(held, slots, items)
+    for number, (key, offset) in enumerate(puts):
+        made.put(b"T", key.encode(), offset, 1_700_000_000_000 + 1000 * number)
+    return made, held
+
+
+def test_the_room_is_what_the_file_still_takes(world: World) -> None:
+    """Ten items with item 0 unused: nine keys, of which two are in."""
+    made, _ = buffer_of(world, ("a", 0), ("b", 100))
+    assert made.room() == 7
+
+
+@pytest.mark.parametrize("head", [-5, 1000])
+def test_a_slot_that_leads_to_no_item_begins_a_new_chain(world: World, head: int) -> None:
+    """A put behind a damaged slot does not lead a reader to an item that is not there."""
+    made, held = buffer_of(world, ("a", 0), slots=1)
+    held[40:44] = head.to_bytes(4, "big", signed=True)
+    assert made.put(b"T", b"b", 100, 1_700_000_005_000)
+    assert held[44 + 2 * 20 + 16 : 44 + 3 * 20] == bytes(4)
+
+
+def test_a_key_whose_hash_is_0_is_no_damage(world: World) -> None:
+    """`T#!.bhjkc` hashes to 0; a file with it is sound."""
+    assert key_hash("T#!.bhjkc") == 0
+    made, _ = buffer_of(world, ("a", 0), ("!.bhjkc", 100))
+    assert made.check(10) == (0, 0)
+
+
+def test_the_hash_that_an_item_keeps() -> None:
+    """The absolute value of Java's hash, 0 for the one that has none."""
+    assert item_hash("T", "!ybriwe") == 0
+    assert [item_hash("T", key) for key in ("a", "key", "DWIECH")] == [key_hash(f"T#{key}") for key in ("a", "key", "DWIECH")]

@@ -208,3 +208,14 @@ def test_a_short_file_is_not_mapped(index: Any) -> None:
     path.write_bytes(b"")
     with pytest.raises(StoreCorrupt, match="index header"):
         index(SLOTS, ITEMS, writable=False).select("T", "k")
+
+
+def test_a_question_from_an_items_own_second_on_gives_all_of_that_second(world: World) -> None:
+    """The chain is followed past the newest item of the second with which the question begins."""
+    made = world.module("indexfile._index_cy").IndexBuffer(bytearray(40 + 4 * 3 + 20 * 10), 3, 10)
+    for number in range(4):
+        made.put(b"T", b"a", 100 * number, BEGIN + 2000 * (number // 2))
+    found = array("q", bytes(8 * 10))
+    code = world.module("indexfile._index_cy").hash_of(b"T", b"a")
+    assert made.select(code, 0, BEGIN + 2000, FOR_EVER, found)[0] == 2
+    assert found[:2].tolist() == [300, 200]

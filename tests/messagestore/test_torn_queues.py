@@ -37,3 +37,16 @@ def test_a_torn_page_of_a_queue_gives_no_other_message_than_was_put(world: Any, 
     with open_small(world, tmp_path / "crashed", **sizes) as store:
         assert [number_of(message) for message in read_all(store, "T")] == list(range(flushed + 60))
         assert put_numbers(world, store, range(1))[0].queue_offset == flushed + 60
+
+
+def test_a_gap_in_the_log_stops_no_store_whose_recovery_is_over(world: Any, tmp_path: Path) -> None:
+    """While a recovery fills the queues a gap means that units are lost; later the unit goes to the next place."""
+    with open_small(world, tmp_path / "s") as store:
+        put_numbers(world, store, range(5))
+        store.engine.settle()
+        store.engine._dispatch_from(store.engine.log.written_offset)
+        store.engine.offsets.set_next_offset("T", 0, 9)
+        put_numbers(world, store, range(5, 6))
+        store.engine.settle()
+        assert store.engine.dispatcher.failure is None
+        assert [number_of(message) for message in read_all(store, "T")] == list(range(6))

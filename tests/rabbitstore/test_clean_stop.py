@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, tables, verify
-from rabbitstore.clean_stop import CLEAN_FILES
+from rabbitstore.clean_stop import CLEAN_FILES, _changed_since
 from rabbitstore.dets_table import SLOTS, phash2, read_dets, write_dets
 from rabbitstore.ets_table import CHUNK, HEAD, read_ets
 from rabbitstore.terms import CharList
-from storageio import DiskError, StoreCorrupt
+from storageio import REAL_DISK, DiskError, StoreCorrupt
 
 from . import test_damage as damages
 from .conftest import ChangesFail, WhenItWasWritten
@@ -300,3 +300,17 @@ def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
         assert [problem.file for problem in store.problems] == [str(segment)]
         assert len(store.queue("q")) == 0
     assert verify(str(path)).problems == []
+
+
+def test_a_file_of_our_stop_that_changed_since_is_named(tmp_path):
+    """By its checksum; behind a stop of the server's, whose mark is another, nothing is known of its files."""
+    path = tmp_path / "vhost"
+    with RabbitStore.open(str(path), settings=QUIET) as store:
+        fill(store)
+    assert _changed_since(REAL_DISK, str(path)) == []
+    with open(path / "recovery.dets", "ab") as file:
+        file.write(b"x")
+    assert [problem.file for problem in _changed_since(REAL_DISK, str(path))] == ["recovery.dets"]
+    with open(path / STORE / "clean.dot", "ab") as file:
+        file.write(b"x")
+    assert _changed_since(REAL_DISK, str(path)) == []

@@ -127,3 +127,15 @@ def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path):
     index.close()
     entry = loaded(tmp_path / "q")[1][1]
     assert repr(entry) == "<1 " + "00" * 15 + "01 PD>"
+
+
+def test_a_segment_is_held_against_what_the_stop_noted_at_its_first_read_only(tmp_path):
+    """Acknowledgements between two reads are no difference."""
+    filled(tmp_path / "q", 48).close()
+    index = QueueIndex(REAL_DISK, str(tmp_path / "q"), SETTINGS)
+    assert index.resume({0: 16, 1: 16, 2: 16}, 48)
+    assert len(index.read(16, 32)) == 16
+    index.acknowledge([17])
+    assert [entry.seq_id for entry in index.read(16, 32)] == [16, *range(18, 32)]
+    assert index.problems == []
+    index.close()

@@ -9,7 +9,7 @@ from rabbitstore.collector import collect
 from rabbitstore.errors import StoreBroken
 from rabbitstore.records import check_record
 from rabbitstore.settings import StoreSettings
-from rabbitstore.store_recovery import open_store
+from rabbitstore.store_recovery import open_store, salvage
 from storageio import REAL_DISK, DiskError, StoreClosed, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 
@@ -388,3 +388,45 @@ def test_readers_and_a_writer_beside_the_collector(tmp_path):
     assert errors == []
     store.check()
     store.close()
+
+
+def test_a_store_that_only_reads_refuses_removes(tmp_path):
+    """After a failed sync a remove is refused as a write is, and is not counted."""
+    store = fresh(tmp_path, StoreSettings(), FailingDisk(1, only="sync"))
+    client = store.client()
+    client.write(ident(1), term(1))
+    with pytest.raises(DiskError):
+        store.sync()
+    with pytest.raises(StoreReadOnly):
+        client.remove([ident(1)])
+    assert client.read(ident(1)) == term(1)
+    store.close()
+
+
+def test_a_store_has_work_from_the_write_to_the_sync(tmp_path):
+    """In the mailbox, then in the buffer, then in the file."""
+    store = fresh(tmp_path, StoreSettings())
+    assert not store.has_work
+    store.client().write(ident(1), term(1))
+    assert store.has_work
+    for step in (store.process, store.flush):
+        step()
+        assert store.has_work
+    store.sync()
+    assert not store.has_work
+    store.close()
+
+
+def test_what_a_salvage_joins_stands_alone_behind_the_whole_records(tmp_path):
+    """A torn tail that is longer than what is joined leaves nothing behind it."""
+    for name, number in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        store = fresh(tmp_path / name, StoreSettings())
+        store.client().write(ident(number), term(number))
+        store.close()
+    first, second = (tmp_path / name / "msg_store_persistent" / "0.rdq" for name in "ab")
+    whole, joined = first.read_bytes(), second.read_bytes()
+    first.write_bytes(whole + bytes(400) + b"\xff" * 100)
+    first.with_suffix(".rdt").write_bytes(joined)
+    salvage(REAL_DISK, str(first.parent), 0)
+    assert first.read_bytes() == whole + joined and not first.with_suffix(".rdt").exists()
