@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 
 jsonschema = pytest.importorskip("jsonschema")
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "tool-schema-1.json").read_text())
 STORES = ["plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-ext", "crash-torn"]
 OF_A_STORE = {
     "info": ["info"], "ls": ["ls"], "stats": ["stats"], "stats by hour": ["stats", "--by", "hour"], "verify": ["verify"],
@@ -20,17 +19,13 @@ OF_A_STORE = {
 OF_RABBIT = ["info", "ls", "stats", "verify", "recover"]
 
 
-def check(name: str, value: Any) -> None:
-    jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{name}"}).validate(value)
-
-
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("command", OF_A_STORE)
 def test_of_a_store(fixture_store: Any, store: str, command: str) -> None:
     """Clean ones and one with a torn tail."""
     ran = run(*OF_A_STORE[command], "--json", fixture_store(store).store)
     assert ran.code in (0, 1)
-    check(command.split()[0], ran.json)
+    check_schema(command.split()[0], ran.json)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -39,7 +34,7 @@ def test_messages_of_a_store(fixture_store: Any, store: str) -> None:
     lines = run("dump", "--json", fixture_store(store).store).lines
     assert lines
     for line in lines:
-        check("message", line)
+        check_schema("message", line)
 
 
 @pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
@@ -47,29 +42,29 @@ def test_of_a_rabbit_folder(fixture_store: Any, name: str) -> None:
     """Of both versions of the index."""
     folder = fixture_store(name).folder.parent / "vhost"
     for command in OF_RABBIT:
-        check("verify" if command == "verify" else f"rabbit_{command}", run(command, "--json", folder).json)
+        check_schema("verify" if command == "verify" else f"rabbit_{command}", run(command, "--json", folder).json)
     for line in run("dump", "--json", folder).lines[:500]:
-        check("rabbit_message", line)
+        check_schema("rabbit_message", line)
 
 
 def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
     """Two folders, none, and a new one."""
     store = fixture_store("plain").store
-    check("diff", run("diff", "--json", store, fixture_store("propcrc").store).json)
-    check("decode-id", run("decode-id", "--json", fixture_store("plain").truth()["messages"][0]["msgId"]).json)
-    check("doctor", run("doctor", "--json").json)
-    check("copy", run("copy", "--json", store, "--to", tmp_path / "copied", "--topic", "HotTopic").json)
-    check("export", run("export", "--json", store, "-o", tmp_path / "rows").json)
-    check("report", run("report", "--json", store, "-o", tmp_path / "page").json)
+    check_schema("diff", run("diff", "--json", store, fixture_store("propcrc").store).json)
+    check_schema("decode-id", run("decode-id", "--json", fixture_store("plain").truth()["messages"][0]["msgId"]).json)
+    check_schema("doctor", run("doctor", "--json").json)
+    check_schema("copy", run("copy", "--json", store, "--to", tmp_path / "copied", "--topic", "HotTopic").json)
+    check_schema("export", run("export", "--json", store, "-o", tmp_path / "rows").json)
+    check_schema("report", run("report", "--json", store, "-o", tmp_path / "page").json)
     (tmp_path / "broker.conf").write_text("maxHashSlotNum=7\nenabledAppendPropCRC=true\nstoreType=defaultRocksDB\n")
     ran = run("info", "--json", "--config", tmp_path / "broker.conf", store)
-    check("info", ran.json)
+    check_schema("info", ran.json)
     assert len(ran.json["differences"]) == 3
     (tmp_path / "rows.jsonl").write_text('{"topic": "T", "body": "x"}\n')
-    check("import", run("import", "--json", tmp_path / "rows.jsonl", "--to", tmp_path / "store", "--small").json)
+    check_schema("import", run("import", "--json", tmp_path / "rows.jsonl", "--to", tmp_path / "store", "--small").json)
 
 
 def test_a_key_that_is_not_in_the_schema_is_seen() -> None:
     """The schema is closed: it cannot agree with everything."""
     with pytest.raises(jsonschema.ValidationError):
-        check("decode-id", {"message_id": "x", "store_host": "y", "physical_offset": 1, "more": 2})
+        check_schema("decode-id", {"message_id": "x", "store_host": "y", "physical_offset": 1, "more": 2})
