@@ -26,13 +26,18 @@ def body(number):
     return b"%d:" % number * (1 if number % 3 else 2000)
 
 
+def declare():
+    connection = connect()
+    connection.channel().queue_declare(QUEUE, durable=True)
+    connection.close()
+
+
 def publish():
     import pika
 
     connection = connect()
     channel = connection.channel()
     channel.confirm_delivery()
-    channel.queue_declare(QUEUE, durable=True)
     for number in range(COUNT):
         properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}")
         channel.basic_publish("", QUEUE, body(number), properties, mandatory=True)
@@ -72,6 +77,10 @@ def read_and_refused(node):
 
 def test_two_hundred_confirmed_messages_survive_us(server):
     """Killed, started, stopped: read both times; the server started once more delivers all of them in order."""
+    # A declaration is logged only seconds after it was answered: a server killed before that starts without the queue.
+    server.start()
+    declare()
+    server.end(signal.SIGTERM)
     server.start()
     publish()
     server.end(signal.SIGKILL)
