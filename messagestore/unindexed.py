@@ -41,7 +41,8 @@ class Unindexed:
     def offsets(self, topic: bytes, key: bytes) -> list[int]:
         """Return the physical offsets of the records that have the key, newest first.
 
-        Ask before the index: what it gets meanwhile is found twice then, and never missed.
+        Ask before the index: what it gets meanwhile is found twice then, and never missed.  The index files are listed again
+        after the walk: the writer may have made some that hold what the walk left out, and deleted others.
         """
         self.unsearched_bytes = 0
         if self._engine.index is None or not self._engine.abort_file.is_present:
@@ -59,6 +60,7 @@ class Unindexed:
             before, at = at, self._walk(file, at, topic, key, found)
             if at == before:
                 break
+        self._engine.refresh()
         return found[::-1]
 
     def _start(self) -> int:

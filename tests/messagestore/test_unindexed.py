@@ -107,6 +107,53 @@ def test_messages_without_keys_are_passed_over_by_the_queues(tmp_path: Path, mon
             assert reader.query("t", "none") == [] and reader.unsearched_bytes == 0
 
 
+def test_index_files_that_a_writer_makes_during_the_walk_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer at full speed: the reader walked over 4 MiB, learned that the dispatcher was further, and missed a message.
+
+    What the dispatcher had done meanwhile was in index files that the reader had not listed.
+    """
+    monkeypatch.setattr(unindexed, "QUEUES_AFTER", 4096)
+    monkeypatch.setattr(unindexed, "BATCH", 16)
+    with open_store(tmp_path) as store, open_store(tmp_path, "r") as reader:
+        put_all(store, 0, 10)
+        store.get("t", 0, 0)
+        is_stopped = store.engine.dispatcher._round.acquire()
+        put_all(store, 10, 1200)
+        learn = reader.engine.unindexed._learn_dispatched
+
+        def dispatching(at: int) -> bool:
+            nonlocal is_stopped
+            if is_stopped:
+                is_stopped = False
+                store.engine.dispatcher._round.release()
+                store.get("t", 0, 0)
+            return learn(at)
+
+        monkeypatch.setattr(reader.engine.unindexed, "_learn_dispatched", dispatching)
+        assert [number_of(hit) for hit in reader.query("t", "k1100")] == [1100]
+        assert not is_stopped and len(reader.engine.index.files) > 1
+
+
+def test_index_files_deleted_during_each_walk_end_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go between the listing and the search, each time that the reader tries: it lists them again first."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 12_000)
+    with open_store(tmp_path, "r") as reader:
+        gone = []
+        start = reader.engine.unindexed._start
+
+        def deleting() -> int:
+            gone.append(min((tmp_path / "index").iterdir()))
+            gone[-1].unlink()
+            return start()
+
+        monkeypatch.setattr(reader.engine.unindexed, "_start", deleting)
+        monkeypatch.setattr(type(reader.engine.abort_file), "is_present", True)
+        assert reader.query("t", "k1") == []
+        assert [number_of(hit) for hit in reader.query("t", "k11999")] == [11_999]
+        assert len(gone) == 2
+
+
 def test_an_index_file_that_a_writer_deletes_ends_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes between a look at the folder and the look into the file: the reader looks again."""
     with open_store(tmp_path) as store:
@@ -116,8 +163,9 @@ def test_an_index_file_that_a_writer_deletes_ends_no_query(tmp_path: Path, monke
         offsets = reader.engine.unindexed.offsets
 
         def deleting(topic: bytes, key: bytes) -> list[int]:
+            found: list[int] = offsets(topic, key)
             oldest.unlink(missing_ok=True)
-            return offsets(topic, key)
+            return found
 
         monkeypatch.setattr(reader.engine.unindexed, "offsets", deleting)
         assert reader.query("t", "k1") == []
