@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ.setdefault("BROKERSTORE_CHECK", "1")  # before storageio is imported
 
 from tests import archives
 from tests.builds import BUILDS, World, is_compiled_here, load
