@@ -22,7 +22,7 @@ DANGEROUS = re.compile("^\\s*[-=+@\uff1d\uff0b\uff0d\uff20]|[\x00-\x1f\x7f-\x9f\
 
 
 def plain(cell: str) -> str:
-    """What docs/tool.md says about reading a guarded cell."""
+    """What docs/reference/tool.md says about reading a guarded cell."""
     if not cell.startswith("'"):
         return cell
     escape = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|([\\trn]))")

@@ -14,7 +14,9 @@ from tests.sparkstore.conftest import why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK = [ROOT / "docs" / "spark.md", ROOT / "docs" / "spark-sinks.md"]
-PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "howto").glob("*.md")), *SPARK]
+FOLDERS = ("howto", "explanation", "reference")
+PAGES = [*(page for folder in FOLDERS for page in sorted((ROOT / "docs" / folder).glob("*.md"))), *SPARK]
+PAGES += [page for name in ("index", "tutorial") if (page := ROOT / "docs" / f"{name}.md").exists()]
 RUN, SHOWN = {"python", "console"}, {"properties"}  # languages; a broker's own file is only shown
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = ("duckdb", "polars")

@@ -1,6 +1,6 @@
 """RocketMQ's own store started on crash images of the lab: what it makes of the folders that ours recovers.
 
-Nothing is asked of it: what it does is counted and printed, beside ours, for `docs/rocketmq-on-crash-images.md`.
+Nothing is asked of it: what it does is counted and printed, beside ours.
 """
 
 from __future__ import annotations
