@@ -1,0 +1,81 @@
+"""Pages whose programs and commands the tests run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FOLDERS = ("howto", "explanation", "reference")
+FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS = ("duckdb", "polars")
+
+
+def all_pages() -> list[Path]:
+    """The pages that may have programs and commands; all of these are run."""
+    ones = [DOCS / f"{name}.md" for name in ("index", "tutorial", "spark", "spark-sinks")]
+    found = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
+    return [ROOT / "README.md", *(page for page in ones if page.exists()), *found]
+
+
+def needs_spark(page: Path) -> bool:
+    """Whether a page starts Spark, which takes too long for the quick tests."""
+    return "pyspark" in page.read_text() and page.name != "README.md"
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Return the (language, source) of each block, in order."""
+    return [(found[1], found[2]) for found in FENCE.finditer(page.read_text())]
+
+
+def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+    """Run a page from top to bottom in a folder of its own; `more` goes into the environment of its commands.
+
+    Programs share their names, except for those with Spark, which run in processes of their own.  A command must end with 0
+    unless its line ends in `# exit N`.
+    """
+    for package in NEEDS:
+        if f"import {package}" in page.read_text():
+            pytest.importorskip(package)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    environment = _environment(tmp_path) | more
+    names: dict[str, object] = {"__name__": "__main__"}
+    for language, source in blocks(page):
+        if language == "python" and "pyspark" in source:
+            _run([sys.executable, "-c", source], work, environment, 0)
+        elif language == "python":
+            exec(compile(source, str(page), "exec"), names)
+        else:
+            for line in source.splitlines():
+                _command(line, work, environment)
+
+
+def _environment(tmp_path: Path) -> dict[str, str]:
+    """Return an environment with `brokerstore` and `python` on the path, and the packages of this tree."""
+    (tmp_path / "bin").mkdir()
+    for name, command in (("brokerstore", f"{sys.executable} -m brokerstore"), ("python", sys.executable)):
+        tool = tmp_path / "bin" / name
+        tool.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        tool.chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+
+
+def _command(line: str, work: Path, environment: dict[str, str]) -> None:
+    assert line.startswith("$ "), f"a command begins with $: {line!r}"
+    wanted = re.search(r"# exit (\d+)$", line)
+    _run(["sh", "-c", line[2:]], work, environment, int(wanted[1]) if wanted else 0)
+
+
+def _run(command: list[str], work: Path, environment: dict[str, str], code: int) -> None:
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == code, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr or code
