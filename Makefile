@@ -8,7 +8,7 @@ PLAIN := .venv-plain
 RUN := $(VENV)/bin/python
 RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
 PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore sparkstore storebytes storageio
-KERNELS := $(wildcard $(addsuffix /*_cy.py,$(PACKAGES)) $(addsuffix /*.pxd,$(PACKAGES)))
+KERNELS := $(wildcard $(foreach depth,/* /*/* /*/*/*,$(addsuffix $(depth)_cy.py,$(PACKAGES)) $(addsuffix $(depth).pxd,$(PACKAGES))))
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench
 DEMO ?=
@@ -157,4 +157,4 @@ doctor: $(VENV)/.kernels
 
 clean:
 	rm -rf $(VENV) $(PLAIN) build dist *.egg-info
-	rm -f $(addsuffix /*.so,$(PACKAGES)) $(addsuffix /*.c,$(PACKAGES))
+	rm -f $(foreach depth,/* /*/*,$(addsuffix $(depth).so,$(PACKAGES)) $(addsuffix $(depth).c,$(PACKAGES)))

@@ -25,7 +25,7 @@ def extension(module: str) -> Extension:
     """One kernel, with the hash of what it is made from inside."""
     source = module.replace(".", "/") + ".py"
     digest = BUILDS["source_hash"](ROOT, module)
-    declarations = [str(path) for package in BUILDS["PACKAGES"] for path in sorted((ROOT / package).glob("*.pxd"))]
+    declarations = [str(path) for package in BUILDS["PACKAGES"] for path in sorted((ROOT / package).rglob("*.pxd"))]
     return Extension(
         module,
         [source],
@@ -46,7 +46,9 @@ def extensions() -> list[Extension]:
         if required:
             raise
         return []
-    declarations = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*.pxd"))
+    declarations = sorted(
+        path.relative_to(ROOT).as_posix() for package in BUILDS["PACKAGES"] for path in (ROOT / package).rglob("*.pxd")
+    )
     modules = [extension(module) for module in BUILDS["kernel_modules"](ROOT)]
     made = cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/c", nthreads=0)
     for module in made:

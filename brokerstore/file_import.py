@@ -24,9 +24,9 @@ from brokerstore.migrate import Moved
 from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_services.names import DELAY, REAL_TOPIC
-from messagestore.broker_services.putting import put_as_is
-from messagestore.broker_services.routing import SPECIAL
+from messagestore.broker.services.names import DELAY, REAL_TOPIC
+from messagestore.broker.services.putting import put_as_is
+from messagestore.broker.services.routing import SPECIAL
 from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
 
 BATCH = 256

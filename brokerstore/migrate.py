@@ -29,7 +29,7 @@ from brokerstore.write_target import check_write_target
 from commitlog import Message
 from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.topics import is_system_topic
+from messagestore.broker.config.topics import is_system_topic
 from rabbitstore import RabbitStore, StoredMessage
 from rabbitstore import properties as blocks
 from rabbitstore.content import Content

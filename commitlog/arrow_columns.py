@@ -7,9 +7,9 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from ._scan_cy import gather, locate, split_pairs
+from .column_batch import QUICK, FilledRows, as_numbers, as_text
 from .columns import FIXED, Batch, batches, fixed_columns
 from .commit_log import CommitLog
-from .filled_rows import QUICK, FilledRows, as_numbers, as_text
 from .hosts import decode_host
 from .layout import CRC_NAME
 

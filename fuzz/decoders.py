@@ -14,10 +14,10 @@ from consumequeue._units_cy import count_below, count_new, count_repeated, count
 from fuzz import stores
 from indexfile._index_cy import IndexBuffer, hash_of
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from messagestore._dispatch_cy import Dispatcher
-from messagestore.broker_config import fast_json
+from messagestore.broker.config import fast_json
 from messagestore.checkpoint import decode as decode_checkpoint
-from messagestore.compression import decompress
+from messagestore.read.compression import decompress
+from messagestore.write._dispatch_cy import Dispatcher
 from rabbitstore import properties as blocks
 from rabbitstore import tables, terms
 from rabbitstore.content import decode_content

@@ -18,9 +18,9 @@ from unittest import mock
 from brokerstore.testing import rabbitmq_lab, rocketmq_lab
 from fuzz.mutate import mutated
 from messagestore import MessageStore
-from messagestore.mending import recover as mending
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair import recover as mending
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
 from storageio import REAL_DISK, Disk, StoreError
 from storageio.testing import ForgettingDisk, Image

@@ -13,13 +13,13 @@ from consumequeue.batch_queues import BatchQueues
 from consumequeue.batch_time import batch_offset_by_time
 from consumequeue.boundary import Boundary
 from consumequeue.ext import ConsumeQueueExt
-from messagestore.broker_config.broker_properties import parse_broker_properties
-from messagestore.broker_config.consumer_filters import ConsumerFilters
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
-from messagestore.broker_config.delay_offsets import DelayOffsets
-from messagestore.broker_config.subscription_groups import SubscriptionGroups
-from messagestore.broker_config.topics import Topics
-from messagestore.broker_services.wire_batch import decode_wire_batch, encode_wire_batch
+from messagestore.broker.config.broker_properties import parse_broker_properties
+from messagestore.broker.config.consumer_filters import ConsumerFilters
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.broker.config.subscription_groups import SubscriptionGroups
+from messagestore.broker.config.topics import Topics
+from messagestore.broker.services.wire_batch import decode_wire_batch, encode_wire_batch
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 

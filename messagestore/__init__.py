@@ -20,11 +20,12 @@ What the words promise
   process had not committed lies in `brokerstore/ring`, and the next opening for writing by this library brings it to the log;
   a broker that opens the folder before does not know of it.  Without a pool what is written is committed.
 
-A store opened with "r" beside a writer, ours or a broker, sees what came since (`reader_view.py`); `follow` iterates over the
-log as it grows (`follower.py`), `consumer` over a topic for a group (`consumer.py`).  `retention.py` takes old files away.
+A store opened with "r" beside a writer, ours or a broker, sees what came since (`read/reader_view.py`);
+`follow` iterates over the log as it grows (`read/follower.py`), `consumer` over a topic for a group (`read/consumer.py`).
+`write/retention.py` deletes old files.
 
-`broker_config/` reads and writes what a broker keeps as JSON; `broker_services/` is what a broker does on top of its store
-(transactions, delays, retries, light queues, replication, copies); `mending/` checks and repairs a folder that nobody has open.
+`broker/config/` reads and writes what a broker keeps as JSON; `broker/services/` is what a broker does on top of its store
+(transactions, delays, retries, light queues, replication, copies); `repair/` checks and repairs a folder that nobody has open.
 
 One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
 flusher, housekeeper, and with a pool a committer; all of them daemons, all started and joined by `Engine`.  A forked child's
@@ -40,24 +41,24 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 
 if TYPE_CHECKING:
     from .config import FlushMode, Role, StoreConfig
-    from .consumer import Consumer
-    from .follower import Follower
-    from .message_store import MessageStore, PutFuture
-    from .reads import GetStatus, Page
+    from .read.consumer import Consumer
+    from .read.follower import Follower
+    from .read.queue_reader import GetStatus, Page
+    from .store import MessageStore, PutFuture
 
-_ROOMS = {
+_LAZY = {
     **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
-    **dict.fromkeys(("MessageStore", "PutFuture"), ".message_store"),
-    **dict.fromkeys(("GetStatus", "Page"), ".reads"),
-    "Consumer": ".consumer",
-    "Follower": ".follower",
+    **dict.fromkeys(("MessageStore", "PutFuture"), ".store"),
+    **dict.fromkeys(("GetStatus", "Page"), ".read.queue_reader"),
+    "Consumer": ".read.consumer",
+    "Follower": ".read.follower",
 }
 __all__ = ["Consumer", "FlushMode", "Follower", "GetStatus", "MessageStore", "Page", "PutFuture", "Role", "StoreConfig"]
 
 
 def __getattr__(name: str) -> Any:
     """The public names, each from its module on first use: whoever only looks at a checkpoint waits for no engine."""
-    if name not in _ROOMS:
+    if name not in _LAZY:
         raise AttributeError(f"module 'messagestore' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_ROOMS[name], __name__), name)
+    found = globals()[name] = getattr(importlib.import_module(_LAZY[name], __name__), name)
     return found

@@ -20,7 +20,7 @@ from indexfile import AT_REST, find_shape, index_paths
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import Disk, Kind, Mode, StoreError
 
-from .broker_config.topics import LIGHT_PREFIX
+from .broker.config.topics import LIGHT_PREFIX
 from .config import delay_times_ms
 from .foreign import has_rocksdb_queues
 

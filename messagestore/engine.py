@@ -8,7 +8,6 @@ abort file goes last, only when everything is dispatched and on the disk.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 
@@ -20,31 +19,28 @@ from indexfile import AT_REST, PAUSES_S, IndexFiles, Shape, index_paths, itemles
 from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import Disk, DiskError, FolderLock, StoreClosed, StoreError, StoreLocked, process_id
 
-from . import index_note
-from .abort_file import AbortFile
-from .beside_writer import beside_writer
-from .broker_config.consumer_offsets import ConsumerOffsets, offsets_table
-from .broker_config.topics import Topics, is_deleted
-from .broker_services.admission import Admission
-from .broker_services.delays import Delays
-from .broker_services.putting import finished
-from .broker_services.retries import Retries
-from .broker_services.routing import Routing
-from .broker_services.transactions import Transactions
+from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
+from .broker.config.topics import Topics, is_deleted
+from .broker.services.admission import Admission
+from .broker.services.delays import Delays
+from .broker.services.putting import finished
+from .broker.services.retries import Retries
+from .broker.services.routing import Routing
+from .broker.services.transactions import Transactions
 from .checkpoint import Checkpoint
 from .config import Role, StoreConfig
-from .dispatcher import DispatchService, QueueGap
-from .doubt import end_doubt, leave_doubt
-from .flusher import FlushService
-from .housekeeper import Housekeeper, every
-from .index_note import IndexNote, drop_note, note_of, read_note, write_note
-from .mending.left_alone import left_alone
-from .pool import PooledFiles
-from .progress import Progress
-from .queue_list import missing_queues, write_queue_list
-from .reader_view import ReaderView
-from .recovery import (
-    OWN_FOLDER,
+from .paths import StorePaths, replaced_folder
+from .read.beside_writer import beside_writer
+from .read.reader_view import ReaderView
+from .read.rebalance import QueueSharing
+from .read.retry_progress import RetryProgresses
+from .read.undispatched import Undispatched
+from .read.unindexed import Unindexed
+from .recovery import index_hint as index_note
+from .recovery.abort_file import AbortFile
+from .recovery.clamp_offsets import set_back_numbers
+from .recovery.index_hint import IndexNote, drop_note, note_of, read_note, write_note
+from .recovery.log_end import (
     CleanStop,
     LogEnd,
     clean_path,
@@ -54,13 +50,8 @@ from .recovery import (
     refuse_hole,
     write_clean,
 )
-from .retention import Retention
-from .retry_consumer import RetryProgresses
-from .ring import restore
-from .running_flags import Flag, RunningFlags
-from .set_back import set_back_numbers
-from .sharing import QueueSharing
-from .side_queues import SideQueues
+from .recovery.queue_list import missing_queues, write_queue_list
+from .repair.excluded_topics import left_alone
 from .store_settings import (
     StoreSettings,
     index_shape,
@@ -70,36 +61,23 @@ from .store_settings import (
     refuse_unknown_shape,
     write_settings,
 )
-from .undispatched import Undispatched
-from .unindexed import Unindexed
+from .write.derived_queues import SideQueues
+from .write.dispatcher import DispatchService, QueueGap
+from .write.flusher import FlushService
+from .write.housekeeper import Housekeeper, every
+from .write.pool import PooledFiles
+from .write.progress import Progress
+from .write.retention import Retention
+from .write.ring import restore
+from .write.running_flags import Flag, RunningFlags
+from .write.sync_failure import end_doubt, leave_doubt
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
 
 
-class Places:
-    """The paths inside a store's folder (format page, section 0)."""
-
-    def __init__(self, root: str, commit_log: str | None = None) -> None:
-        """`commit_log`: where the log lies if not inside."""
-        self.root = root
-        self.commit_log = commit_log or os.path.join(root, "commitlog")
-        self.queues = os.path.join(root, "consumequeue")
-        self.ext = os.path.join(root, "consumequeue_ext")
-        self.batch = os.path.join(root, "batchconsumequeue")
-        self.index = os.path.join(root, "index")
-        self.lock = os.path.join(root, "lock")
-        self.config = os.path.join(root, "config")
-        self.own = os.path.join(root, OWN_FOLDER)
-
-
-def replaced_folder(root: str, name: str) -> str:
-    """Where a folder lies while another takes its place; killed in between, a store has only this one."""
-    return os.path.join(root, OWN_FOLDER, f"replaced-{name}")
-
-
 def found_sizes(
-    config: StoreConfig, places: Places, disk: Disk, *, is_locked: bool = False, guesses: bool = False
+    config: StoreConfig, places: StorePaths, disk: Disk, *, is_locked: bool = False, guesses: bool = False
 ) -> StoreConfig:
     """Sizes not given are those of the files that are there, else RocketMQ's defaults.
 
@@ -133,7 +111,7 @@ class Engine:
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
         """Everything is loaded, and with `writable` recovered and running, when this returns."""
-        self.places = Places(root, config.store_path_commit_log)
+        self.places = StorePaths(root, config.store_path_commit_log)
         self.disk = disk
         self.now_ms = clock or disk.now_ms
         self.writable = writable

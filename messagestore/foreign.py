@@ -19,7 +19,7 @@ from commitlog.unknown_version import is_unknown_version
 from commitlog.walk import LogFiles
 from storageio import Disk, Kind, Mode, UnknownStore, UnsupportedFormat
 
-from .store_parts import DLEDGER_PREFIX, Use, has_rocksdb, is_folder, store_parts
+from .folder_contents import DLEDGER_PREFIX, Use, has_rocksdb, is_folder, store_parts
 from .timer_files import refuse_unknown_layout
 
 ROCKSDB_TEXT = "RocksDB queues"

@@ -17,8 +17,8 @@ from storageio import Disk, InvalidMessage, replace_file
 
 from .config import StoreConfig, delay_times_ms
 from .delay_levels import DelayLevels, Entry
-from .own_notes import read_own_note
-from .recovery import read_clean
+from .recovery.log_end import read_clean
+from .sidecar import read_own_note
 
 NAME = "settings.json"
 SIZE_MAX = 64 << 10

@@ -174,7 +174,7 @@ def _unpacked(batch: Batch, split: LogSplit) -> tuple[Batch, list[bytes] | None,
 
     from commitlog.columns import fixed_columns
     from commitlog.layout import COMPRESSED
-    from messagestore.compression import decompress
+    from messagestore.read.compression import decompress
 
     flags = fixed_columns(batch)["sys_flag"]
     if not (flags & COMPRESSED).any():

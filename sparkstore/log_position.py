@@ -21,8 +21,8 @@ from commitlog.layout import BLANK_SIZE
 from commitlog.offset_files import OffsetFile
 from commitlog.resync import find_in_file
 from commitlog.walk import LogFiles
-from messagestore.abort_file import AbortFile
 from messagestore.checkpoint import FILE_NAME, SLACK_MS, read_checkpoint
+from messagestore.recovery.abort_file import AbortFile
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
 from .errors import BadOption, DataLost

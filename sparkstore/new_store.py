@@ -6,8 +6,8 @@ import contextlib
 import os
 
 from brokerstore.identify import is_folder
-from messagestore.engine import Places
-from messagestore.mending.rebuild import delete_tree
+from messagestore.paths import StorePaths
+from messagestore.repair.rebuild import delete_tree
 from storageio import Disk, Mode, StoreError, UnknownStore
 
 from .staging import FOLDER, MANIFEST
@@ -33,7 +33,7 @@ def unmake(disk: Disk, root: str) -> None:
 
     A store that has a record, or a commit that was begun, stays; so does one that somebody else has open by now.
     """
-    places = Places(root)
+    places = StorePaths(root)
     with contextlib.suppress(StoreError):  # the error that led here is the one to tell
         lock = disk.lock(places.lock)
         try:
@@ -45,7 +45,7 @@ def unmake(disk: Disk, root: str) -> None:
             lock.release()
 
 
-def _is_in_use(disk: Disk, places: Places) -> bool:
+def _is_in_use(disk: Disk, places: StorePaths) -> bool:
     """Whether there is a record in the log, or one that will be."""
     staged = os.path.join(places.root, FOLDER)
     sinks = [os.path.join(staged, entry.name) for entry in disk.list(staged)] if disk.stat(staged) is not None else []

@@ -11,7 +11,8 @@ from brokerstore.identify import FolderKind
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
-from messagestore.engine import Places, found_sizes
+from messagestore.engine import found_sizes
+from messagestore.paths import StorePaths
 from storageio import REAL_DISK
 
 from .errors import DataLost
@@ -40,7 +41,7 @@ def check_queue_starts(store: StoreKind, options: ReadOptions, low: int) -> None
 
 def _lost(store: StoreKind, options: ReadOptions, low: int) -> Iterator[DataLost]:
     """Each queue that begins behind where it should."""
-    places = Places(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
+    places = StorePaths(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
     if REAL_DISK.stat(places.queues) is None:
         return
     size = found_sizes(StoreConfig(), places, REAL_DISK).mapped_file_size_consume_queue

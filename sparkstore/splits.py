@@ -21,7 +21,7 @@ from commitlog.resync import find_in_file
 from commitlog.walk import LogFiles
 from messagestore.checkpoint import FILE_NAME as CHECKPOINT_NAME
 from messagestore.checkpoint import read_checkpoint
-from messagestore.recovery import read_clean
+from messagestore.recovery.log_end import read_clean
 from storageio import REAL_DISK, DiskError, UnknownStore
 
 from .errors import DataLost
@@ -175,8 +175,8 @@ def _split_of(store: StoreKind, file: OffsetFile) -> LogSplit:
 def _clean_stop(store: StoreKind, file: OffsetFile) -> int:
     """Where in a file to begin to look for its end: at the last record of the last clean stop, if that is still there; else 0.
 
-    As the engine does when it opens the store (`messagestore.recovery`): the headers of a gigabyte are not walked for a store
-    at rest.  Where somebody has written since, the checkpoint tells of another time.
+    As the engine does when it opens the store (`messagestore.recovery.log_end`): the headers of a gigabyte are not walked for a
+    store at rest.  Where somebody has written since, the checkpoint tells of another time.
     """
     note = read_clean(REAL_DISK, store.path)
     place = -1 if note is None else note.last_offset - file.start_offset

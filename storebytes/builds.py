@@ -34,13 +34,14 @@ def wants_plain() -> bool:
 
 def kernel_modules(root: Path) -> list[str]:
     """The dotted names of all kernels below `root`, the folder that holds the packages."""
-    found = [f"{package}.{path.stem}" for package in PACKAGES for path in sorted((root / package).glob(f"*{ENDING}.py"))]
+    files = [path for package in PACKAGES for path in sorted((root / package).rglob(f"*{ENDING}.py"))]
+    found = [".".join(path.relative_to(root).with_suffix("").parts) for path in files]
     return [module for module in found if module != HEADER_ONLY]
 
 
 def source_hash(root: Path, module: str) -> int:
     """Of all that an extension is made from: its text and every .pxd."""
-    declarations = [path for package in PACKAGES for path in sorted((root / package).glob("*.pxd"))]
+    declarations = [path for package in PACKAGES for path in sorted((root / package).rglob("*.pxd"))]
     text = root.joinpath(*module.split(".")).with_suffix(".py")
     return zlib.crc32(b"".join(path.read_bytes() for path in (text, *declarations))) or 1
 

@@ -53,7 +53,7 @@ def _import_all() -> dict[str, ModuleType]:
         *PACKAGES,
         *kernel_modules(Path(__file__).parent.parent),
         "brokerstore.migrate",
-        "messagestore.mending.recover",
+        "messagestore.repair.recover",
         *kit,
     ]:
         module = importlib.import_module(name)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from commitlog import CommitLog, StoredMessage
 from commitlog._scan_cy import Reader
 from messagestore import MessageStore
-from messagestore.pool import PooledFiles
+from messagestore.write.pool import PooledFiles
 
 from .java_hash import java_hash, key_hash
 

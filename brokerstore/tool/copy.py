@@ -10,7 +10,7 @@ from typing import Any
 
 from brokerstore.identify import FolderKind
 from brokerstore.write_target import check_write_target
-from messagestore.broker_services.admission import topic_problem
+from messagestore.broker.services.admission import topic_problem
 from storageio import InvalidMessage, PutRejected
 
 from .codes import CLEAN

@@ -83,7 +83,7 @@ def _refused(error: StoreError, _command: str, place: str) -> str:
 
 def _is_strange_sidecar(file: str, place: str) -> bool:
     """Whether a link or folder lies in place of a file of our own, or of what is about to become that file."""
-    from messagestore.own_notes import OWN_FILES
+    from messagestore.sidecar import OWN_FILES
     from rabbitstore.own_files import OWN_FILES as RABBIT_FILES
 
     own = os.path.join(place, "brokerstore")

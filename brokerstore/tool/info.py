@@ -14,7 +14,7 @@ from commitlog.findings import Finding
 from consumequeue.queue_listing import queue_folders
 from indexfile import PAUSES_S, index_paths
 from indexfile.index_file import IndexFile
-from messagestore.store_parts import store_parts
+from messagestore.folder_contents import store_parts
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from .codes import CLEAN, PROBLEM

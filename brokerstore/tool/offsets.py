@@ -9,7 +9,7 @@ from typing import Any
 
 from consumequeue import Boundary
 from messagestore import MessageStore
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets, offsets_table
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from messagestore.foreign import refuse_unknown_end, refuse_unsupported
 from storageio import REAL_DISK, InvalidMessage
 

@@ -110,7 +110,7 @@ def _places(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
     """Its own queue, and the light queues that it names."""
     yield message.topic, message.queue_id, message.queue_offset
     if b"INNER_MULTI_DISPATCH" in message.properties_raw:
-        from messagestore.light_queues import light_places
+        from messagestore.write.lmq_units import light_places
 
         for name, number in dict(light_places(message)).items():  # a queue named twice gets the record once
             yield name, 0, number
@@ -119,7 +119,7 @@ def _places(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
 def _deleted(target: Target) -> Any:
     if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
         return lambda _topic: False
-    from messagestore.broker_config.topics import Topics, is_deleted
+    from messagestore.broker.config.topics import Topics, is_deleted
 
     topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
     return lambda topic: is_deleted(topics, topic)
@@ -129,7 +129,7 @@ def _topics(target: Target) -> list[Row]:
     """What topics.json says."""
     if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
         return []
-    from messagestore.broker_config.topics import Topics
+    from messagestore.broker.config.topics import Topics
 
     topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
     found = [config for name in topics.names() if (config := topics.get(name)) is not None]

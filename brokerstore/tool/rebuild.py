@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from messagestore.mending.rebuild_store import ALL, rebuild_store
+from messagestore.repair.rebuild_store import ALL, rebuild_store
 
 from .codes import CLEAN
 from .output import emit, emit_json, progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from messagestore.mending.recover import Choice, Plan, Recovery
+from messagestore.repair.recover import Choice, Plan, Recovery
 
 from .codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from .output import emit, emit_json, progress, say, table

@@ -68,7 +68,7 @@ class Target(NamedTuple):
 
         Whoever writes into files without a key asks for the slots too (`store_settings`).
         """
-        from messagestore.beside_writer import PAUSE_S, TRIES, beside_writer
+        from messagestore.read.beside_writer import PAUSE_S, TRIES, beside_writer
 
         for _ in range(TRIES):  # an item may be on its way, or the newest file just made
             if beside_writer(REAL_DISK, self.path, self._has_shape):
@@ -138,7 +138,7 @@ def _broker_file(path: str | None) -> dict[str, Any] | None:
     """A broker.conf, with known keys under their names in `StoreConfig`."""
     if path is None:
         return None
-    from messagestore.broker_config.broker_properties import read_broker_properties
+    from messagestore.broker.config.broker_properties import read_broker_properties
 
     return dict(read_broker_properties(REAL_DISK, path))
 

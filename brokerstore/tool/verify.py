@@ -13,7 +13,7 @@ from .output import emit, emit_json, finding_text, in_use_keys, progress, size_t
 from .target import Target
 
 if TYPE_CHECKING:
-    from messagestore.mending.verification import StoreReport
+    from messagestore.repair.verification import StoreReport
 
 BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
 
@@ -35,7 +35,7 @@ def check_target(target: Target, quiet: bool, log_only: bool) -> LogReport | Sto
             size = target.settings.get("mapped_file_size_commit_log")
             check = verify_growing_log if target.is_in_use else verify_log
             return check(target.log_folders, file_size_bytes=size, progress=advance)
-    from messagestore.mending.verification import PASSES, verify_store
+    from messagestore.repair.verification import PASSES, verify_store
 
     target.need_shape()
     with progress("verify", PASSES * total, wanted=not quiet) as advance:

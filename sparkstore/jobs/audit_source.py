@@ -34,12 +34,13 @@ from indexfile import IndexFiles
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, file_size
 from messagestore import StoreConfig
-from messagestore.broker_config.topics import LIGHT_PREFIX
+from messagestore.broker.config.topics import LIGHT_PREFIX
 from messagestore.delay_levels import DelayLevels
-from messagestore.engine import Places, found_sizes
-from messagestore.mending.agreement import Agreement, accepts, unit_differences, unit_text
-from messagestore.mending.left_alone import left_alone
-from messagestore.mending.verification import verify_beside_log
+from messagestore.engine import found_sizes
+from messagestore.paths import StorePaths
+from messagestore.repair.cross_check import Agreement, accepts, unit_differences, unit_text
+from messagestore.repair.excluded_topics import left_alone
+from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
 from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 
@@ -143,7 +144,7 @@ class _Reader(DataSourceReader):
         log_end = max((split.end for split in made), default=0)
         if is_remote(store.path) or not _is_store(store.path):
             return made
-        config = found_sizes(StoreConfig(), Places(store.path), REAL_DISK)
+        config = found_sizes(StoreConfig(), StorePaths(store.path), REAL_DISK)
         assert config.max_hash_slot_num and config.max_index_num
         folder = os.path.join(store.path, "index")
         files = IndexFiles(
@@ -244,9 +245,9 @@ class _SplitAudit:
 
     def _prepared(self) -> tuple[StoreConfig, Dispatching]:
         store = self._split.store
-        config = found_sizes(StoreConfig(), Places(store), REAL_DISK) if self._is_store else StoreConfig()
+        config = found_sizes(StoreConfig(), StorePaths(store), REAL_DISK) if self._is_store else StoreConfig()
         ignored = left_alone(REAL_DISK, store) if self._is_store else lambda _topic: False
-        self._levels = read_levels(REAL_DISK, Places(store).own, None) if self._is_store else DelayLevels([])
+        self._levels = read_levels(REAL_DISK, StorePaths(store).own, None) if self._is_store else DelayLevels([])
         self._log = LogFiles(REAL_DISK, [os.path.dirname(self._split.file)]) if self._is_store else None
         queues = os.path.join(store, "consumequeue")
         size = config.mapped_file_size_consume_queue
@@ -430,7 +431,7 @@ def _store_rows(split: StoreSplit) -> Iterator[Row]:
 
 
 def _queue_rows(split: StoreSplit) -> Iterator[Row]:
-    places = Places(split.store)
+    places = StorePaths(split.store)
     config = found_sizes(StoreConfig(), places, REAL_DISK)
     if REAL_DISK.stat(places.queues) is None or not config.mapped_file_size_consume_queue:
         return

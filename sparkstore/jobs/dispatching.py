@@ -10,9 +10,9 @@ from commitlog.columns import Batch, fixed_columns
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, NEXT_ITEM_AT, SLOT_SIZE
-from messagestore._dispatch_cy import Dispatcher
-from messagestore.broker_config.topics import LIGHT_PREFIX
-from messagestore.light_queues import DISPATCH, light_places
+from messagestore.broker.config.topics import LIGHT_PREFIX
+from messagestore.write._dispatch_cy import Dispatcher
+from messagestore.write.lmq_units import DISPATCH, light_places
 from storebytes.java_hash import java_hash_code
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The last step of `reindex`: what the tasks made takes the place of queues and index, under the store's lock.
 
 Nothing is moved before every part was found whole.  Killed at any call, the store has the old folder, the new one or none, of
-queues and of index each, and the engine makes a missing one anew when it opens the store (`messagestore.mending.rebuild`).
+queues and of index each, and the engine makes a missing one anew when it opens the store (`messagestore.repair.rebuild`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from commitlog import LogPaths
 from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.queue_listing import queue_folders
-from messagestore.engine import Places
-from messagestore.index_note import NAME as NOTE_NAME
-from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, keep_ends, old_queues, take_place
+from messagestore.paths import StorePaths
+from messagestore.recovery.index_hint import NAME as NOTE_NAME
+from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, keep_ends, old_queues, take_place
 from storageio import Disk, Kind, StoreCorrupt
 
 WORK = "rebuild-spark-"
@@ -51,7 +51,7 @@ def _check_count(folder: str, what: str, expected: int, found: int) -> None:
         raise StoreCorrupt("a part of a reindex", file=folder, offset=0, expected=f"{expected} {what}", found=str(found))
 
 
-def put_in_place(disk: Disk, places: Places, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
+def put_in_place(disk: Disk, places: StorePaths, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
     """Join the parts, and swap.  The caller holds the lock and has checked the parts."""
     fresh = os.path.join(work, "whole")
     for what in sorted(whats):
@@ -68,7 +68,7 @@ def put_in_place(disk: Disk, places: Places, work: str, parts: Collection[Part],
             take_place(disk, os.path.join(fresh, what), target, places.root)
 
 
-def _keep_ends(disk: Disk, places: Places, folder: str) -> None:
+def _keep_ends(disk: Disk, places: StorePaths, folder: str) -> None:
     """Of queues whose records all left the log, which no task heard of."""
     size = find_file_size(disk, folder) or find_file_size(disk, places.queues)
     files = LogPaths.parse(disk, places.commit_log).all_files()

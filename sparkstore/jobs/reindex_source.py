@@ -23,11 +23,12 @@ from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
 from messagestore.delay_levels import DelayLevels
-from messagestore.engine import Places, found_sizes
+from messagestore.engine import found_sizes
 from messagestore.foreign import refuse_unsupported
-from messagestore.mending.kept_units import KeptUnits
-from messagestore.mending.left_alone import left_alone
-from messagestore.mending.rebuild import INDEX, QUEUES, delete_tree, old_names, old_queues
+from messagestore.paths import StorePaths
+from messagestore.repair.excluded_topics import left_alone
+from messagestore.repair.previous_units import KeptUnits
+from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, old_names, old_queues
 from messagestore.store_settings import read_levels, refuse_unknown_shape
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
 
@@ -94,7 +95,7 @@ class _Job:
         self.delay_levels: str | None = options.get("delaylevels")
         if self.delay_levels is not None:
             delay_times_ms(self.delay_levels)
-        self.places = Places(self.store.path)
+        self.places = StorePaths(self.store.path)
         if INDEX in self.what:
             refuse_unknown_shape(REAL_DISK, self.places.index, self.places.own, StoreConfig())
         self.config = found_sizes(StoreConfig(), self.places, REAL_DISK, guesses=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.topics import Topics
+from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.test_repair_commands import tree
 from tests.brokerstore.tool import run
@@ -151,7 +151,7 @@ def test_an_interrupted_copy_leaves_nothing(fixture_store: Any, tmp_path: Path, 
 
     new = tmp_path / "new"
     with monkeypatch.context() as patch:
-        patch.setattr("messagestore.broker_services.copying._copy_groups", stop)
+        patch.setattr("messagestore.broker.services.copying._copy_groups", stop)
         assert run("copy", fixture_store("plain").store, "--to", new, "--topic", "HotTopic").code == 130
     assert list(tmp_path.iterdir()) == []
 

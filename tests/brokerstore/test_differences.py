@@ -9,7 +9,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.broker_properties import parse_broker_properties
+from messagestore.broker.config.broker_properties import parse_broker_properties
 from messagestore.differences import config_differences
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.store_parts import _KNOWN, Use
+from messagestore.folder_contents import _KNOWN, Use
 from tests.brokerstore.tool import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "store-folder.md"

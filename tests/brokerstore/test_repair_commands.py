@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets
 from storageio import REAL_DISK
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run

@@ -16,9 +16,9 @@ from brokerstore import migrate
 from brokerstore.file_import import import_file
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, Role, StoreConfig
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Recovery
-from messagestore.mending.verification import verify_beside_log, verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Recovery
+from messagestore.repair.verification import verify_beside_log, verify_store
 from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings
 from storageio import InvalidSetting, StoreError
 

@@ -12,7 +12,7 @@ import pytest
 
 from brokerstore.tool import queue_list
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.topics import Topics
+from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run

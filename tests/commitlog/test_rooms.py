@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from commitlog.rooms import KEPT_BYTES, Rooms
+from commitlog.buffer_pool import KEPT_BYTES, Rooms
 
 
 def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:

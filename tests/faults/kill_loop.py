@@ -18,7 +18,7 @@ from pathlib import Path
 
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
-from messagestore.mending.verification import verify_store
+from messagestore.repair.verification import verify_store
 
 WRITERS = 3
 COUNTER = struct.Struct("<q")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
 from messagestore import MessageStore
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreError
 
 

@@ -22,7 +22,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
-from messagestore.mending.verification import verify_store
+from messagestore.repair.verification import verify_store
 from rabbitstore import RabbitStore
 from storageio import StoreError
 from tests.faults.store_damage import messages_of

@@ -14,8 +14,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets
-from messagestore.broker_config.topics import Topics
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets
+from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message

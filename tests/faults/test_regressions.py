@@ -11,9 +11,9 @@ from commitlog._record_cy import check
 from commitlog.offset_files import FILE_SIZE_MAX, OffsetFile, common_file_size
 from consumequeue.consume_queues import find_file_size
 from messagestore import MessageStore
-from messagestore.light_queues import light_places
-from messagestore.mending.recover import Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.recover import Recovery
+from messagestore.repair.verification import verify_store
+from messagestore.write.lmq_units import light_places
 from storageio import REAL_DISK
 from tests.faults.golden import fast_folder, unpacked
 from tests.faults.store_damage import messages_of

@@ -168,7 +168,7 @@ def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
 
 def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync may have failed: after the move the whole log is written again."""
-    from messagestore import doubt
+    from messagestore.write import sync_failure as doubt
 
     again: list[tuple[str, int]] = []
     real = doubt._write_again
@@ -249,8 +249,13 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
             assert pattern is not None, f"{path.name} is in no table"
             assert table[pattern] in (None, Kind.FOLDER if path.is_dir() else Kind.FILE)
         assert list(misplaced.find(REAL_DISK, str(own), table)) == []
-    from messagestore import doubt, index_note, queue_list, recovery, ring, store_settings
-    from messagestore.broker_services import delay_resume
+    from messagestore import store_settings
+    from messagestore.broker.services import delay_resume
+    from messagestore.recovery.log_end import index_hint as index_note
+    from messagestore.recovery.log_end import log_end as recovery
+    from messagestore.recovery.log_end import queue_list
+    from messagestore.write import ring
+    from messagestore.write import sync_failure as doubt
 
     names = [
         doubt.NAME,

@@ -12,8 +12,8 @@ import pytest
 from commitlog._record_cy import is_protected
 from commitlog.walk import LogFiles, Piece
 from messagestore import MessageStore, Role, StoreConfig
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, UnsupportedFormat
 from storebytes._crc_cy import checksum
 from tests.brokerstore.tool import run

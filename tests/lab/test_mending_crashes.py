@@ -38,7 +38,7 @@ def test_recover_apply_crashed_at_every_call_reaches_the_same_bytes(
 ) -> None:
     """Every call, not a sample: all that was written is left, the least is, or something between; then it is run again."""
     lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
-    mending = world.module("messagestore.mending.recover")
+    mending = world.module("messagestore.repair.recover")
     monkeypatch.setattr(mending, "Engine", lab.StillEngine)
     run, image = damaged(lab)
 

@@ -12,9 +12,9 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.mending import batch_agreement
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair import batch_cross_check as batch_agreement
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import StoreError
 from storageio.testing import FailingDisk
 

@@ -289,7 +289,7 @@ def test_retention_of_a_queue_whose_extended_units_began_later(world: Any, tmp_p
 
 def test_a_batch_as_a_client_sends_it(world: Any, tmp_path: Path) -> None:
     """Members become records of their own; the batch's properties stand behind each one's, and the later value counts."""
-    wire = world.module("messagestore.broker_services.wire_batch")
+    wire = world.module("messagestore.broker.services.wire_batch")
     members = [world.commitlog.Message("T", b"%d" % number, keys=[f"k{number}"], flag=number) for number in range(5)]
     members[0].properties = {"UNIQ_KEY": "own"}
     data = wire.encode_wire_batch(members)
@@ -307,7 +307,7 @@ def test_a_batch_as_a_client_sends_it(world: Any, tmp_path: Path) -> None:
 
 def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_path: Path) -> None:
     """No length is trusted, and nothing is written of a batch that is wrong anywhere."""
-    wire = world.module("messagestore.broker_services.wire_batch")
+    wire = world.module("messagestore.broker.services.wire_batch")
     data = wire.encode_wire_batch([world.commitlog.Message("T", b"body", tags="t") for _ in range(3)])
     size = len(data) // 3
     with open_small(world, tmp_path / "s") as store:

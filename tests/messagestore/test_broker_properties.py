@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.broker_properties import parse_broker_properties, read_broker_properties
+from messagestore.broker.config.broker_properties import parse_broker_properties, read_broker_properties
 from storageio import REAL_DISK, DiskError, StoreCorrupt
 
 from .support import BROKERS

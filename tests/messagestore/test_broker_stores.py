@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.verification import verify_store
 from tests.messagestore.kit import files_below, open_small
 from tests.messagestore.test_fixtures import check_answers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from messagestore.broker_services import names
+from messagestore.broker.services import names
 from messagestore.config import DELAY_LEVELS, StoreConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "broker-topics.md").read_text()

@@ -25,7 +25,7 @@ def log(world: World, tmp_path: Path) -> Any:
 
 
 def holds(world: World, log: Any, end: int, last: int) -> bool:
-    recovery = world.module("messagestore.recovery")
+    recovery = world.module("messagestore.recovery.log_end")
     return bool(recovery.still_holds(log, recovery.CleanStop(end, last)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair.recover import Choice, Recovery
 from storageio import StoreCorrupt
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import snapshot

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from commitlog import open_log
-from messagestore import compression
-from messagestore.compression import Compression, compression_of, decompress
+from messagestore.read import compression
+from messagestore.read.compression import Compression, compression_of, decompress
 from storageio import MissingExtra, StoreCorrupt
 
 from .support import BROKERS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.config_files import ConfigFile, Source
+from messagestore.broker.config.config_files import ConfigFile, Source
 from storageio import REAL_DISK, StoreCorrupt
 from storageio.testing import CountingDisk
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config import config_table, consumer_offsets, delay_offsets, fast_json
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
-from messagestore.broker_config.delay_offsets import DelayOffsets
-from messagestore.broker_config.fast_json import loads
-from messagestore.broker_config.subscription_groups import SubscriptionGroups
-from messagestore.broker_config.topics import Topics
+from messagestore.broker.config import config_table, consumer_offsets, delay_offsets, fast_json
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.broker.config.fast_json import loads
+from messagestore.broker.config.subscription_groups import SubscriptionGroups
+from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 
 from .support import BROKERS, OTHERS, TABLES

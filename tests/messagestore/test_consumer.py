@@ -12,8 +12,8 @@ import pytest
 
 from commitlog import Message, StoredMessage
 from messagestore import MessageStore
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets
-from messagestore.sharing import QueueSharing, block
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets
+from messagestore.read.rebalance import QueueSharing, block
 from storageio import InvalidMessage, StoreClosed, StoreError, StoreReadOnly, StoreRewound
 from tests.messagestore.writers import Writer, message, number_of, open_store, put_all, until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumequeue import ConsumeQueueExt
-from messagestore.broker_config.consumer_filters import ConsumerFilter, ConsumerFilters
+from messagestore.broker.config.consumer_filters import ConsumerFilter, ConsumerFilters
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt
 from tests.messagestore.support import BROKERS, failures, folder_with
 

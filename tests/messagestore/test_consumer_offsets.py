@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
-from messagestore.broker_config.fast_json import loads
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
+from messagestore.broker.config.fast_json import loads
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt
 
 from .support import BROKERS, failures, folder_with

@@ -27,7 +27,7 @@ def test_each_file_behind_the_cut_is_kept_and_zeroed(world: World, tmp_path: Pat
         data = before[first : start + SIZE].rstrip(b"\0")
         if data:
             wanted[f"cut-{first:020d}-0"] = data
-    count = world.module("messagestore.recovery").cut_tail(log, cut, REAL_DISK, str(tmp_path))
+    count = world.module("messagestore.recovery.log_end").cut_tail(log, cut, REAL_DISK, str(tmp_path))
     kept = {path.name: path.read_bytes() for path in (tmp_path / "brokerstore").iterdir()}
     assert kept == wanted
     assert count == sum(map(len, wanted.values()))
@@ -44,7 +44,7 @@ def test_a_second_cut_at_the_same_place_keeps_the_first_one(world: World, tmp_pa
         put(world, log, 1, size)
         log.update_written()
         contents.append(bytes(log.queue.files[0].view).rstrip(b"\0"))
-        world.module("messagestore.recovery").cut_tail(log, 0, REAL_DISK, str(tmp_path))
+        world.module("messagestore.recovery.log_end").cut_tail(log, 0, REAL_DISK, str(tmp_path))
         log.close()
     names = [f"cut-{0:020d}-{number}" for number in range(3)]
     assert {path.name: path.read_bytes() for path in (tmp_path / "brokerstore").iterdir()} == dict(

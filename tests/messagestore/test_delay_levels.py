@@ -15,9 +15,9 @@ from consumequeue.layout import UNIT
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS
 from messagestore.delay_levels import ENTRIES_MAX, DelayLevels, Entry
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from messagestore.store_settings import read_levels
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run

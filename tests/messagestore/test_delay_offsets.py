@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.consumer_offsets import SetBack
-from messagestore.broker_config.delay_offsets import DelayOffsets
+from messagestore.broker.config.consumer_offsets import SetBack
+from messagestore.broker.config.delay_offsets import DelayOffsets
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt
 
 from .support import BROKERS, folder_with

@@ -322,7 +322,7 @@ def test_a_full_disk_holds_deliveries_back_and_loses_none(world: Any, tmp_path: 
         for number in range(4):
             put_delayed(world, store, number, 1)
         clock.now_ms += 1000
-        flag = world.module("messagestore.running_flags").Flag.DISK_FULL
+        flag = world.module("messagestore.write.running_flags").Flag.DISK_FULL
         store.engine.settle()
         store.engine.flags.set(flag, "the test says so")
         store.engine.delays.deliver_due()

@@ -67,7 +67,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is handed out in pieces, none twice and none left out."""
-    kernel = world.module("messagestore._dispatch_cy")
+    kernel = world.module("messagestore.write._dispatch_cy")
     count = (1 << 15) + 100
     if not kernel.is_compiled():
         count = 250
@@ -84,7 +84,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
 def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: int) -> None:
     """Nothing is read there."""
     with pytest.raises(ValueError, match="not inside the buffer"):
-        world.module("messagestore._dispatch_cy").Dispatcher([]).dispatch(
+        world.module("messagestore.write._dispatch_cy").Dispatcher([]).dispatch(
             bytes(10), start, stop, 0, 4, None, 0, lambda _: False
         )
 

@@ -63,7 +63,7 @@ def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path
 
 def test_what_is_written_again_is_on_the_disk_with_its_name(world: Any) -> None:
     """Files in folders within folders: their bytes, and the names that the process before had not synced."""
-    doubt, disk = world.module("messagestore.doubt"), ForgettingDisk()
+    doubt, disk = world.module("messagestore.write.sync_failure"), ForgettingDisk()
     wanted = {
         f"/store/{name}": name.encode() * 900 for name in ("consumequeue/T/0/a", "consumequeue/T/1/b", "index/c", "index/d")
     }

@@ -9,10 +9,10 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.engine import Places
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.paths import StorePaths
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 
 LOG_SIZE = 65536
@@ -77,7 +77,7 @@ def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folde
     """No task of Spark's hears of a queue without records."""
     commit = pytest.importorskip("sparkstore.jobs.reindex_commit")
     work = folder / "brokerstore" / "rebuild-spark-1"
-    commit.put_in_place(REAL_DISK, Places(str(folder)), str(work), [], ["consumequeue"])
+    commit.put_in_place(REAL_DISK, StorePaths(str(folder)), str(work), [], ["consumequeue"])
     with MessageStore.open(folder, "r", SMALL) as store:
         assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config import fast_json
-from messagestore.broker_config.fast_json import DEPTH_MAX, dumps, loads
+from messagestore.broker.config import fast_json
+from messagestore.broker.config.fast_json import DEPTH_MAX, dumps, loads
 from storageio import StoreCorrupt
 
 from .support import BROKERS, ONE_LINE, OTHERS, TABLES, quoted

@@ -15,8 +15,9 @@ import pytest
 
 from commitlog import CHECK_ALL
 from indexfile.layout import END_OFFSET_AT
-from messagestore import MessageStore, StoreConfig, follower
-from messagestore.follower import LogFollower
+from messagestore import MessageStore, StoreConfig
+from messagestore.read import follower
+from messagestore.read.follower import LogFollower
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
 from storageio.testing import CountingDisk, WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, QUEUE_SIZE, Writer, log_files, message, number_of, open_store, put_all, until

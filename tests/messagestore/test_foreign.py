@@ -12,9 +12,9 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.differences import config_differences
 from messagestore.engine import Engine
-from messagestore.mending import recover
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair import recover
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, StoreCorrupt, UnknownStore
 
 SLOTS, ITEMS = 500, 2000

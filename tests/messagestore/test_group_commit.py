@@ -17,7 +17,7 @@ PATIENCE_S = 20
 def group_of(world: World, sync: Any, timeout_ms: int = 10_000) -> Any:
     """A group whose leader calls `sync(group)`."""
 
-    class Group(world.module("messagestore._group_cy").GroupCommit):  # type: ignore[misc, name-defined]
+    class Group(world.module("messagestore.write._group_cy").GroupCommit):  # type: ignore[misc, name-defined]
         written = 0
 
         def _flush(self, least_pages: int) -> None:
@@ -157,7 +157,7 @@ def test_the_lead_of_one_who_is_gone_is_taken(world: World) -> None:
         pytest.skip("what it keeps is not to be seen in there")
     group = group_of(world, lambda group: setattr(group, "flushed_offset", group.written))
     group.written = 5
-    ticket = world.module("messagestore._group_cy").Ticket(5)
+    ticket = world.module("messagestore.write._group_cy").Ticket(5)
     group._has_leader = True
     group._tickets.append(ticket)
     group.wait(5)

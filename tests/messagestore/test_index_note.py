@@ -13,9 +13,9 @@ from commitlog import Message
 from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.checkpoint import Checkpoint
-from messagestore.dispatcher import DispatchService
-from messagestore.index_note import UNKNOWN, IndexNote, read_note
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.recovery.index_hint import UNKNOWN, IndexNote, read_note
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.write.dispatcher import DispatchService
 from storageio import REAL_DISK
 
 SMALL = StoreConfig(

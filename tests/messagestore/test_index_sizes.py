@@ -11,9 +11,9 @@ import pytest
 from commitlog import Message
 from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, InvalidMessage
 from tests.messagestore.kit import files_below
 

@@ -11,8 +11,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400

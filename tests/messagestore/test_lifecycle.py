@@ -207,7 +207,7 @@ def test_text_that_no_file_could_hold_is_refused_by_every_way_to_put(world: Any,
 def test_columns_are_refused_where_a_put_is(world: Any, tmp_path: Path) -> None:
     """A store that became read-only, and a topic that cannot be: with an error or with a status, and nothing is written."""
     pytest.importorskip("numpy")
-    flag = world.module("messagestore.running_flags").Flag
+    flag = world.module("messagestore.write.running_flags").Flag
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(3))
         end = store.engine.log.written_offset

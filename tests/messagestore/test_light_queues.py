@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.mending.rebuild_store import rebuild_store
+from messagestore.repair.rebuild_store import rebuild_store
 from storageio import PutRejected
 from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, put_numbers, read_all, small
 from tests.messagestore.test_delays import deliver
@@ -112,7 +112,7 @@ def test_light_messages_killed_before_dispatch_reach_their_queues(world: Any, tm
 
 
 def verified(world: Any, folder: Path) -> list[str]:
-    report = world.module("messagestore.mending.verification").verify_store(str(folder))
+    report = world.module("messagestore.repair.verification").verify_store(str(folder))
     return [problem.kind for problem in report.problems]
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
 
 def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there(world: Any, tmp_path: Path) -> None:
     """Its own topic's queue is gone too, so the filler stands in the light queue; later numbers stay, in any recovery."""
-    recover = world.module("messagestore.mending.recover")
+    recover = world.module("messagestore.repair.recover")
     folder = tmp_path / "s"
     with open_light(world, folder) as store:
         places = [put_light(world, store, number, "a") for number in range(5)]
@@ -228,7 +228,7 @@ def test_a_record_whose_list_names_no_queue_stops_no_other(
         assert [message.body for message in read_all(store, "T")] == [b"0", b"1", b"2"]
         assert bodies(store, "a") == [2]
         assert store.topics() == ["%LMQ%a", "T"]
-    assert world.module("messagestore.mending.recover").Recovery(str(folder)).plan().problems == []
+    assert world.module("messagestore.repair.recover").Recovery(str(folder)).plan().problems == []
 
 
 def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:

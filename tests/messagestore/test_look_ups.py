@@ -125,7 +125,7 @@ def test_a_key_is_a_word_of_keys_or_the_unique_key(world: World, raw: bytes, key
     log = MemoryLog(world)
     log.appender.append(world.commitlog.Message("T", b"body", properties_raw=raw), 0)
     reader = world.module("commitlog._scan_cy").Reader(log.bytes)
-    has_key = world.module("messagestore._look_cy").has_key
+    has_key = world.module("messagestore.read._lookup_cy").has_key
     for key in ("a", "b", "", "a b", "ab"):
         is_there = reader.decode_keyed(0, b"T", key.encode()) is not None
         assert is_there == has_key(reader.decode(0), "T", key) == (key in keys)

@@ -10,8 +10,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk, WrappedDisk
 

@@ -16,10 +16,10 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from messagestore import MessageStore, StoreConfig
 from messagestore.delay_levels import DelayLevels
-from messagestore.mending.agreement import Agreement
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_beside_log, verify_store
+from messagestore.repair.cross_check import Agreement
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_beside_log, verify_store
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError, StoreReadOnly
 from storageio.testing import FailingDisk
 from tests.messagestore.kit import RECORD_BODY_AT, record_bytes

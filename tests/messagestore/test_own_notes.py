@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_services.delay_resume import NAME as DELAYS
-from messagestore.broker_services.delay_resume import read_delay_note
-from messagestore.index_note import NAME as INDEX
-from messagestore.index_note import read_note
-from messagestore.queue_list import NAME as QUEUES
-from messagestore.queue_list import read_queue_list
-from messagestore.recovery import CLEAN_NAME, OWN_FOLDER, read_clean
+from messagestore.broker.services.delay_resume import NAME as DELAYS
+from messagestore.broker.services.delay_resume import read_delay_note
+from messagestore.paths import OWN_FOLDER
+from messagestore.recovery.index_hint import NAME as INDEX
+from messagestore.recovery.index_hint import read_note
+from messagestore.recovery.log_end import CLEAN_NAME, read_clean
+from messagestore.recovery.queue_list import NAME as QUEUES
+from messagestore.recovery.queue_list import read_queue_list
 from storageio import REAL_DISK
 
 DAMAGE = {

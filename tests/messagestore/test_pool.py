@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from commitlog import MappedFile, Message, PutStatus
-from messagestore import FlushMode, MessageStore, Role, pool
-from messagestore.mending.recover import Recovery
-from messagestore.ring import NOTES_AT
+from messagestore import FlushMode, MessageStore, Role
+from messagestore.repair.recover import Recovery
+from messagestore.write import pool
+from messagestore.write.ring import NOTES_AT
 from storageio import DiskError, InvalidMessage, Mode, PutRejected
 from storageio.testing import WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, ROOT, log_files, message, number_of, open_store, put_all, until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from messagestore import pool
-from messagestore.ring import NOTE, NOTES_AT, Ring
+from messagestore.write import pool
+from messagestore.write.ring import NOTE, NOTES_AT, Ring
 from storageio import REAL_DISK
 from tests.messagestore.test_pool import all_numbers, commit, pooled
 from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from messagestore.progress import Progress, Wakeup
+from messagestore.write.progress import Progress, Wakeup
 
 
 class _Overtaken:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from messagestore import MessageStore, queue_columns
+from messagestore import MessageStore
+from messagestore.read import queue_columns
 from storageio import StoreClosed, StoreCorrupt
 from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
 

@@ -10,8 +10,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreLocked, UnknownStore
 from storageio.testing import FailingDisk
 

@@ -12,8 +12,8 @@ import pytest
 from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.topics import Topics
-from messagestore.mending.recover import Choice, Plan, Recovery
+from messagestore.broker.config.topics import Topics
+from messagestore.repair.recover import Choice, Plan, Recovery
 from storageio import REAL_DISK, StoreCorrupt, StoreError, StoreLocked, UnsupportedFormat
 from storageio.testing import FailingDisk
 from tests.messagestore.kit import files_below

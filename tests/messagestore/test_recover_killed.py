@@ -9,8 +9,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import StoreCorrupt
 from tests.messagestore.kit import START_MS, Clock
 

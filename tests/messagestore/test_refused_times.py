@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from messagestore.checkpoint import read_checkpoint
-from messagestore.mending.verification import verify_store
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, DiskFull, InvalidMessage, StoreClosed
 from tests.messagestore.kit import START_MS, Clock, SwitchDisk, message, open_small, put_numbers, sync_mode, until
 

@@ -11,8 +11,8 @@ import pytest
 
 from commitlog import PutStatus
 from messagestore import GetStatus, MessageStore
-from messagestore.reads import SOME_UNITS
-from messagestore.running_flags import Flag
+from messagestore.read.queue_reader import SOME_UNITS
+from messagestore.write.running_flags import Flag
 from storageio import DiskError, PutRejected, Space, StoreClosed
 from storageio.testing import FailingDisk, WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, log_files, message, number_of, open_store, put_all, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from messagestore.retry_consumer import RetryProgress
+from messagestore.read.retry_progress import RetryProgress
 from tests.messagestore.kit import Clock, put_numbers
 from tests.messagestore.test_nack import RETRY, next_try, numbers, open_idle
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from messagestore import dispatcher
+from messagestore.write import dispatcher
 from storageio import DiskError, DiskFull, InvalidMessage, PutRejected, StoreCorrupt
 from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes
 
@@ -126,7 +126,7 @@ def test_a_batch_of_more_members_than_anybody_sends_is_refused(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members of 22 bytes: a few megabytes would become a hundred thousand objects."""
-    wire = world.module("messagestore.broker_services.wire_batch")
+    wire = world.module("messagestore.broker.services.wire_batch")
     monkeypatch.setattr(wire, "MEMBERS_MAX", 5)
     member = (22).to_bytes(4, "big") + bytes(18)
     with open_small(world, tmp_path / "s") as store:
@@ -158,7 +158,7 @@ def test_a_master_takes_no_log_bytes_and_a_slave_that_cannot_write_none_either(w
         data = master.read_log_bytes(0, 1 << 20)
         with pytest.raises(PutRejected, match="only a slave"):
             master.append_data(master.log_end, data)
-        flag = world.module("messagestore.running_flags").Flag
+        flag = world.module("messagestore.write.running_flags").Flag
         slave.engine.flags.set(flag.NOT_WRITEABLE, "a test says so")
         with pytest.raises(PutRejected, match="a test says so"):
             slave.append_data(0, data)

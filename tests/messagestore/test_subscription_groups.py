@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.fast_json import loads
-from messagestore.broker_config.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from messagestore.broker.config.fast_json import loads
+from messagestore.broker.config.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt
 
 from .support import BROKERS, folder_with

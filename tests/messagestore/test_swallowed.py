@@ -11,12 +11,12 @@ import pytest
 from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_services.names import INNER_COUNT, IS_BATCH
-from messagestore.mending.damage import survey
-from messagestore.mending.fillers import MARK, Lost, fill
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.swallowed import Gap, swallowed
-from messagestore.mending.verification import verify_store
+from messagestore.broker.services.names import INNER_COUNT, IS_BATCH
+from messagestore.repair.damage import survey
+from messagestore.repair.fillers import MARK, Lost, fill
+from messagestore.repair.lost_messages import Gap, swallowed
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreCorrupt
 from tests.messagestore.kit import record_bytes
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from messagestore import timer_files
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair.recover import Choice, Recovery
 from messagestore.timer_files import MAGIC_ROLL, TimerLog, timers_behind
 from storageio import REAL_DISK, UnsupportedFormat
 from tests.brokerstore.tool import run

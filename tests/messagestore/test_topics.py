@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker_config.config_files import Source
-from messagestore.broker_config.fast_json import loads
-from messagestore.broker_config.topics import TopicConfig, Topics, is_system_topic
+from messagestore.broker.config.config_files import Source
+from messagestore.broker.config.fast_json import loads
+from messagestore.broker.config.topics import TopicConfig, Topics, is_system_topic
 from storageio import REAL_DISK, DiskError, InvalidMessage, StoreCorrupt
 from storageio.testing import FailingDisk
 

@@ -153,7 +153,7 @@ def test_undecided_ones_are_known_after_a_restart_and_can_be_decided(world: Any,
 @pytest.mark.parametrize("has_batch_queues", [True, False])
 def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, has_index: bool, has_batch_queues: bool) -> None:
     """The committed record itself says so, in a batch queue too: it is not committed a second time."""
-    put = world.module("messagestore.broker_services.transactions").Transactions._decide
+    put = world.module("messagestore.broker.services.transactions").Transactions._decide
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
         store.create_topic("T", 2, attributes={"queue.type": "BatchCQ"} if has_batch_queues else None)
         half(world, store, 1)
@@ -568,7 +568,7 @@ def test_properties_that_end_without_a_mark_stay_apart_from_the_brokers(world: A
 
 def test_a_store_that_takes_no_puts_decides_nothing(world: Any, tmp_path: Path) -> None:
     """Its disk is full: whoever begins or decides is told so, and decides once there is room."""
-    flag = world.module("messagestore.running_flags").Flag.DISK_FULL
+    flag = world.module("messagestore.write.running_flags").Flag.DISK_FULL
     with open_small(world, tmp_path / "s") as store:
         begun = half(world, store, 1)
         store.engine.flags.set(flag, "the test says so")

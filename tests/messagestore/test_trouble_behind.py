@@ -107,7 +107,7 @@ def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any,
     late = store._append(message(world, 3), 0)
     disk.refuse = refused_sync("commitlog")
     store.close()
-    future = world.module("messagestore.message_store").PutFuture()
+    future = world.module("messagestore.store").PutFuture()
     store.engine.flusher.resolve_later(late, future)
     with pytest.raises(FlushTimeout, match="closed before"):
         future.result(0)
@@ -126,7 +126,7 @@ def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path)
 
 def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
     """It was to lead, and another's sync covered it before it woke: the second gate-opener met an error of Python's."""
-    group = world.module("messagestore._group_cy")
+    group = world.module("messagestore.write._group_cy")
     ticket = group.Ticket(7)
     group.open_all([ticket, ticket])
     group.open_all([ticket])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, undispatched
+from messagestore import MessageStore
+from messagestore.read import undispatched
 from tests.brokerstore.tool import run
 from tests.messagestore.writers import LOG_SIZE, Writer, log_files, open_store, put_all
 

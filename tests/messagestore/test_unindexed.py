@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, unindexed
+from messagestore import MessageStore
+from messagestore.read import unindexed
 from tests.brokerstore.tool import run
 from tests.messagestore.writers import LOG_SIZE, Writer, number_of, open_store, put_all
 

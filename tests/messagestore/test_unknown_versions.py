@@ -14,7 +14,7 @@ from commitlog.offset_files import OffsetFile
 from commitlog.unknown_version import find_unknown_version
 from commitlog.verify import verify_log
 from messagestore import MessageStore, Role, StoreConfig
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, StoreCorrupt, UnsupportedFormat
 from storebytes._crc_cy import checksum
 from tests.brokerstore.damage import Log

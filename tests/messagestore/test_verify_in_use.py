@@ -12,8 +12,8 @@ from commitlog.growing import verify_growing_log, whole_end
 from commitlog.layout import BODY_AT
 from commitlog.walk import LogFiles, Piece
 from consumequeue.layout import UNIT
-from messagestore.mending import verification
-from messagestore.mending.verification import verify_store
+from messagestore.repair import verification
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
 

@@ -11,7 +11,9 @@ import pytest
 from commitlog import CommitLog, LogPaths, Message
 from commitlog.commit_log import Stop
 from commitlog.layout import BODY_AT, PHYSICAL_OFFSET_AT
-from messagestore import MessageStore, StoreConfig, recovery
+from messagestore import MessageStore, StoreConfig
+from messagestore.paths import OWN_FOLDER
+from messagestore.recovery.log_end import log_end as recovery
 from storageio import REAL_DISK
 
 FILE_SIZE = 65536
@@ -123,7 +125,7 @@ def test_a_tail_that_is_cut_is_zeros_and_beside_the_store_only_where_that_is_wan
     at, size = records_of(log_folder, 3)[-2]
     offset = 3 * FILE_SIZE + at
     before = {path.name: path.read_bytes() for path in log_folder.iterdir()}
-    own = log_folder.parent / recovery.OWN_FOLDER
+    own = log_folder.parent / OWN_FOLDER
     log = CommitLog(LogPaths(REAL_DISK, [str(log_folder)]), writable=True)
     cut = recovery.cut_tail(log, offset, REAL_DISK, str(log_folder.parent), keep_backup=keep_backup)
     assert cut > size and caplog.text.count("cut a crash tail") == 1

@@ -43,8 +43,8 @@ GROUPS = {
     ),
     "messagestore": Group(
         _below(
-            "messagestore", "recovery", "flusher", "pool", "ring", "checkpoint", "doubt", "housekeeper", "dispatcher", "engine",
-            "abort_file", "index_note", "own_notes",
+            "messagestore", "recovery/log_end", "write/flusher", "write/pool", "write/ring", "checkpoint", "write/sync_failure",
+            "write/housekeeper", "write/dispatcher", "engine", "recovery/abort_file", "recovery/index_hint", "sidecar",
         ),
         (
             *_tests(
@@ -57,10 +57,11 @@ GROUPS = {
             *_LAB,
         ),
     ),
-    "mending": Group(
+    "repair": Group(
         _below(
-            "messagestore/mending", "agreement", "batch_agreement", "damage", "fillers", "left_alone", "links", "mend_config",
-            "mend_files", "rebuild", "rebuild_batch", "rebuild_store", "recover", "swallowed", "verification",
+            "messagestore/repair", "cross_check", "batch_cross_check", "damage", "fillers", "excluded_topics", "symlinks",
+            "repair_config", "repair_files", "rebuild", "rebuild_batch", "rebuild_store", "recover", "lost_messages",
+            "verification",
         ),
         _tests(
             "messagestore", "batch_mending", "expired_queues", "mend_files", "mending_rare", "rebuild_store", "recover",

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.mending.verification import verify_store
+from messagestore.repair.verification import verify_store
 from sparkstore.jobs.protection import at_seams
 
 from .local import audited, copied, dumped

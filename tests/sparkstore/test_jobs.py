@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.verification import verify_store
 from sparkstore import BadOption
 from sparkstore import stretch as stretch_module
 from sparkstore.jobs import auditing, reindex_commit, reindex_source

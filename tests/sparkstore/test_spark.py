@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS
-from messagestore.mending.verification import verify_store
+from messagestore.repair.verification import verify_store
 from sparkstore import BadOption, MissingColumn, message_schema, read_messages, read_meta
 from sparkstore.jobs import audit, compact, export, reindex, stats
 from sparkstore.spark_errors import JobError, find_store_error, plain_errors

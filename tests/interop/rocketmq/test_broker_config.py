@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker_config.config_files import ConfigFile
-from messagestore.broker_config.consumer_offsets import ConsumerOffsets
-from messagestore.broker_config.delay_offsets import DelayOffsets
-from messagestore.broker_config.subscription_groups import SubscriptionGroups
-from messagestore.broker_config.topics import Topics
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.verification import verify_store
+from messagestore.broker.config.config_files import ConfigFile
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets
+from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.broker.config.subscription_groups import SubscriptionGroups
+from messagestore.broker.config.topics import Topics
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 
 from .folders import SIZES

@@ -11,7 +11,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.mending.verification import verify_store
+from messagestore.repair.verification import verify_store
 
 from .folders import SIZES, ours
 from .jvm import prepare_or_skip, why_not

@@ -13,9 +13,9 @@ import pytest
 import brokerstore
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from storageio import InvalidMessage, StoreCorrupt, UnknownStore
 
 from .answers import our_messages

@@ -18,9 +18,9 @@ import pytest
 from commitlog import Message
 from consumequeue import Boundary
 from messagestore import FlushMode, MessageStore, StoreConfig
-from messagestore.mending.rebuild_store import rebuild_store
-from messagestore.mending.recover import Choice, Recovery
-from messagestore.mending.verification import verify_store
+from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 
 from .answers import from_java, our_messages, our_queues, questions
 from .folders import JAVA_NAMES, LONG_TOPIC, START_MS, Ticking, write_mixed

@@ -14,7 +14,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import FlushMode, MessageStore
-from messagestore.mending.recover import Choice, Recovery
+from messagestore.repair.recover import Choice, Recovery
 from tests.messagestore import test_recover as damage
 
 from .answers import assert_agree, for_java, our_messages

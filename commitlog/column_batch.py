@@ -1,0 +1,145 @@
+"""The columns of a batch that one walk of a kernel fills: numbers, body, topic, tags, keys.
+
+Room for texts is guessed small and, where it does not reach, taken as large as the records could need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from . import layout
+from ._rows_cy import Columns, TextColumn
+from .buffer_pool import ROOMS
+from .columns import FIXED, Batch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+PLACES = {  # in a record with IPv4 hosts
+    "size": layout.SIZE_AT,
+    "body_crc": layout.BODY_CRC_AT,
+    "queue_id": layout.QUEUE_ID_AT,
+    "flag": layout.FLAG_AT,
+    "queue_offset": layout.QUEUE_OFFSET_AT,
+    "physical_offset": layout.PHYSICAL_OFFSET_AT,
+    "sys_flag": layout.SYS_FLAG_AT,
+    "born_timestamp_ms": layout.BORN_TIME_AT,
+    "store_timestamp_ms": layout.STORE_TIME_AT,
+    "reconsume_times": layout.RECONSUME_AT,
+    "prepared_transaction_offset": layout.PREPARED_AT,
+}
+WIDE = frozenset(name for name, kind in FIXED if kind == "i8")
+QUICK = frozenset(PLACES) | {"body", "topic", "tags", "keys"}
+ROW_TEXT_SIZE, ROW_WORDS = 64, 4  # guessed
+LEAST_TEXT_SIZE, LEAST_WORDS = 1 << 16, 1 << 14  # a row's properties always fit
+
+
+def as_numbers(values: Array) -> Any:
+    """The same memory as an Arrow array.  `pa.array` would import pandas, where there is one: half a second."""
+    import pyarrow as pa
+
+    kind = pa.int32() if values.dtype.itemsize == 4 else pa.int64()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def as_text(found: Any) -> Any:
+    """A binary array as a string array; what is no UTF-8 becomes U+FFFD, as in message objects."""
+    import pyarrow as pa
+
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if item is None else item.decode("utf-8", "replace") for item in found.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
+@cache
+def _numbers(wanted: frozenset[str]) -> list[tuple[list[str], Array]]:
+    """The wanted 64-bit columns and the wanted 32-bit ones, each with their places in a record."""
+    import numpy as np
+
+    wide, narrow = sorted(wanted & WIDE & frozenset(PLACES)), sorted((wanted & frozenset(PLACES)) - WIDE)
+    return [(names, np.array([PLACES[name] for name in names], np.int32)) for names in (wide, narrow)]
+
+
+def _bytes_inside(batch: Batch) -> int:
+    """Of the records that can lie in the view."""
+    import numpy as np
+
+    inside = (batch.sizes > 0) & (batch.positions >= 0) & (batch.positions <= len(batch.view) - batch.sizes)
+    return int(batch.sizes[inside].sum(dtype=np.int64))
+
+
+class _Text:
+    """One text column's buffers."""
+
+    def __init__(self, places: int, room: int, *, has_mask: bool = False) -> None:
+        import numpy as np
+
+        self.offsets, self.data = ROOMS.take(4 * (places + 1)).view(np.int32), ROOMS.take(room)
+        self.mask = np.zeros((places + 7) // 8, np.uint8) if has_mask else None
+        self.kernel = TextColumn(self.offsets, self.data, self.mask)
+
+    def array(self, rows: int, *, is_text: bool = True) -> Any:
+        """The first values."""
+        import pyarrow as pa
+
+        kind = pa.string() if is_text and self.kernel.high < 128 else pa.binary()
+        mask = None if self.mask is None else pa.py_buffer(self.mask)
+        found = pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(self.offsets), pa.py_buffer(self.data)])
+        return as_text(found) if is_text and kind == pa.binary() else found
+
+
+class FilledRows:
+    """`rows`: how many of a batch's rows are records that pass the checks, up to the first that is none or does not."""
+
+    def __init__(self, batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> None:
+        """Walks the batch.  `most`: the bytes of its records, where that is known."""
+        wanted, rows = frozenset(columns), len(batch.positions)
+        most = _bytes_inside(batch) if most is None else most
+        for text_room, words in ((ROW_TEXT_SIZE * rows + LEAST_TEXT_SIZE, ROW_WORDS * rows + LEAST_WORDS), (most, most)):
+            self._make_room(wanted, rows, most, min(text_room, most), min(words, most))
+            filled = self._kernel.fill(batch.view, batch.base, batch.positions, batch.sizes, rows, checks)
+            if filled == rows or text_room >= most <= words:
+                break
+        self.rows = filled
+
+    def _make_room(self, wanted: frozenset[str], rows: int, body_room: int, text_room: int, words: int) -> None:
+        import numpy as np
+
+        (self._wide_names, wide_places), (self._narrow_names, narrow_places) = _numbers(wanted)
+        self._room = rows
+        self._wide = ROOMS.take(8 * rows * len(self._wide_names)).view(np.int64)
+        self._narrow = ROOMS.take(4 * rows * len(self._narrow_names)).view(np.int32)
+        self._body = _Text(rows, body_room) if "body" in wanted else None
+        self._topic = _Text(rows, text_room) if "topic" in wanted else None
+        self._tags = _Text(rows, text_room, has_mask=True) if "tags" in wanted else None
+        self._words = _Text(words, text_room) if "keys" in wanted else None
+        self._keys = np.empty(rows + 1, np.int32)
+        body, topic, tags, words_column = (
+            text.kernel if text is not None else None for text in (self._body, self._topic, self._tags, self._words)
+        )
+        self._kernel = Columns(
+            rows, self._wide, wide_places, self._narrow, narrow_places, body, topic, tags, words_column, self._keys
+        )
+
+    def column(self, name: str) -> Any:
+        """One of `QUICK`, which was wanted."""
+        import pyarrow as pa
+
+        if name in PLACES:
+            block, names = (self._wide, self._wide_names) if name in WIDE else (self._narrow, self._narrow_names)
+            first = self._room * names.index(name)
+            return as_numbers(block[first : first + self.rows])
+        if name == "keys":
+            assert self._words is not None
+            words = self._words.array(int(self._keys[self.rows]))
+            offsets = [None, pa.py_buffer(self._keys)]
+            return pa.Array.from_buffers(pa.list_(pa.string()), self.rows, offsets, children=[words])
+        text = {"body": self._body, "topic": self._topic, "tags": self._tags}[name]
+        assert text is not None
+        return text.array(self.rows, is_text=name != "body")

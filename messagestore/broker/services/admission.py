@@ -1,0 +1,117 @@
+"""Which topics may be put to, and with how many queues: each is written to topics.json before its first message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from commitlog import QueueOffsets
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from consumequeue import BatchQueues, ConsumeQueues
+from storageio import InvalidMessage
+
+from ..config.topics import BATCH_QUEUES, LIGHT_PREFIX, PERM_DEFAULT, QUEUE_TYPE, Topics
+from .names import SYSTEM_QUEUES
+
+if TYPE_CHECKING:
+    from ..config.topics import TopicConfig
+
+TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer (section 7.2)
+TOPIC_SIZE_LIMIT = 255
+RETRY_PREFIX = "%RETRY%"
+
+
+class Admission:
+    """Knows the topics that are written down.  `queues_of` is read on every put; a topic with batch queues is never in it."""
+
+    def __init__(
+        self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, delay_levels: int,
+        on_new: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`on_new` is called when a topic was made, which may have been deleted before."""
+        self._topics = topics
+        self._queues = queues
+        self._batch = batch
+        self._offsets = offsets
+        self._delay_levels = delay_levels
+        self._on_new = on_new
+        self._guard = threading.Lock()
+        self.queues_of: dict[str, int] = {}
+        self.batch_queues_of: dict[str, int] = {}
+
+    def admit(self, topic: str, queues: int | None = None) -> int:
+        """Know a topic, and write it down if it is new; the number of queues to put to.
+
+        Raises `InvalidMessage` for a name that cannot be one.
+        """
+        reason = topic_problem(topic)
+        if reason:
+            raise InvalidMessage(reason)
+        with self._guard:
+            known = self._topics.get(topic)
+            if known is None:
+                self._write_down_existing()
+                known = self._topics.create(topic, queues or self._usual_number(topic), perm=PERM_DEFAULT)
+                self._on_new()
+            self._topics.persist()
+            return self._take(known)
+
+    def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
+        """Replace the attributes of an admitted topic.
+
+        Raises `InvalidMessage` where they change the queue type of a topic that has messages: no reader would find them.
+        """
+        is_batch = attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+        if is_batch != self._has_batch_queues(topic) and self._has_messages(topic):
+            raise InvalidMessage(f"topic {topic} has messages: {QUEUE_TYPE}={BATCH_QUEUES} cannot be added or removed")
+        with self._guard:
+            known = self._topics.create(topic, attributes=attributes)
+            self._topics.persist()
+            self.queues_of.pop(topic, None)
+            self.batch_queues_of.pop(topic, None)
+            self._take(known)
+            self._on_new()
+
+    def _has_batch_queues(self, topic: str) -> bool:
+        """By its attribute, or by the queues it has."""
+        known = self._topics.get(topic)
+        return (known is not None and known.is_batch) or self._batch.knows(topic)
+
+    def _has_messages(self, topic: str) -> bool:
+        """Whether any message was put to it, dispatched or not."""
+        has_queues = self._queues.queue_ids(topic) or self._batch.queue_ids(topic)
+        return bool(has_queues) or any(self._offsets.topic(topic).queues())
+
+    def _take(self, known: TopicConfig) -> int:
+        number = max(1, known.write_queues)
+        (self.batch_queues_of if known.is_batch else self.queues_of)[known.name] = number
+        return number
+
+    def _usual_number(self, topic: str) -> int | None:
+        """Of queues, for topics of the broker's own."""
+        if topic == SCHEDULE_TOPIC:
+            return self._delay_levels
+        return SYSTEM_QUEUES.get(topic)
+
+    def _write_down_existing(self) -> None:
+        """A table that is made for a first topic must name those that have queues already, or they would count as deleted."""
+        if not self._topics.names():
+            for name in self._queues.topics():
+                if not name.startswith(LIGHT_PREFIX):
+                    self._topics.create(name, max(self._queues.queue_ids(name), default=0) + 1)
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why no message of such a topic can be put; None when it can (sections 0 and 7.2)."""
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError:
+        return f"topic {topic!r} is no text"
+    if not topic:
+        return "a topic has a name"
+    if size > TOPIC_SIZE_LIMIT or (size > TOPIC_SIZE_MAX and not topic.startswith(RETRY_PREFIX)):
+        return f"a topic of {size} bytes; at most {TOPIC_SIZE_MAX}, a retry topic {TOPIC_SIZE_LIMIT}"
+    if topic in {".", ".."} or any(character in "/\\\0\x01\x02" for character in topic):
+        return f"topic {topic!r} cannot name a folder"
+    return None

@@ -1,0 +1,56 @@
+"""Records that hold many messages, for topics with batch queues (section 2.6).
+
+A topic with the attribute queue.type=BatchCQ takes records whose producer put INNER_NUM messages into one body (system flag
+0x80).  The record gets INNER_BASE, the queue offset of its first message, and the queue's counter grows by INNER_NUM.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from commitlog import Message, PutResult, PutStatus
+from commitlog.java_numbers import is_java_number
+
+from .lmq_puts import with_properties
+from .names import INNER_BASE, INNER_COUNT, IS_BATCH
+from .putting import refused, with_pairs
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+
+
+def batch_refusal(message: Message, count: str | None) -> PutResult | None:
+    """Why a topic with batch queues never takes a message; None when it does.  `count`: the property INNER_NUM."""
+    is_batch = bool(message.sys_flag & IS_BATCH)
+    if is_batch != (count is not None):
+        return refused(PutStatus.MESSAGE_ILLEGAL, f"system flag 0x80 and {INNER_COUNT} go together")
+    if count is not None and (not is_java_number(count, 16) or int(count) < 1):
+        return refused(PutStatus.MESSAGE_ILLEGAL, f"{INNER_COUNT} is {count!r}: 1 to 32767 wanted")
+    return None
+
+
+class BatchPuts:
+    """Of one open store."""
+
+    def __init__(self, engine: Engine) -> None:
+        """`guard` is held around every append to such a topic: between two numbers nobody may come."""
+        self._engine = engine
+        self.guard = threading.RLock()
+
+    def append(self, message: Message, raw: bytes, count: str | None, queue_id: int) -> PutResult:
+        """Append to a topic with batch queues.  `count`: the property INNER_NUM."""
+        refusal = batch_refusal(message, count)
+        if refusal is not None:
+            return refusal
+        if count is None:
+            with self.guard:
+                return self._engine.log.appender.append(message, queue_id)
+        offsets = self._engine.offsets
+        with self.guard:
+            base = offsets.next_offset(message.topic, queue_id)
+            numbered = with_properties(message, with_pairs(raw, {INNER_BASE: str(base)}))
+            result = self._engine.log.appender.append(numbered, queue_id)
+            if result.status is PutStatus.PUT_OK:
+                offsets.set_next_offset(message.topic, queue_id, base + int(count))
+            return result

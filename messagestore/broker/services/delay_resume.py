@@ -1,0 +1,156 @@
+"""Which delayed messages were delivered already although `delayOffset.json` does not say so.
+
+Asked after an unclean stop, and where the file does not belong to the log: a copy has none, a slave's log gets the deliveries
+of its master.  Deliveries of a level come in the order of its queue, so all before the last one that was delivered is done
+with: delivered too, or passed over.  A delivered record keeps the waiting one's properties, body and born time; such a record
+in the queue that the waiting one names, stored after the file was last written, is its delivery, and that of no other.
+`brokerstore/delays.json` holds the log's end as it was when the file was written; without it (a real broker wrote the folder,
+or a slave) the level is looked at from its first message on, so that equal ones are told apart by their number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from commitlog import StoredMessage
+from commitlog.java_numbers import is_java_number
+from storageio import Disk, replace_file
+
+from ...sidecar import read_own_note
+from .names import DELAY, INNER_BASE, LIGHT_OFFSETS, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+    from ..config.delay_offsets import DelayOffsets
+
+NAME = "delays.json"
+SIZE_MAX = 1 << 20
+FORGOTTEN = -1  # a position: of the store of a slave
+PRINT_SIZE = 16
+ADDED = (INNER_BASE, LIGHT_OFFSETS)  # properties that a delivery gets
+
+
+def write_delay_note(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:
+    """Where the log ended when these offsets were true."""
+    disk.make_folder(folder)
+    data = json.dumps({"position": position, "offsets": {str(level): offset for level, offset in offsets.items()}})
+    replace_file(disk, os.path.join(folder, NAME), data.encode())
+
+
+def read_delay_note(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
+    """None when there is none that can be read."""
+    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+
+
+def forget_delay_note(disk: Disk, folder: str) -> None:
+    """From now on the log may get deliveries that no file counts."""
+    write_delay_note(disk, folder, FORGOTTEN, {})
+
+
+def is_forgotten(disk: Disk, folder: str) -> bool:
+    """Whether it may have got some since the offsets were last written."""
+    note = read_delay_note(disk, folder)
+    return note is not None and note[0] == FORGOTTEN
+
+
+def _parsed(note: Any) -> tuple[int, dict[int, int]]:
+    return int(note["position"]), {int(level): int(offset) for level, offset in note["offsets"].items()}
+
+
+def delivered_since(engine: Engine, offsets: DelayOffsets) -> dict[int, int]:
+    """Level to the queue offset to go on at, of the levels that came further than the file says."""
+    note = read_delay_note(engine.disk, engine.places.own)
+    if note is not None and note[0] > engine.log.written_offset:
+        note = None  # the log was cut since
+    further = {}
+    for queue_id in engine.queues.queue_ids(SCHEDULE_TOPIC):
+        level, known = queue_id + 1, offsets.get(queue_id + 1)
+        position, start = (note[0], note[1].get(level, 0)) if note is not None else (FORGOTTEN, 0)
+        found = _Search(engine, position).go_on(queue_id, start)
+        if found > known:
+            further[level] = found
+    return further
+
+
+class _Search:
+    """Deliveries behind a place of the log, of one level."""
+
+    def __init__(self, engine: Engine, position: int) -> None:
+        """`position` `FORGOTTEN`: behind the first message that is looked for."""
+        self._engine = engine
+        self._position = position
+        self._found: dict[tuple[str, int], _Deliveries] = {}
+
+    def go_on(self, queue_id: int, start: int) -> int:
+        """Behind the last message from `start` on that was delivered: one before it that was not was passed over."""
+        queue = self._engine.queues.get(SCHEDULE_TOPIC, queue_id)
+        assert queue is not None, "one that was listed"
+        newest_ms = self._engine.log.appender.last_store_timestamp_ms
+        at = max(start, queue.min_offset)
+        for place, unit in queue.units(at):
+            waiting = self._engine.log.message_at(unit.physical_offset)
+            if waiting is not None and waiting.store_timestamp_ms >= newest_ms:
+                break
+            if waiting is not None and self._was_delivered(waiting):
+                at = place + 1
+        return at
+
+    def _was_delivered(self, waiting: StoredMessage) -> bool:
+        if self._position == FORGOTTEN:
+            self._position = waiting.physical_offset
+        return self._of_queue(waiting).take(waiting)
+
+    def _of_queue(self, waiting: StoredMessage) -> _Deliveries:
+        """Into the waiting one's own queue."""
+        pairs = waiting.all_properties
+        topic, queue_id = pairs.get(REAL_TOPIC, ""), pairs.get(REAL_QUEUE, "")
+        key = (topic, int(queue_id) if is_java_number(queue_id, 32) else -1)
+        if key not in self._found:
+            self._found[key] = _Deliveries(self._behind(*key))
+        return self._found[key]
+
+    def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
+        """Delayed messages of a queue, which may be one of batches."""
+        for physical_offset in self._places(topic, queue_id):
+            message = self._engine.log.message_at(physical_offset)
+            if message is not None and DELAY in message.all_properties:
+                yield message
+
+    def _places(self, topic: str, queue_id: int) -> Iterator[int]:
+        queue, batch = self._engine.queues.get(topic, queue_id), self._engine.side.batch.get(topic, queue_id)
+        if queue is not None:
+            yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(self._position)))
+        if batch is not None:
+            yield from (unit.physical_offset for unit in batch.units() if unit.physical_offset >= self._position)
+
+
+class _Deliveries:
+    """Of one queue, in the log's order.  Each is taken once, and with it those before it."""
+
+    def __init__(self, messages: Iterator[StoredMessage]) -> None:
+        """Kept are their prints alone: a whole log's may be asked for."""
+        self._places: dict[bytes, list[int]] = {}
+        self._next = 0
+        for message in messages:
+            self._places.setdefault(_print(message), []).append(message.physical_offset)
+
+    def take(self, waiting: StoredMessage) -> bool:
+        """Whether there is one of this message; one that is not there changes nothing."""
+        places = self._places.get(_print(waiting), [])
+        index = bisect_left(places, max(self._next, waiting.physical_offset + 1))
+        if index == len(places):
+            return False
+        self._next = places[index] + 1
+        return True
+
+
+def _print(message: StoredMessage) -> bytes:
+    """What a waiting message and its delivery have in common, in few bytes."""
+    pairs = sorted(pair for pair in message.properties.items() if pair[0] not in ADDED)
+    parts = (message.born_timestamp_ms, message.body_crc, len(message.body), message.reconsume_times, pairs)
+    return blake2b(repr(parts).encode(), digest_size=PRINT_SIZE).digest()

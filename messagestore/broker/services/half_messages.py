@@ -1,0 +1,201 @@
+"""Which half messages are undecided, told by what lies in the broker's queues alone (section 9).
+
+A half message is decided when an op record names its queue offset.  That is not all: op records are written after the
+decision, so after a kill a committed message may lie in its topic and no op record tell of it; and a check puts a half message
+again, so that the decision may name an earlier copy.  Copies share their UNIQ_KEY and the time they were born; a producer that
+gives two messages one UNIQ_KEY has two transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from commitlog import StoredMessage
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+
+from .names import CHECK_TIMES, HALF_TOPIC, OP_TOPIC, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+
+NOWHERE = -1
+OFFSETS_MAX = 1 << 16  # of one op record
+FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again although it was too young to be asked about
+Family = tuple[str, int]  # transaction id and time born, which a half message, its copies and its committed message share
+
+
+class HalfMessage(NamedTuple):
+    """A message that was prepared and is neither committed nor rolled back."""
+
+    queue_offset: int  # in the queue of half messages
+    message: StoredMessage  # as it lies there
+
+    @property
+    def transaction_id(self) -> str:
+        """The producer's; empty where the record has none."""
+        pairs = self.message.all_properties
+        return pairs.get(TRANSACTION_ID) or pairs.get(UNIQUE_KEY, "")
+
+    @property
+    def producer_group(self) -> str:
+        """Who can decide."""
+        return self.message.all_properties.get(PRODUCER_GROUP, "")
+
+    @property
+    def topic(self) -> str:
+        """Where a commit puts it."""
+        return self.message.all_properties.get(REAL_TOPIC, "")
+
+    @property
+    def queue_id(self) -> int:
+        """Where a commit puts it; -1 where the record does not say."""
+        text = self.message.all_properties.get(REAL_QUEUE, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the record says where a commit puts it."""
+        return bool(self.topic) and self.queue_id >= 0
+
+    @property
+    def check_times(self) -> int:
+        """How often somebody was asked."""
+        text = self.message.all_properties.get(CHECK_TIMES, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+class OpRecord(NamedTuple):
+    """Half messages that were decided."""
+
+    queue_offset: int
+    half_offsets: list[int]
+    end_offset: int  # physical, behind the record
+
+
+def half_messages(engine: Engine, start: int) -> Iterator[HalfMessage]:
+    """From a queue offset on."""
+    queue = engine.queues.get(HALF_TOPIC, 0)
+    for place, unit in queue.units(start) if queue is not None else ():
+        message = engine.log.message_at(unit.physical_offset)
+        if message is not None:
+            yield HalfMessage(place, message)
+
+
+def op_records(engine: Engine, since_ms: int) -> list[OpRecord]:
+    """Those stored at or after a time, in their order."""
+    queue = engine.queues.get(OP_TOPIC, 0)
+    found: list[OpRecord] = []
+    for place in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
+        unit = queue.unit(place) if queue is not None else None
+        message = engine.log.message_at(unit.physical_offset) if unit is not None else None
+        if message is None:
+            continue
+        if message.store_timestamp_ms < since_ms:
+            break
+        found.append(OpRecord(place, _offsets(message.body), message.physical_offset + message.size))
+    return found[::-1]
+
+
+def _offsets(body: bytes) -> list[int]:
+    """Numbers with a comma behind each."""
+    parts = body.split(b",", OFFSETS_MAX)[:OFFSETS_MAX]
+    return [int(part) for part in parts if part.isdigit() and len(part) < 19]
+
+
+def decided(engine: Engine, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
+    """Queue offset of each decided half message to where the record that shows it ends."""
+    shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
+    by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
+    for half in _named(engine, halves, list(shown)):
+        by_family.setdefault(_family(half), []).append((half, shown[half.queue_offset]))
+    ends = {half.queue_offset: _decided_end(engine, half, shown, by_family.get(_family(half), [])) for half in halves}
+    _pass_over_earlier(halves, ends)
+    return {offset: end for offset, end in ends.items() if end is not None}
+
+
+def _decided_end(engine: Engine, half: HalfMessage, shown: dict[int, int], family: list[tuple[HalfMessage, int]]) -> int | None:
+    """By an op record about it or about a copy of it, or by the committed message; None for none of them."""
+    if half.queue_offset in shown:
+        return shown[half.queue_offset]
+    for other, end in family:
+        if _are_copies(half, other):
+            return end
+    return _committed_end(engine, half)
+
+
+def _pass_over_earlier(halves: list[HalfMessage], ends: dict[int, int | None]) -> None:
+    """A copy stands for those before it, which are done with where it ends: else each would be committed after a kill."""
+    later: dict[Family, HalfMessage] = {}
+    for half in reversed(halves):
+        copy = later.get(_family(half))
+        if copy is not None and copy.check_times >= half.check_times and _are_copies(half, copy):
+            if ends[half.queue_offset] is None:
+                ends[half.queue_offset] = copy.message.physical_offset + copy.message.size
+        else:
+            later[_family(half)] = half
+
+
+def _family(half: HalfMessage) -> Family:
+    return half.transaction_id, half.message.born_timestamp_ms
+
+
+def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
+    """Whether one of two half messages is the other put again: a check counts itself, a broker may say where the first lay."""
+    if not one.transaction_id or _family(one) != _family(other):
+        return False
+    is_put_back = FIRST_COPY in one.message.all_properties or FIRST_COPY in other.message.all_properties
+    return is_put_back or one.check_times != other.check_times
+
+
+def _named(engine: Engine, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
+    """The half messages that op records name, those before the given ones too."""
+    known = {half.queue_offset: half for half in halves}
+    queue = engine.queues.get(HALF_TOPIC, 0)
+    for offset in offsets:
+        if offset in known:
+            yield known[offset]
+            continue
+        unit = queue.unit(offset) if queue is not None and offset >= queue.min_offset else None
+        message = engine.log.message_at(unit.physical_offset) if unit is not None else None
+        if message is not None:
+            yield HalfMessage(offset, message)
+
+
+def _committed_end(engine: Engine, half: HalfMessage) -> int | None:
+    """Where the committed message ends that a half message became; None when it became none."""
+    topic, key = half.topic, half.message.all_properties.get(UNIQUE_KEY)
+    candidates = _by_key(engine, topic, key) if key and engine.index is not None else _behind(engine, half)
+    for message in candidates:
+        if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT or message.topic != topic:
+            continue
+        is_its_own = message.prepared_transaction_offset == half.message.physical_offset
+        if is_its_own or _are_copies(half, HalfMessage(NOWHERE, message)):  # it keeps the properties of the copy it was
+            return message.physical_offset + message.size
+    return None
+
+
+def _by_key(engine: Engine, topic: str, key: str) -> Iterator[StoredMessage]:
+    assert engine.index is not None
+    for offset in engine.index.select(topic, key, engine.config.max_msgs_num_batch, 0, (1 << 63) - 1):
+        message = engine.log.message_at(offset)
+        if message is not None:
+            yield message
+
+
+def _behind(engine: Engine, half: HalfMessage) -> Iterator[StoredMessage]:
+    """Without an index or a key: everything that came into the half message's own queue after it."""
+    for physical_offset in _places_behind(engine, half):
+        message = engine.log.message_at(physical_offset)
+        if message is not None:
+            yield message
+
+
+def _places_behind(engine: Engine, half: HalfMessage) -> Iterator[int]:
+    """In its own queue, which may be one of batches."""
+    start = half.message.physical_offset
+    queue, batch = engine.queues.get(half.topic, half.queue_id), engine.side.batch.get(half.topic, half.queue_id)
+    if queue is not None:
+        yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(start)))
+    if batch is not None:
+        yield from (unit.physical_offset for unit in batch.units() if unit.physical_offset >= start)

@@ -1,0 +1,90 @@
+"""Numbers in light queues, given at the put (section 10).
+
+A message that names queues `%LMQ%...` in INNER_MULTI_DISPATCH is a message of each of them, and gets its number in each as
+INNER_MULTI_QUEUE_OFFSET.  Numbers are given and used under one lock, so that the log holds them in their order.  RocketMQ has a
+limit on the number of light queues and a status for it, and enforces neither; here the message that would make one too
+many is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from commitlog import Message, PutResult, PutStatus
+from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
+
+from .names import LIGHT_NAMES, LIGHT_OFFSETS, LIGHT_PREFIX
+from .putting import refused, with_pairs
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+
+NAME_SIZE_MAX = 255
+
+
+def light_refusal(names: str) -> PutResult | None:
+    """Why no message can be in these light queues, however few there are; None when one can."""
+    for name in names.split(","):
+        if not name.startswith(LIGHT_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LIGHT_PREFIX}name can be")
+    return None
+
+
+class LightPuts:
+    """Of one open store.  The counters are those of the ordinary queues: topic `%LMQ%name`, queue id 0."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Nothing is looked at before the first message that needs it."""
+        self._engine = engine
+        self._guard = threading.Lock()
+        self._known: set[str] | None = None
+        self.queues_max = engine.config.max_lmq_consume_queue_num
+
+    def append(self, message: Message, raw: bytes, names: str, queue_id: int) -> PutResult:
+        """Append a message with its numbers.  `raw`: its properties as the log keeps them."""
+        refusal = light_refusal(names)
+        if refusal is not None:
+            return refusal
+        listed = names.split(",")
+        with self._guard:
+            known = self._known_names()
+            fresh = {name for name in listed if name not in known}
+            if fresh and len(known) + len(fresh) > self.queues_max:
+                reason = f"{len(known)} light queues, and {len(fresh)} more named; at most {self.queues_max}"
+                return refused(PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, reason)
+            result = self._append(message, raw, listed, queue_id)
+            if result.status is PutStatus.PUT_OK:
+                known |= fresh
+            return result
+
+    def _append(self, message: Message, raw: bytes, listed: list[str], queue_id: int) -> PutResult:
+        """Under the lock.  A name that stands twice gets its number twice and moves its counter by two, as in a broker."""
+        offsets = self._engine.offsets
+        numbers = ",".join(str(offsets.next_offset(name, 0)) for name in listed)
+        numbered = with_properties(message, with_pairs(raw, {LIGHT_OFFSETS: numbers}))
+        assert numbered.properties_raw is not None
+        size = RECORD_SIZE_MIN + CRC_SIZE + len(message.body) + len(message.topic.encode()) + len(numbered.properties_raw)
+        limit = self._engine.config.max_message_size
+        if size > limit:
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"a record of {size} bytes with light queues; at most {limit}")
+        result = self._engine.log.appender.append(numbered, queue_id)
+        if result.status is PutStatus.PUT_OK:
+            for name in listed:
+                offsets.set_next_offset(name, 0, offsets.next_offset(name, 0) + 1)
+        return result
+
+    def _known_names(self) -> set[str]:
+        if self._known is None:
+            self._known = {name for name in self._engine.queues.topics() if name.startswith(LIGHT_PREFIX)}
+        return self._known
+
+
+def with_properties(message: Message, raw: bytes) -> Message:
+    """The same message with other properties."""
+    return Message(
+        message.topic, message.body, queue_id=message.queue_id, flag=message.flag, sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
+        reconsume_times=message.reconsume_times, prepared_transaction_offset=message.prepared_transaction_offset,
+        properties_raw=raw,
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""How the services put: past the checks that are for users, with the promise of the flush mode kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commitlog import Message, PutResult, PutStatus, delete_property
+from storageio import InvalidMessage, PutRejected
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+
+NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)  # for good
+
+
+def put_as_is(engine: Engine, message: Message, queue_id: int, *, waits: bool = True) -> PutResult:
+    """Put a message to an admitted topic, without a look at DELAY.  Raises `PutRejected`, and what a failed sync raises.
+
+    `waits=False` leaves the sync to whoever waits next.
+    """
+    engine.check_open()
+    if not engine.flags.accepts_puts:
+        raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason or "the store takes no puts")
+    return finished(engine, engine.routing.append_undelayed(message, queue_id), waits)
+
+
+def finished(engine: Engine, result: PutResult, waits: bool = True) -> PutResult:
+    """A result that is PUT_OK and kept as the flush mode promises; else an error."""
+    if result.status is not PutStatus.PUT_OK:
+        raise PutRejected(result.status, str(result.reason))
+    engine.dispatcher.nudge()
+    if waits and engine.config.is_sync_flush:
+        engine.flusher.wait(result.physical_offset + result.size_bytes)
+    return result
+
+
+def refused(status: PutStatus, reason: str) -> PutResult:
+    """The result of a put that wrote nothing."""
+    result: PutResult = PutResult.__new__(PutResult)
+    result.status, result.reason, result.message_count = status, reason, 0
+    result.physical_offset = result.queue_offset = result.queue_id = -1
+    result.store_timestamp_ms = result.size_bytes = 0
+    result.store_host = b"\0" * 8
+    return result
+
+
+def encoded_pairs(pairs: dict[str, str]) -> bytes:
+    """Properties as the log keeps them (format page `commitlog.md`, section 1.3)."""
+    for name, value in pairs.items():
+        if not name or not value or "\x01" in name + value or "\x02" in name + value:
+            raise InvalidMessage(f"property {name!r} with value {value!r}: both need text without \\x01 and \\x02")
+    return "".join(f"{name}\x01{value}\x02" for name, value in pairs.items()).encode()
+
+
+def with_pairs(raw: bytes, pairs: dict[str, str]) -> bytes:
+    """Properties as the log keeps them, with these set, last, and all others where they were."""
+    raw = without_pairs(raw, tuple(pairs))
+    if raw and not raw.endswith(b"\x02"):
+        raw += b"\x02"
+    return raw + encoded_pairs(pairs)
+
+
+def without_pairs(raw: bytes, names: tuple[str, ...]) -> bytes:
+    """Properties as the log keeps them, without some."""
+    for name in names:
+        raw = delete_property(raw, name.encode())
+    return raw

@@ -1,0 +1,216 @@
+"""Raw log bytes from a master to a slave, so that a folder can be replicated.
+
+The master hands out whole records from any offset (`read_log_bytes`); a store opened with `Role.SLAVE` takes them at its end
+(`append_data`), after checking that each is a whole record that says it lies there, with its checksums.  Then the slave's own
+dispatcher makes queues and index, so both folders say the same.  A slave refuses puts.
+
+    offset = slave.log_end
+    while data := master.read_log_bytes(offset):
+        offset = slave.append_data(offset, data)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commitlog import CHECK_ALL, STOPS, MappedFile, PutStatus
+from commitlog._record_cy import check
+from commitlog._scan_cy import Reader
+from commitlog.checks import BAD_MAGIC, BLANK, TORN
+from commitlog.findings import Place, unknown_version, unsupported_record
+from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
+from commitlog.unknown_version import is_unknown_version
+from storageio import InvalidMessage, PutRejected, StoreCorrupt
+
+from ...config import Role
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+
+READ_SIZE = 1 << 20
+_BLANK_MAGIC = bytes.fromhex("cbd43194")
+
+
+def read_log_bytes(engine: Engine, offset: int, max_bytes: int) -> bytes:
+    """Whole records from `offset` on, as they lie in one file, of about `max_bytes`; one at least.  Empty at the log's end.
+
+    A file's blank record ends what is given: its eight bytes, and the next range begins in the next file.  Raises
+    `StoreCorrupt` for damage, and `InvalidMessage` for an offset that is not in the log, or inside a blank.
+    """
+    end = engine.dispatch_limit() if engine.writable else engine.log.queue.end_offset
+    low = max(engine.log.min_offset, 0)
+    if not low <= offset <= end:
+        raise InvalidMessage(f"offset {offset}: the log has {low} to {end}")
+    file = engine.log.queue.find(offset)
+    if file is None or offset == end:
+        return b""
+    at = start = offset - file.start_offset
+    stop = min(file.size_bytes, end - file.start_offset)
+    reader = engine.log.reader(file)
+    if _is_zeros(reader, file, at):
+        if _is_end(engine, file, at):
+            return b""
+        if _is_zeros(reader, file, at):  # else a writer has gone on meanwhile
+            raise InvalidMessage(f"offset {offset}: inside a blank, or behind the log's end; no record begins there")
+    while at < stop and (at == start or at - start < max_bytes):
+        size = reader.check(at, CHECK_ALL)
+        if size <= 0:
+            at = _stopped(engine, file, at, size, start)
+            break
+        if at > start and at + size - start > max_bytes:
+            break
+        at += size
+    return bytes(engine.log.queue.view(file)[start:at])
+
+
+def _is_zeros(reader: Reader, file: MappedFile, at: int) -> bool:
+    """Whether zeros lie there, or so few bytes of a file that not even a blank begins in them."""
+    return file.size_bytes - at < BLANK_SIZE or STOPS.get(reader.check(at, CHECK_ALL)) == "empty"
+
+
+def _is_end(engine: Engine, file: MappedFile, at: int) -> bool:
+    """Whether zeros are the end of the log.  A writer knows where it ends; a reader walks the last file, where it must: no
+    record ends in a zero or in a blank's magic.
+    """
+    if engine.writable:
+        return False
+    before = bytes(engine.log.queue.view(file)[max(at - 4, 0) : at])
+    if before and before[-1] and before != _BLANK_MAGIC:
+        return True
+    return engine.log.find_end().offset == file.start_offset + at
+
+
+def _stopped(engine: Engine, file: MappedFile, at: int, code: int, start: int) -> int:
+    """Where the range ends at a place that is no record; damage only where nothing came before it."""
+    if code == BLANK:
+        return at + BLANK_SIZE
+    if at == start and STOPS[code] != "empty":
+        raise StoreCorrupt(STOPS[code], file=file.path, offset=at, expected="a whole record", found="damage")
+    return at
+
+
+def append_data(engine: Engine, offset: int, data: bytes) -> int:
+    """Take log bytes at the log's end; where the log ends now, which is where the next bytes go.
+
+    A record that is not whole at the end of `data` is left out, to come again with the next bytes.  Nothing is written of
+    bytes that are wrong anywhere: `StoreCorrupt` names the place, `UnsupportedFormat` a record of an unknown version,
+    `InvalidMessage` an offset that is not the end.
+    """
+    engine.check_open()
+    if engine.config.broker_role is not Role.SLAVE:
+        raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, "only a slave takes log bytes")
+    if not engine.flags.is_writeable:
+        raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason)
+    with engine.slave_guard:
+        return _Appending(engine, offset, data).run()
+
+
+class _Appending:
+    """One call."""
+
+    def __init__(self, engine: Engine, offset: int, data: bytes) -> None:
+        self._engine = engine
+        self._log = engine.log
+        self._data = data
+        self._offset = offset
+
+    def run(self) -> int:
+        """Check everything, then write it, file by file."""
+        is_first = not self._log.queue.files
+        end = self._log.written_offset
+        begins_file = self._offset >= 0 and self._offset % self._log.file_size_bytes == 0
+        if self._offset != end and not (is_first and begins_file):
+            raise InvalidMessage(f"bytes for offset {self._offset}: the log ends at {end}, and an empty one begins with a file")
+        at, place = 0, self._offset
+        pieces: list[tuple[int, bytes, int, bool]] = []  # offset, records, newest store time, whether a blank follows
+        while at < len(self._data):
+            size, stamp, why = self._records(at, place)
+            pieces.append((place, self._data[at : at + size], stamp, why == BLANK))
+            at, place = at + size, place + size
+            if why != BLANK:
+                break
+            left = self._file_end(place) - place
+            at, place = at + min(left, len(self._data) - at), place + left
+        for one in pieces:
+            self._write(*one)
+        self._engine.dispatcher.nudge()
+        if self._engine.config.is_sync_flush and pieces:
+            self._engine.flusher.wait(self._log.written_offset)
+        return self._log.written_offset
+
+    def _file_end(self, place: int) -> int:
+        size = self._log.file_size_bytes
+        return place - place % size + size
+
+    def _records(self, start: int, place: int) -> tuple[int, int, int]:
+        """(bytes of whole records, newest store time, what comes behind) of one file."""
+        data, at, stamp = self._data, start, 0
+        stop = min(len(data), start + self._file_end(place) - place)
+        limit = max(self._engine.config.max_message_size, BODY_SIZE_MAX_DEFAULT) + (1 << 17)
+        while at < stop:
+            where, left = place + at - start, self._file_end(place) - place - at + start
+            code = check(data, at, stop, place - start, CHECK_ALL)
+            if code == BLANK and int.from_bytes(data[at : at + 4], "big") != left:
+                raise _wrong("blank", where, f"a blank of {left} bytes", data[at : at + BLANK_SIZE])
+            if code == BLANK or (code == TORN and stop == len(data) and stop - at < limit):
+                return at - start, stamp, code
+            if code == BAD_MAGIC:
+                _refuse_unknown_version(data, at, place - start)
+            if code <= 0:
+                raise _wrong(STOPS[code], where, "whole records", data[at : at + 16])
+            if code + BLANK_SIZE > left:
+                raise _wrong("record", where, f"a record that leaves room for a blank in {left} bytes", data[at : at + 4])
+            stamp = max(stamp, _store_time(data, at))
+            at += code
+        return at - start, stamp, TORN
+
+    def _write(self, place: int, records: bytes, stamp: int, is_closed: bool) -> None:
+        """Records, their first size field last, so that a reader beside us sees all or nothing; then perhaps a blank."""
+        appender = self._log.appender
+        if not self._log.queue.files:
+            first = place - place % self._log.file_size_bytes
+            made = self._log.queue.next_file(first)
+            with appender.lock:
+                appender.attach(made.view, made.start_offset, 0)
+            self._engine.dispatcher.begin_again(first)
+        elif appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0:
+            self._roll()
+        file = self._log.queue.find(place)
+        assert file is not None, "the file was made"
+        at = place - file.start_offset
+        with appender.lock:
+            if records:
+                file.view[at + 4 : at + len(records)] = records[4:]
+                file.view[at : at + 4] = records[:4]
+            end = at + len(records)
+            if is_closed:
+                file.view[end + 4 : end + BLANK_SIZE] = _BLANK_MAGIC
+                file.view[end : end + 4] = (file.size_bytes - end).to_bytes(4, "big")
+                end = file.size_bytes
+            appender.attach(file.view, file.start_offset, end, stamp)
+
+    def _roll(self) -> None:
+        """Go on in the next file, unless that is where we are."""
+        appender = self._log.appender
+        if appender.position == 0 and appender.base == self._log.queue.files[-1].start_offset:
+            return
+        made = self._log.queue.next_file()
+        with appender.lock:
+            appender.attach(made.view, made.start_offset, 0)
+
+
+def _refuse_unknown_version(data: bytes, at: int, base: int) -> None:
+    """Raise `UnsupportedFormat` where a master sent a record of a version that is not known here."""
+    view = memoryview(data + bytes(BLANK_SIZE))  # a record is followed by one more, or by room for a blank record
+    if is_unknown_version(view, at, base):
+        raise unsupported_record(unknown_version("log bytes", Place(view, at, base))._replace(offset=base + at))
+
+
+def _wrong(reason: str, offset: int, expected: str, found: bytes) -> StoreCorrupt:
+    return StoreCorrupt(reason, file="log bytes", offset=offset, expected=expected, found=found.hex(" "))
+
+
+def _store_time(data: bytes, at: int) -> int:
+    flags = int.from_bytes(data[at + SYS_FLAG_AT : at + SYS_FLAG_AT + 4], "big")
+    place = at + STORE_TIME_AT + (HOST_GROWTH if flags & BORN_HOST_V6 else 0)
+    return int.from_bytes(data[place : place + 8], "big")

@@ -1,0 +1,144 @@
+"""Where a put goes that is more than one record in one queue: delays, light queues, batch queues.
+
+A plain message never comes here: `MessageStore.put` asks `is_special` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from commitlog import Message, PutResult, PutStatus, decode_properties, encode_properties
+from commitlog.layout import QUEUES_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from storageio import InvalidMessage
+
+from ...write.lmq_units import is_eligible
+from .batch_puts import BatchPuts, batch_refusal
+from .delays import delay_level, scheduled
+from .lmq_puts import LightPuts, light_refusal
+from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES, SCHEDULE_TOPIC
+from .putting import refused
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+
+SPECIAL = frozenset({DELAY, LIGHT_NAMES, INNER_COUNT})
+
+
+class Routing:
+    """Of one open store."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Nothing is looked at yet."""
+        self._engine = engine
+        self._levels = len(engine.delays.times_ms)
+        self.light = LightPuts(engine)
+        self.batch = BatchPuts(engine)
+
+    def is_special(self, message: Message) -> bool:
+        """Whether `append` has anything to do but append."""
+        properties = message.properties
+        if properties is not None and not SPECIAL.isdisjoint(properties):
+            return True
+        return bool(message.sys_flag & IS_BATCH) or message.topic in self._engine.admission.batch_queues_of
+
+    def append(self, message: Message, queue_id: int) -> PutResult:
+        """Append as the properties ask for.  Raises `InvalidMessage`."""
+        raw = encode_properties(message)
+        level = delay_level(decode_properties(raw).get(DELAY, "0"))
+        if self._waits(message, level):
+            return self.append_scheduled(message, raw, queue_id, level)
+        return self._append(message, raw, queue_id)
+
+    def append_each(self, messages: list[Message], queue_ids: list[int]) -> PutResult:
+        """One after the other, if nothing is wrong with any; the first one's result, with how many are in."""
+        refusal = self._refusal_of_any(messages, queue_ids)
+        if refusal is not None:
+            return refusal
+        first: PutResult | None = None
+        total = 0
+        for message, queue_id in zip(messages, queue_ids, strict=True):
+            result = self.append(message, queue_id)
+            if result.status is not PutStatus.PUT_OK:
+                if first is None:
+                    return result
+                first.status, first.reason = result.status, result.reason
+                break
+            total += result.size_bytes
+            first = first or result
+            first.message_count = first.message_count + 1 if first is not result else 1
+        assert first is not None
+        first.size_bytes = min(total, 0x7FFFFFFF)
+        return first
+
+    def _refusal_of_any(self, messages: list[Message], queue_ids: list[int]) -> PutResult | None:
+        """Why one of many can never be put, though room may still run out; None when all can.  Raises `InvalidMessage`."""
+        self._engine.log.appender._prepare(messages, queue_ids)  # what `append_many` checks before it writes
+        for message in messages:
+            pairs = decode_properties(encode_properties(message))
+            level = delay_level(pairs.get(DELAY, "0"))
+            refusal = self._delay_refusal() if self._waits(message, level) else None
+            refusal = refusal or self._refusal(message, pairs)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
+        """Why a message can never be put to its topic, now or when its delay is over."""
+        count, names = pairs.get(INNER_COUNT), pairs.get(LIGHT_NAMES, "")
+        if message.topic in self._engine.admission.batch_queues_of:
+            return batch_refusal(message, count)
+        if count is not None or message.sys_flag & IS_BATCH:
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
+        if self._engine.config.enable_lmq and names and is_eligible(message.topic, names):
+            return light_refusal(names)
+        return None
+
+    def _delay_refusal(self) -> PutResult | None:
+        return None if self._levels else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
+
+    def _waits(self, message: Message, level: int) -> bool:
+        """Whether a put with this DELAY goes to the topic of waiting messages first."""
+        transaction = message.sys_flag & TRANSACTION_MASK
+        return level > 0 and message.topic != SCHEDULE_TOPIC and transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT)
+
+    def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
+        """All or none in one file; a batch takes no delay (section 7.4)."""
+        for message in messages:
+            properties = message.properties or {}
+            delay = properties.get(DELAY, "0")
+            if INNER_COUNT in properties or message.sys_flag & IS_BATCH:
+                return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
+            if delay != "0" and delay_level(delay) > 0:
+                return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no delayed messages")
+        is_numbered = bool(messages) and messages[0].topic in self._engine.admission.batch_queues_of
+        with self.batch.guard if is_numbered else contextlib.nullcontext():
+            return self._engine.log.appender.append_batch(messages, queue_id)
+
+    def append_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
+        """Have it wait; what could not be delivered is refused now, since nobody is there then who could be told."""
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
+        refusal = self._delay_refusal() or self._refusal(message, decode_properties(raw))
+        if refusal is not None:
+            return refusal
+        self._engine.admission.admit(SCHEDULE_TOPIC)
+        waiting = scheduled(message, raw, queue_id, level, self._levels)
+        return self._engine.log.appender.append(waiting, waiting.queue_id)
+
+    def append_undelayed(self, message: Message, queue_id: int) -> PutResult:
+        """Append with its DELAY for what it is: how it came here."""
+        return self._append(message, encode_properties(message), queue_id)
+
+    def _append(self, message: Message, raw: bytes, queue_id: int) -> PutResult:
+        if message.topic in self._engine.admission.batch_queues_of:
+            return self.batch.append(message, raw, decode_properties(raw).get(INNER_COUNT), queue_id)
+        if message.sys_flag & IS_BATCH or INNER_COUNT.encode() in raw:
+            count = decode_properties(raw).get(INNER_COUNT)
+            if count is not None or message.sys_flag & IS_BATCH:
+                return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
+        if self._engine.config.enable_lmq and LIGHT_NAMES.encode() in raw:
+            names = decode_properties(raw).get(LIGHT_NAMES, "")
+            if is_eligible(message.topic, names):
+                return self.light.append(message, raw, names, queue_id)
+        return self._engine.log.appender.append(message, queue_id)

@@ -1,0 +1,327 @@
+"""Transactions as a broker keeps them (section 9).
+
+Begin puts a *half message* to RMQ_SYS_TRANS_HALF_TOPIC, where no consumer of the topic sees it.  Commit puts it to its topic,
+with the commit bits and the half record's offset; commit and rollback both write an op record that names the half message.
+Those that nobody decided are found again after a restart (`half_messages.py`); `check` asks about them as a broker's service
+does: one that stays undecided is put again with its number of checks, so that the group CID_RMQ_SYS_TRANS can move on.
+
+The group's offsets say only what the disk confirms: a half message counts as done when the record that decided it is flushed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self
+
+from commitlog import Message, PutResult, StoredMessage, decode_properties, encode_properties
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from storageio import InvalidMessage, PutRejected
+
+from .half_messages import HalfMessage, decided, half_messages, op_records
+from .names import (
+    CHECK_TIMES,
+    DELAY,
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    IS_TRANSACTION,
+    LIGHT_NAMES,
+    OP_TAG,
+    OP_TOPIC,
+    PRODUCER_GROUP,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TRANSACTION_GROUP,
+    TRANSACTION_ID,
+    UNIQUE_KEY,
+    WAIT,
+)
+from .putting import NEVER, put_as_is, with_pairs, without_pairs
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ...engine import Engine
+
+UNDECIDED = -1
+LOG = logging.getLogger(__name__)
+Decide = Callable[[HalfMessage], bool | None]
+
+
+def _decided_from_ms(half: HalfMessage) -> int:
+    """No op record about it is older.  Copies keep the time the first was born, by a producer's clock that may be ahead."""
+    return min(half.message.born_timestamp_ms, half.message.store_timestamp_ms)
+
+
+class Transaction:
+    """One message that is prepared.  In a `with` block it is committed at the end, and rolled back by an error."""
+
+    def __init__(self, transactions: Transactions, result: PutResult, transaction_id: str) -> None:
+        """Made by `Transactions.begin`."""
+        self._transactions = transactions
+        self.half = result
+        self.transaction_id = transaction_id
+        self.committed: PutResult | None = None
+        self.is_decided = False
+
+    def commit(self) -> PutResult:
+        """Have the message appear in its topic; where it went.  Raises `InvalidMessage` when it was decided already."""
+        result = self._transactions.commit(self.half.queue_offset)
+        self.committed, self.is_decided = result, True
+        return result
+
+    def rollback(self) -> None:
+        """Have it never appear.  Raises `InvalidMessage` when it was decided already."""
+        self._transactions.rollback(self.half.queue_offset)
+        self.is_decided = True
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Decide, unless the block did."""
+        if self.is_decided:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+
+class Transactions:
+    """Of one open store.  Read from the queues when first needed."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Nothing is read yet."""
+        self._engine = engine
+        self._guard = threading.RLock()
+        self._open: dict[int, tuple[int, int]] | None = None  # half offset -> (physical offset, end of the deciding record)
+        self._ops: deque[tuple[int, int]] = deque()  # (queue offset, greatest half offset) of op records not passed yet
+        self._sent: dict[int, PutResult] = {}  # half offset -> where it was committed to, while no op record says so
+        self._newest: dict[int, int] = {}  # half offset -> that of the copy that a check put last
+        self._earlier: dict[int, list[int]] = {}  # the reverse: of an undecided copy, all before it
+
+    def begin(self, message: Message, queue_id: int, producer_group: str) -> Transaction:
+        """Prepare a message for a queue of its own topic, which is admitted."""
+        self._engine.settle()
+        raw = encode_properties(message)
+        pairs = decode_properties(raw)
+        if DELAY in pairs:
+            raise InvalidMessage("a transactional message takes no delay")
+        unique = pairs.get(UNIQUE_KEY) or uuid.uuid4().hex.upper()
+        marks = {
+            UNIQUE_KEY: unique, TRANSACTION_ID: unique, IS_TRANSACTION: "true", PRODUCER_GROUP: producer_group,
+            REAL_TOPIC: message.topic, REAL_QUEUE: str(queue_id),
+        }  # fmt: skip
+        half = Message(
+            HALF_TOPIC, message.body, queue_id=0, flag=message.flag, sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+            born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
+            reconsume_times=message.reconsume_times, properties_raw=with_pairs(raw, marks),
+        )  # fmt: skip
+        with self._guard:
+            open_ = self._load()
+            result = self._put(half)
+            open_[result.queue_offset] = (result.physical_offset, UNDECIDED)
+        self._wait(result)
+        return Transaction(self, result, unique)
+
+    def _put(self, message: Message) -> PutResult:
+        """To a topic of the broker's own, queue 0.  The sync is waited for without the lock, so that many share one."""
+        self._engine.admission.admit(message.topic)
+        return put_as_is(self._engine, message, 0, waits=False)
+
+    def _wait(self, result: PutResult) -> None:
+        """Until the flush mode's promise is kept of a record and all before it."""
+        if self._engine.config.is_sync_flush:
+            self._engine.flusher.wait(result.physical_offset + result.size_bytes)
+
+    def commit(self, half_offset: int) -> PutResult:
+        """Put a half message to its topic, then say so; after a full disk between the two, only say so."""
+        with self._guard:
+            newest = self._newest.get(half_offset, half_offset)
+            if newest not in self._sent:
+                self._send(self._undecided(newest))
+            result = self._sent[newest]
+            op = self._decide(newest)
+        self._wait(op)
+        return result
+
+    def _send(self, half: HalfMessage) -> None:
+        """Put a half message to its topic.  It is committed from here on, whatever becomes of the op record."""
+        message = half.message.to_message()
+        message.topic, message.queue_id, message.store_host = half.topic, half.queue_id, None
+        message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+        message.prepared_transaction_offset = half.message.physical_offset
+        self._engine.admission.admit(message.topic)
+        result = put_as_is(self._engine, message, half.queue_id, waits=False)
+        self._sent[half.queue_offset] = result
+        self._load()[half.queue_offset] = (half.message.physical_offset, result.physical_offset + result.size_bytes)
+
+    def _finish_sent(self) -> None:
+        """Write the op records that a full disk kept back."""
+        for half_offset in list(self._sent):
+            self._decide(half_offset)
+
+    def rollback(self, half_offset: int) -> None:
+        """Say that a half message is not wanted."""
+        with self._guard:
+            self._finish_sent()
+            half = self._undecided(self._newest.get(half_offset, half_offset))
+            op = self._decide(half.queue_offset)
+        self._wait(op)
+
+    def _undecided(self, half_offset: int) -> HalfMessage:
+        physical, end = self._load().get(half_offset, (UNDECIDED, 0))
+        message = self._message(physical) if end == UNDECIDED else None
+        if message is None:
+            raise InvalidMessage(f"half message {half_offset} is decided, or never was")
+        half = HalfMessage(half_offset, message)
+        if not half.is_placed:
+            raise InvalidMessage(f"half message {half_offset} does not say where it belongs")
+        return half
+
+    def _message(self, physical_offset: int) -> StoredMessage | None:
+        """A record of ours, which a transient pool may not have brought to the files yet."""
+        engine = self._engine
+        if engine.log.buffers is not None and physical_offset >= engine.log.committed_offset:
+            engine.flusher.commit(0)
+        return engine.log.message_at(physical_offset)
+
+    def _decide(self, half_offset: int) -> PutResult:
+        """Write the op record, and forget what was kept until it is there."""
+        properties = {"TAGS": OP_TAG, WAIT: "true"}
+        op = self._put(Message(OP_TOPIC, b"%d," % half_offset, properties=properties, queue_id=0))
+        open_ = self._load()
+        if half_offset in open_:  # the group's offset may have passed one whose op record came late
+            open_[half_offset] = (open_[half_offset][0], op.physical_offset + op.size_bytes)
+        self._ops.append((op.queue_offset, half_offset))
+        self._sent.pop(half_offset, None)
+        self._forget_earlier(half_offset)
+        return op
+
+    def _forget_earlier(self, half_offset: int) -> list[int]:
+        """Nobody is led to this copy any more; the offsets of those before it."""
+        earlier = self._earlier.pop(half_offset, [])
+        for offset in earlier:
+            del self._newest[offset]
+        return earlier
+
+    def _lead_on(self, half_offset: int, copy_offset: int) -> None:
+        """Whoever holds a half message, or a copy before it, decides about the copy that was put now."""
+        earlier = [*self._forget_earlier(half_offset), half_offset]
+        self._earlier[copy_offset] = earlier
+        self._newest.update(dict.fromkeys(earlier, copy_offset))
+
+    # What nobody decided
+
+    def undecided(self, older_than_ms: int = 0) -> list[HalfMessage]:
+        """Half messages that nobody decided, oldest first; those born less than so many milliseconds ago are left out."""
+        self._engine.settle()
+        newest_ms = self._engine.now_ms() - older_than_ms
+        with self._guard:
+            places = [(offset, physical) for offset, (physical, end) in self._load().items() if end == UNDECIDED]
+        found = []
+        for offset, physical in places:
+            message = self._message(physical)
+            if message is not None and (older_than_ms <= 0 or message.born_timestamp_ms <= newest_ms):
+                found.append(HalfMessage(offset, message))
+        return found
+
+    def check(self, decide: Decide, older_than_ms: int, times_max: int) -> int:
+        """Ask about each undecided half message: True commits it, False rolls it back, None leaves it open; how many asked.
+
+        One that stays open is put again, with one check more; past `times_max` checks it goes to TRANS_CHECK_MAX_TIME_TOPIC.
+        So does one that no topic takes, a filler of a recovery's too: it would keep those behind it from being asked about.
+        """
+        with self._guard:
+            self._finish_sent()
+        asked = 0
+        for half in self.undecided(older_than_ms):
+            is_over = half.check_times >= times_max or not half.is_placed
+            answer = None if is_over else decide(half)
+            asked += 1
+            with self._guard:
+                if self._load().get(half.queue_offset, (0, 0))[1] != UNDECIDED:
+                    continue  # decided meanwhile
+                if answer is None:
+                    self._put_again(half, is_over)
+                elif answer:
+                    self._commit_or_give_up(half)
+                else:
+                    self.rollback(half.queue_offset)
+        self.save_progress()
+        return asked
+
+    def _commit_or_give_up(self, half: HalfMessage) -> None:
+        try:
+            self.commit(half.queue_offset)
+        except (InvalidMessage, PutRejected) as error:
+            if isinstance(error, PutRejected) and error.status not in NEVER:
+                raise
+            LOG.error("half message %d is given up: %s", half.queue_offset, error)
+            self._put_again(half, is_given_up=True)
+
+    def _put_again(self, half: HalfMessage, is_given_up: bool) -> None:
+        """Behind the others, so that the group's offset passes it."""
+        again = half.message.to_message()
+        again.store_host = None
+        if is_given_up:
+            again.topic = GIVEN_UP_TOPIC
+            again.properties_raw = without_pairs(half.message.properties_raw, (LIGHT_NAMES,))  # nobody reads it there
+        else:
+            raw = without_pairs(half.message.properties_raw, (CHECK_TIMES,))
+            again.properties_raw = with_pairs(raw, {CHECK_TIMES: str(half.check_times + 1)})
+        result = self._put(again)
+        open_ = self._load()
+        open_[half.queue_offset] = (half.message.physical_offset, result.physical_offset + result.size_bytes)
+        if is_given_up:
+            self._forget_earlier(half.queue_offset)
+        else:
+            open_[result.queue_offset] = (result.physical_offset, UNDECIDED)
+            self._lead_on(half.queue_offset, result.queue_offset)
+
+    # Progress
+
+    def _load(self) -> dict[int, tuple[int, int]]:
+        """What is open, found from the queues the first time."""
+        if self._open is None:
+            table = self._engine.consumer_offsets()
+            start = table.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
+            halves = list(half_messages(self._engine, start))
+            since_ms = min(map(_decided_from_ms, halves), default=self._engine.now_ms())
+            ops = op_records(self._engine, since_ms)
+            ends = decided(self._engine, halves, ops)
+            self._open = {
+                half.queue_offset: (half.message.physical_offset, ends.get(half.queue_offset, UNDECIDED)) for half in halves
+            }
+            self._ops = deque((op.queue_offset, max(op.half_offsets, default=-1)) for op in ops)
+        return self._open
+
+    def save_progress(self) -> None:
+        """Move the group's offsets past what is decided for good, or lost.  Nothing is read for it."""
+        with self._guard:
+            if self._open is None:
+                return
+            flushed = self._engine.flusher.flushed_offset
+            low = self._engine.log.min_offset
+            for offset, (physical, end) in list(self._open.items()):
+                is_lost = end == UNDECIDED and physical < low  # retention was there first
+                if not is_lost and (end == UNDECIDED or end > flushed):
+                    break
+                del self._open[offset]
+                self._forget_earlier(offset)
+            half_end = next(iter(self._open), self._engine.offsets.next_offset(HALF_TOPIC, 0))
+            while self._ops and self._ops[0][1] < half_end:
+                self._ops.popleft()
+            op_end = self._ops[0][0] if self._ops else self._engine.offsets.next_offset(OP_TOPIC, 0)
+            self._commit(HALF_TOPIC, half_end)
+            self._commit(OP_TOPIC, op_end)
+
+    def _commit(self, topic: str, offset: int) -> None:
+        table = self._engine.consumer_offsets()
+        if (table.get(topic, TRANSACTION_GROUP, 0) or 0) < offset:
+            table.commit(topic, TRANSACTION_GROUP, 0, offset)

@@ -1,0 +1,1 @@
+"""Read path: queues by offset, keys and times, columns, consumers, and followers beside a live writer."""

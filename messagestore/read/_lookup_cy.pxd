@@ -1,0 +1,48 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+from commitlog._find_cy cimport LogReaders
+from commitlog._message_cy cimport StoredMessage
+from commitlog._scan_cy cimport Reader
+from indexfile._index_cy cimport (
+    IndexBuffer, IndexList, MappedIndex, ask_for_newest, begins_at, ends_at, hash_of_texts, is_unused, key_hash,
+    leads_nowhere, next_item, walk,
+)
+from messagestore.write._gate_cy cimport Gate
+from messagestore.write._put_cy cimport PutPath
+
+cdef class Asked
+
+cdef I64 FOR_EVER_MS, SLACK_MS
+cdef I32 CHECK_READ
+cdef Size HITS_AT_ONCE
+cdef object LOWER
+cdef str ODD
+
+cdef class ReadPath(PutPath):
+    cdef public object _engine, _reader
+    cdef Asked _spare
+    cdef IndexList _index
+    cdef LogReaders _log_readers
+    cdef Bool _settle(self) except -1
+
+@cython.final
+cdef class Asked:
+    cdef LogReaders _readers
+    cdef memoryview _held, _held_state
+    cdef I64s _hits, _state
+    cdef str _topic_text, _key_text
+    cdef bytes _topic, _key
+    cdef Bool _is_encoded, _is_odd
+    cdef I64 _low, _high
+    cdef Size _most, _count
+    cdef I32 _code
+    cdef StoredMessage _first
+    cdef dict _found
+    cdef Bool begin(self, str topic, str key, I32 code, I64 low, I64 high, Size most) except -1
+    cdef Bool look(self, IndexList index) except -1
+    cdef Bool _follow(self, IndexBuffer buffer, I64 begin_ms) except -1
+    cdef Bool _keep(self, I64 offset) except -1
+    cdef Bool _encode(self) except -1
+    cdef Bool _is_known(self, I64 offset) except -1
+    cdef Bool _add(self, StoredMessage message) except -1
+    cdef list taken(self)

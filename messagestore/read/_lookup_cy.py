@@ -1,0 +1,310 @@
+"""Look-ups of one message from the store's public call to the record, without leaving compiled code: by physical offset, by
+key, by time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from errno import ENOENT
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog._find_cy import LogReaders
+from commitlog._message_cy import StoredMessage
+from commitlog.checks import CHECK_READ
+from consumequeue._time_cy import offset_by_time
+from consumequeue.batch_time import batch_offset_by_time
+from consumequeue.boundary import Boundary
+from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
+from storageio import DiskError
+
+from ..write._gate_cy import Gate
+from ..write._put_cy import PutPath
+
+if not cython.compiled:
+    from indexfile._index_cy import (
+        ask_for_newest, begins_at, ends_at, is_unused, key_hash, leads_nowhere, next_item, walk,
+    )  # fmt: skip
+    from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Bool, I64s, Size, i64s_of
+
+FOR_EVER_MS = (1 << 63) - 1
+HITS_AT_ONCE = 64
+TRIES = 10  # of a reader whose files a writer deletes
+SLACK_MS = 1000  # item times are cut to seconds, so one more is asked for and the message's own time is looked at
+LOWER = Boundary.LOWER
+ODD = "\N{REPLACEMENT CHARACTER}"  # what is no UTF-8 reads as this, so its bytes are not compared
+
+
+class ReadPath(PutPath):
+    """What look-ups need at every call.  A store is one of these."""
+
+    __slots__ = ("_engine", "_index", "_log_readers", "_reader", "_spare")
+
+    def __init__(self, engine: Any) -> None:
+        """`_reader` is set by the store: its `QueueReader`."""
+        super().__init__(engine.log.appender, engine.flags.gate, engine.config.is_sync_flush)
+        self._engine = engine
+        self._index: IndexList | None = engine.index
+        self._log_readers: LogReaders = engine.log.readers
+        self._reader: Any = None
+        self._spare: Asked | None = None
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """The message whose record begins there, None when none does."""
+        if self._gate.is_closed or self._dispatcher is None:
+            self._engine.check_open()
+            self._engine.refresh()
+        try:
+            offset: I64 = physical_offset
+        except OverflowError:  # the compiled build's
+            return None
+        return self._log_readers.message_at(offset, CHECK_READ)
+
+    def query(
+        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: Size = 32
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key, oldest first; what only shares the hash is left out.
+
+        A reader also finds messages that the index does not have yet, up to a limit: see `MessageStore.unsearched_bytes`.
+        """
+        if max_count < 0:
+            raise ValueError(f"max_count {max_count}: 0 or more")
+        index: IndexList | None = self._index
+        if index is None:
+            self._settle()  # also says that the store is closed
+            return []
+        low: I64 = 0 if begin_ms is None else _within(begin_ms)
+        high: I64 = FOR_EVER_MS if end_ms is None else _within(end_ms)
+        code: I32 = hash_of_texts(topic, key)
+        ask_for_newest(index, key_hash(code))
+        self._settle()
+        if self._dispatcher is None:
+            return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
+        if leads_nowhere(index, key_hash(code)):
+            return []
+        spare: Asked | None = self._spare  # taken for the time of this call, so that two threads never share it
+        self._spare = None
+        asked: Asked = Asked(self._log_readers) if spare is None else spare
+        asked.begin(topic, key, code, low, high, min(max_count, index.max_matches))
+        asked.look(index)
+        found = asked.taken()
+        self._spare = asked
+        return found
+
+    def _query_beside_writer(
+        self, index: IndexList, topic: str, key: str, code: I32, low: I64, high: I64, most: Size
+    ) -> list[StoredMessage]:
+        """As `query`, of a reader; a file that a writer deletes meanwhile makes it look again."""
+        tries: Size = 0
+        while True:
+            try:
+                fresh: list[int] = self._engine.unindexed.offsets(_encoded(topic), _encoded(key))
+                if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
+                    return []
+                asked: Asked = Asked(self._log_readers)
+                asked.begin(topic, key, code, low, high, most)
+                asked.keep_all(fresh)
+                asked.look(index)
+                return asked.taken()
+            except DiskError as error:
+                tries += 1
+                if error.errno != ENOENT or tries == TRIES:
+                    raise
+                self._engine.refresh(again=True)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
+        """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
+        self._settle()
+        view = self._engine.view
+        queue = (self._engine.queues if view is None else view).get(topic, queue_id)
+        time_ms: I64 = _within(timestamp_ms)
+        if queue is not None:
+            return offset_by_time(queue, time_ms, boundary, self._log_readers, self._log_readers.min_offset())
+        batch = self._reader.batch_queue(topic, queue_id)
+        return batch_offset_by_time(batch, time_ms, boundary) if batch is not None else 0
+
+    def _settle(self) -> Bool:
+        """Wait for the dispatcher to reach what was written, so that what was put is found."""
+        gate: Gate = self._gate
+        if gate.is_closed or gate.dispatched < self._appender.base + self._appender.position:
+            self._engine.settle()
+        return True
+
+
+@cython.cfunc
+@cython.exceptval(check=True)
+def _within(time_ms: object) -> I64:
+    """A time that C can hold."""
+    return min(max(time_ms, -FOR_EVER_MS), FOR_EVER_MS)  # type: ignore[no-any-return, call-overload]
+
+
+@cython.cclass
+class Asked:
+    """One question for a key, and what was found.  Asked again and again, by one call at a time: its rooms are made once."""
+
+    __slots__ = (
+        "_code", "_count", "_first", "_found", "_held", "_held_state", "_high", "_hits", "_is_encoded", "_is_odd", "_key",
+        "_key_text", "_low", "_most", "_readers", "_state", "_topic", "_topic_text",
+    )  # fmt: skip
+
+    def __init__(self, readers: LogReaders) -> None:
+        """Asks nothing yet."""
+        self._readers = readers
+        self._held = memoryview(array("q", bytes(8 * HITS_AT_ONCE)))
+        self._held_state = memoryview(array("q", bytes(16)))
+        self._hits: I64s = i64s_of(self._held)  # of a stretch of a chain
+        self._state: I64s = i64s_of(self._held_state)  # what the walk says of itself
+        self._first: StoredMessage | None = None  # found before all others: there is no more, mostly
+        self._found: dict[int, StoredMessage] | None = None  # from the second one on all, by physical offset
+        self._is_encoded: Bool = False  # only for the first hit: most of what misses never needs it
+
+    def begin(self, topic: str, key: str, code: I32, low: I64, high: I64, most: Size) -> Bool:
+        """For at most so many messages whose store time lies between `low` and `high`.  `code`: see `hash_of_texts`."""
+        self._topic_text = topic
+        self._key_text = key
+        self._low = low
+        self._high = high
+        self._code = code
+        self._most = most
+        self._count: Size = 0
+        self._is_encoded = False
+        return True
+
+    def keep_all(self, offsets: list[int]) -> Bool:
+        """Records that were found elsewhere, newest first."""
+        for offset in offsets:
+            if self._count < self._most:
+                self._keep(offset)
+        return True
+
+    def look(self, index: IndexList) -> Bool:
+        """Through all files, newest first and newest item first (section 3.6)."""
+        begin_ms: I64 = max(0, self._low - SLACK_MS) if self._low > 0 else 0
+        files: list[Any] = index.listed
+        place: Size = len(files)
+        while place > 0 and self._count < self._most:
+            place -= 1
+            file: MappedIndex = cython.cast(MappedIndex, files[place])
+            buffer: IndexBuffer | None = file.mapped
+            if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
+                continue
+            first_ms: I64
+            last_ms: I64
+            if buffer is None:
+                header = file.header  # type: ignore[attr-defined]
+                first_ms, last_ms = header.begin_timestamp_ms, header.end_timestamp_ms
+            else:
+                first_ms, last_ms = begins_at(buffer), ends_at(buffer)
+            if begin_ms <= last_ms and first_ms <= self._high and begin_ms <= self._high:
+                if place < len(files) - 1:
+                    index.touch(file)  # type: ignore[attr-defined]
+                self._follow(file.buffer if buffer is None else buffer, begin_ms)  # type: ignore[attr-defined]
+            if first_ms < begin_ms:
+                break
+        return True
+
+    def _follow(self, buffer: IndexBuffer, begin_ms: I64) -> Bool:
+        """One file's chain.  It gives no more hits than the file has items, so a loop of items ends."""
+        left: Size = next_item(buffer) - 1
+        at: I32 = 0
+        row: Size
+        while left > 0 and self._count < self._most:
+            walk(buffer, key_hash(self._code), at, begin_ms, self._high, self._hits, HITS_AT_ONCE, self._state)
+            count: Size = min(self._state[0], left)
+            at = self._state[1]
+            for row in range(count):
+                if self._count < self._most:
+                    self._keep(self._hits[row])
+            left -= count
+            if at == 0:
+                break
+        return True
+
+    def _keep(self, offset: I64) -> Bool:
+        """A hit that is no stranger of the same hash and of the time asked for."""
+        if self._is_known(offset):
+            return False
+        message: StoredMessage | None
+        reader = self._readers.reader_of(offset)
+        if reader is None:
+            return False
+        reader.ask_for_record(offset - reader.base)
+        if not self._is_encoded:
+            self._encode()
+        if self._is_odd:
+            message = reader.decode(offset - reader.base, CHECK_READ)
+            if message is None or not has_key(message, self._topic_text, self._key_text):
+                return False
+        else:
+            message = reader.decode_keyed(offset - reader.base, self._topic, self._key, CHECK_READ)
+            if message is None:
+                return False
+        if message.store_timestamp_ms < self._low or message.store_timestamp_ms > self._high:
+            return False
+        self._add(message)
+        return True
+
+    def _encode(self) -> Bool:
+        """What is compared with records."""
+        topic, key = self._topic_text, self._key_text
+        self._topic: bytes = _encoded(topic)
+        self._key: bytes = _encoded(key)
+        is_ascii: Bool = len(self._topic) == len(topic) and len(self._key) == len(key)
+        self._is_odd: Bool = not is_ascii and (ODD in topic or ODD in key)
+        self._is_encoded = True
+        return True
+
+    def _is_known(self, offset: I64) -> Bool:
+        """Whether the record was found already: it may have the key twice."""
+        first: StoredMessage | None = self._first
+        if first is None:
+            return False
+        return first.physical_offset == offset if self._found is None else offset in self._found
+
+    def _add(self, message: StoredMessage) -> Bool:
+        """To what was found."""
+        self._count += 1
+        first: StoredMessage | None = self._first
+        if first is None:
+            self._first = message
+            return True
+        if self._found is None:
+            self._found = {first.physical_offset: first}
+        self._found[message.physical_offset] = message
+        return True
+
+    def taken(self) -> list[StoredMessage]:
+        """What was found, oldest first; it is forgotten here, and the question may be used for another."""
+        first: StoredMessage | None = self._first
+        found = self._found
+        self._first = self._found = None
+        if first is None:
+            return []
+        return [first] if found is None else [found[offset] for offset in sorted(found)]
+
+
+@cython.cfunc
+def _encoded(text: str) -> bytes:
+    """As UTF-8; half a character becomes a question mark, as in Java."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def has_key(message: StoredMessage, topic: str, key: str) -> bool:
+    """Whether an index hit is no stranger that only shares the hash."""
+    return message.topic == topic and (key in message.keys or message.properties.get("UNIQ_KEY") == key)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

@@ -1,0 +1,442 @@
+"""Consuming a topic: every message of its queues in each queue's order, again until it is acknowledged.
+
+A group's offsets lie in `config/consumerOffset.json`: for each queue the first message that is not done with.  An `ack` moves
+them; the housekeeper writes them down every few seconds and a clean stop does, so after a crash the last messages may come
+again, none is left out.  Several consumers of one group in a process share the queues (`rebalance.py`); when a queue changes
+hands, what was handed out and not acknowledged comes again from the new hand.
+
+`nack` sends a message back: it comes again after a delay, from the group's retry topic, which a consumer reads beside its own
+(`retry_progress.py`), unless it was given its queues.  At last it goes to the group's dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from commitlog import PutResult, StoredMessage
+from consumequeue import BatchQueue, Boundary, ConsumeQueue, batch_offset_by_time, offset_by_time
+from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
+
+from ..broker.config.consumer_offsets import check_key
+from ..broker.services.names import DEAD_PREFIX, IS_BATCH, RETRY_PREFIX
+from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
+from .queue_reader import GetStatus, QueueReader
+from .retry_progress import RetryProgress, is_of_topic
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+FETCH_COUNT = 32
+FETCH_BYTES_MAX = 1 << 20
+DISCOVER_S = 1.0  # beside a writer new queues are looked for so often
+STARTS = ("first", "last")
+MISSING = ("wait", "error", None)  # None: of a retry topic, which mostly does not exist
+LOG = logging.getLogger(__name__)
+
+
+class _QueueState:
+    """One queue in a consumer's hand."""
+
+    def __init__(self, position: int) -> None:
+        """`position`: the queue offset handed out next."""
+        self.position = position
+        self.fetch_at = position
+        self.fetched: deque[StoredMessage] = deque()
+        self.pending: OrderedDict[int, None] = OrderedDict()  # handed out, not acknowledged
+        self.committed = -1
+
+    @property
+    def done_before(self) -> int:
+        """Every message before it is done with."""
+        return next(iter(self.pending), self.position)
+
+    def hand_out(self) -> StoredMessage:
+        """The next fetched message."""
+        message = self.fetched.popleft()
+        self.pending[message.queue_offset] = None
+        self.position = self.fetched[0].queue_offset if self.fetched else self.fetch_at  # a record may hold many messages
+        return message
+
+
+class Consumer:
+    """An iterator over a topic's messages that waits for more.  Any thread may use it; one at a time iterates."""
+
+    def __init__(
+        self, engine: Engine, reader: QueueReader, topic: str, group: str, queues: list[int] | None, tags: set[str] | None,
+        timeout_s: float | None, start: str, missing_topic: str | None,
+    ) -> None:  # fmt: skip
+        """Made by `MessageStore.consumer`."""
+        check_key(topic, group)
+        if start not in STARTS:
+            raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
+        if missing_topic not in MISSING:
+            raise ValueError(f"missing_topic {missing_topic!r}: wait or error")
+        self.topic = topic
+        self.group = group
+        self._engine = engine
+        self._reader = reader
+        self._offsets = engine.consumer_offsets()
+        self._fixed = None if queues is None else sorted(set(queues))
+        self._tags = tags
+        self._timeout_s = timeout_s
+        self._start = start
+        self._lock = threading.RLock()
+        self._states: dict[int, _QueueState] = {}
+        self._turn = 0
+        self._mine: dict[int, int] = {}  # queue ids in hand, each with its turn
+        self._discovered_at = -DISCOVER_S
+        self.is_closed = False
+        if missing_topic is not None and not self._list_queues() and engine.topics.get(topic) is None:
+            if missing_topic == "error":
+                raise InvalidMessage(f"{engine.places.root}: no topic {topic!r} for the consumer of group {group!r}")
+            LOG.warning("%s: no topic %r: the consumer of group %r waits for one", engine.places.root, topic, group)
+        if self._fixed is None:
+            engine.sharing.join(self._shared_name, group, self)
+        self._assign()
+        self._retry = self._make_retry_reader()
+        self._start = "first"  # a queue that comes later is read from its begin
+
+    def _make_retry_reader(self) -> _RetryReader | None:
+        """For what comes back, where this consumer may acknowledge and shares its topic with the group."""
+        is_plain = self._fixed is None and not self.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+        return _RetryReader(self._engine, self._reader, self.topic, self.group) if is_plain and self._engine.writable else None
+
+    @property
+    def _shared_name(self) -> str:
+        """Of what the consumers of a group divide."""
+        return self.topic
+
+    # Iterating
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """Itself."""
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """The next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        found = [] if self.is_closed else self.poll(1, self._timeout_s)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
+        """Up to `max_count` messages; waits for the first of them until the time-out, for ever with None.
+
+        What was put before the call is found.
+        """
+        began = time.monotonic()
+        while not self.is_closed:
+            seen = self._engine.progress.count
+            found = self._take(max_count)
+            if len(found) < max_count:
+                self._engine.settle()
+                found += self._take(max_count - len(found))
+            waited_s = time.monotonic() - began
+            if found or (timeout_s is not None and waited_s >= timeout_s):
+                return found
+            left_s = CLOSE_LOOK_S if timeout_s is None else timeout_s - waited_s
+            self._engine.progress.wait(seen, min(left_s, self._look_s(waited_s)))
+        return []
+
+    def _look_s(self, waited_s: float) -> float:
+        """The writing process is told of new messages; elsewhere we look."""
+        if self._engine.writable:
+            return CLOSE_LOOK_S
+        return LOOK_S if waited_s < IDLE_AFTER_S else IDLE_LOOK_S
+
+    def _take(self, max_count: int) -> list[StoredMessage]:
+        """What can be handed out now, queue after queue."""
+        found: list[StoredMessage] = []
+        with self._lock:
+            self._check()
+            self._assign()
+            if self._retry is not None:
+                found += self._retry._take(max_count)
+            queue_ids = list(self._mine) if len(found) < max_count else []
+            for step in range(len(queue_ids)):
+                state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
+                self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
+                while state.fetched and len(found) < max_count:
+                    found.append(state.hand_out())
+                if len(found) == max_count:
+                    self._turn += step if state.fetched else step + 1
+                    break
+        return found
+
+    def _check(self) -> None:
+        if self.is_closed:
+            raise StoreClosed("the consumer is closed")
+        self._engine.check_open()
+        if self._engine.writable and self._engine.dispatcher.failure is not None:
+            raise self._engine.dispatcher.failure
+
+    def _fetch(self, queue_id: int, state: _QueueState) -> None:
+        """Have messages ready, unless the queue is at its end."""
+        while not state.fetched and not self.is_closed:
+            before = state.fetch_at
+            page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
+            if before > page.max_offset and not self._engine.writable:
+                raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
+            state.fetched.extend(self._wanted(page.messages))
+            state.fetch_at = page.next_offset
+            if not state.fetched:
+                state.position = page.next_offset
+            if page.next_offset == before or page.status is GetStatus.NO_MESSAGE_IN_QUEUE:
+                return
+
+    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """All of them."""
+        return messages
+
+    # Queues
+
+    def _assign(self) -> None:
+        """Let go of queues that others have now, and go on in those that came; one that went and came back begins anew."""
+        if self._fixed is not None:
+            mine = dict.fromkeys(self._fixed, 0)
+        else:
+            mine = self._engine.sharing.share(self._shared_name, self.group, self, self._discover())
+        if mine == self._mine:
+            return
+        kept = {queue_id for queue_id, turn in mine.items() if self._mine.get(queue_id) == turn}
+        for queue_id in self._states.keys() - kept:
+            del self._states[queue_id]
+        for queue_id in mine.keys() - self._states.keys():
+            self._states[queue_id] = _QueueState(self._first_position(queue_id))
+        self._mine = mine
+
+    def _discover(self) -> list[int] | None:
+        """The topic's queues: known in the writing process, looked for now and then elsewhere; None between two looks."""
+        now = time.monotonic()
+        if self._engine.view is not None:
+            if now - self._discovered_at < DISCOVER_S:
+                return None
+            self._discovered_at = now
+        return self._list_queues()
+
+    def _list_queues(self) -> list[int]:
+        """The topic's queues: as the writing process knows them, elsewhere as the folders list them."""
+        view = self._engine.view
+        if view is None:
+            return self._engine.queues.queue_ids(self.topic) or self._engine.side.batch.queue_ids(self.topic)
+        return view.queue_ids(self.topic) or self._discover_batches()
+
+    def _discover_batches(self) -> list[int]:
+        """The topic's batch queues, as their folder lists them."""
+        self._engine.side.batch.discover()
+        return self._engine.side.batch.queue_ids(self.topic)
+
+    def _queue(self, queue_id: int) -> ConsumeQueue | BatchQueue | None:
+        """An ordinary queue or one of batches; None before its first message."""
+        return self._engine.lookup.get(self.topic, queue_id) or self._reader.batch_queue(self.topic, queue_id)
+
+    def _bounds(self, queue_id: int) -> tuple[int, int]:
+        """(first queue offset, next one); 0 and 0 before the first message."""
+        queue = self._queue(queue_id)
+        return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
+
+    def _first_position(self, queue_id: int) -> int:
+        """Where the group left off; a group that never was here begins at the first or behind the last message."""
+        low, high = self._bounds(queue_id)
+        committed = self._offsets.get(self.topic, self.group, queue_id)
+        if committed is not None:
+            return min(committed, high)
+        if self._start == "first" or self._queue(queue_id) is None:
+            return low
+        if self._engine.writable:  # so that it begins there in another hand too
+            self._offsets.commit(self.topic, self.group, queue_id, high)
+        return high
+
+    @property
+    def queues(self) -> list[int]:
+        """The queue ids in this consumer's hand."""
+        with self._lock:
+            self._check()
+            self._engine.settle()
+            self._assign()
+            return list(self._mine)
+
+    # Positions
+
+    def position(self, queue_id: int) -> int:
+        """The queue offset that is handed out next."""
+        with self._lock:
+            return self._state(queue_id).position
+
+    def seek(self, queue_id: int, offset: int) -> None:
+        """Go on at a queue offset; one outside the queue is brought to its nearer end.  Nothing is committed by it."""
+        with self._lock:
+            self._state(queue_id)
+            low, high = self._bounds(queue_id)
+            self._states[queue_id] = _QueueState(min(max(offset, low), high))
+
+    def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
+        """Go on, in every queue in hand, at the first message stored then or later (format page, section 8.3)."""
+        for queue_id in self.queues:
+            queue = self._queue(queue_id)
+            if isinstance(queue, BatchQueue):
+                self.seek(queue_id, batch_offset_by_time(queue, timestamp_ms, boundary))
+            elif queue is not None:
+                low = max(self._engine.log.min_offset, 0)
+                self.seek(queue_id, offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, low))
+
+    def lag(self, queue_id: int | None = None) -> int:
+        """Messages that are not done with, of one queue or of all in hand."""
+        with self._lock:
+            wanted = self.queues if queue_id is None else [queue_id]
+            return sum(self._lag(self._state(one), one) for one in wanted)
+
+    def _lag(self, state: _QueueState, queue_id: int) -> int:
+        low, high = self._bounds(queue_id)
+        return max(0, high - max(state.done_before, low))
+
+    def _state(self, queue_id: int) -> _QueueState:
+        self._check()
+        self._engine.settle()
+        self._assign()
+        if queue_id not in self._states:
+            raise InvalidMessage(f"queue {queue_id} of {self.topic} is not in this consumer's hand: {sorted(self._states)} are")
+        return self._states[queue_id]
+
+    # Acknowledging
+
+    def ack(self, message: StoredMessage) -> bool:
+        """Be done with a message.  The group's offset moves when everything before it is done with too.
+
+        Return False when the message is not waiting for it: acknowledged already (a second `ack` of the same message),
+        handed out before a `seek`, or of a queue that changed hands.  Nothing is changed then.
+        """
+        self._must_write()
+        if self._retry is not None and message.topic == self._retry.topic:
+            return self._retry.ack(message)
+        with self._lock:
+            state = self._holding(message)
+            if state is None:
+                return False
+            del state.pending[message.queue_offset]
+            self._acked(message, state)
+            return True
+
+    def _acked(self, message: StoredMessage, state: _QueueState) -> None:
+        self._commit(message.queue_id, state)
+
+    def _holding(self, message: StoredMessage) -> _QueueState | None:
+        """The queue in whose hand a message waits to be acknowledged."""
+        self._assign()
+        state = self._states.get(message.queue_id)
+        is_held = state is not None and message.topic == self.topic and message.queue_offset in state.pending
+        return state if is_held else None
+
+    def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
+        """Have a message come again: later, from `%RETRY%group`, and past the group's `retryMaxTimes` (16) never, but in
+        `%DLQ%group`.  Where it went; None when it is not waiting to be acknowledged.  A record of many messages is refused.
+
+        `delay_level`: 0 waits longer each time (level 3, 10 s, the first), below 0 is a dead letter at once.  The new record is
+        kept as the flush mode promises before the old one counts as done, so a crash between may bring the message twice.
+        """
+        self._must_write()
+        if self._retry is not None and message.topic == self._retry.topic:
+            return self._retry.nack(message, delay_level=delay_level)
+        with self._lock:
+            if self._holding(message) is None:
+                return None
+            self._check_single(message)
+            result = self._engine.retries.send_back(message, self.group, delay_level)
+            self.ack(message)
+            return result
+
+    def _check_single(self, message: StoredMessage) -> None:
+        """A retry topic has ordinary queues: a record of many messages would never arrive there."""
+        if message.sys_flag & IS_BATCH:
+            what = f"a record of many messages of {self.topic} cannot come again from {RETRY_PREFIX}{self.group}"
+            raise InvalidMessage(f"{what}: put it to {self.topic} once more and acknowledge this one")
+
+    def commit(self) -> None:
+        """Be done with everything that was handed out."""
+        self._must_write()
+        with self._lock:
+            self._assign()
+            for queue_id, state in self._states.items():
+                state.pending.clear()
+                self._commit(queue_id, state)
+        if self._retry is not None:
+            self._retry.commit()
+
+    def _commit(self, queue_id: int, state: _QueueState) -> None:
+        done_before = state.done_before
+        if done_before != state.committed:
+            self._offsets.commit(self.topic, self.group, queue_id, done_before)
+            state.committed = done_before
+
+    def _must_write(self) -> None:
+        self._check()
+        if not self._engine.writable:
+            raise StoreReadOnly("offsets are committed in the process that writes the store")
+
+    def close(self) -> None:
+        """Leave the queues to others of the group.  What was handed out and not acknowledged comes again."""
+        self.is_closed = True
+        self._engine.sharing.leave(self._shared_name, self.group, self)
+        if self._retry is not None:
+            self._retry.close()
+        self._engine.progress.notify()
+
+
+class _RetryReader(Consumer):
+    """Reads a group's retry topic for one topic's consumer."""
+
+    def __init__(self, engine: Engine, reader: QueueReader, origin: str, group: str) -> None:
+        """`origin`: the topic whose messages are wanted."""
+        self._origin = origin
+        super().__init__(engine, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None)
+
+    @property
+    def _shared_name(self) -> str:
+        return f"{self.topic}\0{self._origin}"
+
+    def _progress(self, queue_id: int) -> RetryProgress:
+        return self._engine.retry_progresses.get(self._offsets, self.topic, self.group, queue_id)
+
+    def _done(self, queue_id: int, offset: int) -> None:
+        """Be done with a message; those before it that expired will never be, and must not hold it back."""
+        progress = self._progress(queue_id)
+        progress.begin_at(self._bounds(queue_id)[0])
+        progress.done(offset)
+
+    def _first_position(self, queue_id: int) -> int:
+        low, high = self._bounds(queue_id)
+        progress = self._progress(queue_id)
+        progress.begin_at(low)
+        return min(progress.base, high)
+
+    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        return [
+            message
+            for message in messages
+            if is_of_topic(message, self._origin) and not self._progress(message.queue_id).is_done(message.queue_offset)
+        ]
+
+    def _acked(self, message: StoredMessage, state: _QueueState) -> None:
+        self._done(message.queue_id, message.queue_offset)
+
+    def commit(self) -> None:
+        """Be done with everything that was handed out."""
+        with self._lock:
+            for queue_id, state in self._states.items():
+                for offset in state.pending:
+                    self._done(queue_id, offset)
+                state.pending.clear()

@@ -1,0 +1,360 @@
+"""The log as it grows, record by record: in the writing process, and beside a writer that is ours or a broker.
+
+Beside a writer nothing is locked and nothing written.  A store through a map raises no file event and moves no time, so a
+follower looks: every 10 ms, and every 30 ms when nothing came for a while.  What it finds may be half written.  It takes a
+record when its place, its lengths and the CRC of its body agree and one of these holds: the CRC over the whole record; a
+valid header, a blank or the file's end behind it; a queue unit that points at it; the same bytes at two looks.
+
+`end="durable"` gives only what is on the disk for sure: in the writing process what was flushed, beside a writer what was
+stored three seconds before the checkpoint's time or earlier, and everything once there is no abort file.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from itertools import takewhile
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
+from commitlog._record_cy import is_protected
+from commitlog._scan_cy import Reader, find_record, scan
+from commitlog.checks import CHECK_READ
+from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
+from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
+
+from ..checkpoint import SLACK_MS, read_checkpoint
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+ENDS = ("written", "durable")
+LOOK_S = 0.010
+IDLE_LOOK_S = 0.030  # a record is seen well within 50 ms of its put
+IDLE_AFTER_S = 1.0
+CLOSE_LOOK_S = 0.5  # the writing process is told of progress, and looks only whether it was closed
+BATCH = 256
+STAND_SIZE = 128  # bytes kept of the last record taken: its offsets, times and the CRC of its body are among them
+DAMAGE_AFTER_S = 1.0  # bytes that are no record and do not change for so long may be damage
+DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
+FOR_EVER_MS = (1 << 63) - 1
+
+
+class Follower(ABC):
+    """An iterator over the log that waits for more.  One thread iterates; any may close it.
+
+    `position` is the physical offset behind the last message handed out.  Records that were deleted before they were read
+    are passed over and counted in `skipped_bytes`.
+    """
+
+    def __init__(self, engine: Engine, start: int | None, end: str, timeout_s: float | None) -> None:
+        """Made by `MessageStore.follow`."""
+        if end not in ENDS:
+            raise ValueError(f"end {end!r}: one of {', '.join(ENDS)}")
+        self._engine = engine
+        self._log = engine.log
+        self._is_durable = end == "durable"
+        self._timeout_s = timeout_s
+        self._at = max(engine.log.min_offset, 0) if start is None else start
+        self.position = self._at
+        self.skipped_bytes = 0
+        self._ready: deque[StoredMessage] = deque()
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """Itself."""
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """The next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        if not self._ready and not self._wait():
+            raise StopIteration
+        message = self._ready.popleft()
+        self.position = message.physical_offset + message.size
+        return message
+
+    def poll(self, max_count: int = BATCH) -> list[StoredMessage]:
+        """Up to `max_count` messages that are there now; does not wait."""
+        if len(self._ready) < max_count:
+            self._ready.extend(self._checked_take())
+        found = [self._ready.popleft() for _ in range(min(max_count, len(self._ready)))]
+        if found:
+            self.position = found[-1].physical_offset + found[-1].size
+        return found
+
+    def close(self) -> None:
+        """End the iteration, of a thread that waits too."""
+        self._is_closed = True
+        self._engine.progress.notify()
+
+    def _wait(self) -> bool:
+        """Until messages are ready; False at the time-out and when closed."""
+        began = time.monotonic()
+        while not self._is_closed:
+            seen = self._engine.progress.count
+            self._ready.extend(self._checked_take())
+            if self._ready:
+                return True
+            waited_s = time.monotonic() - began
+            if self._timeout_s is not None and waited_s >= self._timeout_s:
+                return False
+            left_s = CLOSE_LOOK_S if self._timeout_s is None else self._timeout_s - waited_s
+            self._engine.progress.wait(seen, min(left_s, self._pause_s(waited_s)))
+        return False
+
+    def _checked_take(self) -> list[StoredMessage]:
+        if self._is_closed:
+            raise StoreClosed("the follower is closed")
+        self._engine.check_open()
+        return self._take()
+
+    @abstractmethod
+    def _take(self) -> list[StoredMessage]:
+        """What may be handed out from `_at` on, which moves behind it."""
+
+    @abstractmethod
+    def _pause_s(self, waited_s: float) -> float:
+        """How long to wait for the next look."""
+
+    def _move_to(self, offset: int, *, is_gap: bool = False) -> None:
+        if is_gap:
+            self.skipped_bytes += max(0, offset - self._at)
+        self._at = offset
+
+
+class OwnFollower(Follower):
+    """In the writing process: told by dispatcher and flusher, which have looked at every record before."""
+
+    def _pause_s(self, waited_s: float) -> float:
+        return CLOSE_LOOK_S
+
+    def _take(self) -> list[StoredMessage]:
+        engine = self._engine
+        limit = engine.flusher.flushed_offset if self._is_durable else engine.dispatch_limit()
+        while self._at < limit:
+            file = self._log.queue.find(self._at)
+            if file is None:  # retention was faster
+                self._move_to(max(self._log.min_offset, 0), is_gap=True)
+                continue
+            at, stop = self._at - file.start_offset, min(file.size_bytes, limit - file.start_offset)
+            try:
+                messages, at, why = self._log.reader(file).decode_range(at, stop, BATCH, CHECK_READ)
+            except DiskError:  # deleted since we found it
+                if self._at >= self._log.min_offset:
+                    raise
+                continue
+            is_file_done = why == "blank" or file.size_bytes - at < BLANK_SIZE
+            self._move_to(file.end_offset if is_file_done else file.start_offset + at)
+            if messages:
+                return messages
+            if not is_file_done:
+                raise StoreCorrupt(why, file=file.path, offset=at, expected="a record", found="none")
+        return []
+
+
+class _Stand(NamedTuple):
+    """The last record taken: where a follower knows the log."""
+
+    file: MappedFile
+    offset: int
+    end: int  # the physical offset behind it
+    view: memoryview  # of the map, so that it can be looked at whatever becomes of the file
+    head: bytes
+
+
+class LogFollower(Follower):
+    """Beside a writer in another process."""
+
+    def __init__(self, engine: Engine, start: int | None, end: str, timeout_s: float | None) -> None:
+        """As `Follower`."""
+        engine.refresh()
+        super().__init__(engine, start, end, timeout_s)
+        self._file: MappedFile | None = None
+        self._view = memoryview(b"")
+        self._reader = Reader(self._view)
+        self._gone: set[int] = set()  # files in hand that expired
+        self._stand: _Stand | None = None
+        self._looked: tuple[int, bytes, float] | None = None  # a place that was not sure yet, and when it looked so first
+        self._places = array("q", bytes(8 * (BATCH + 1)))
+        self._sizes = array("i", bytes(4 * (BATCH + 1)))
+
+    def _pause_s(self, waited_s: float) -> float:
+        return LOOK_S if waited_s < IDLE_AFTER_S or self._looked is not None else IDLE_LOOK_S
+
+    def _take(self) -> list[StoredMessage]:
+        self._check_stand()
+        self._check_files()
+        safe_ms = self._safe_ms()
+        while self._find_file():
+            assert self._file is not None
+            file, at = self._file, self._at - self._file.start_offset
+            where, why, rows = scan(self._view, at, file.size_bytes, file.start_offset, CHECK_ALL, self._places, self._sizes)
+            is_file_done = self._is_file_done(where, why)
+            sure = rows if rows and (is_file_done or self._is_last_sure(file, rows, why)) else max(0, rows - 1)
+            messages = self._decode(file, at, sure, safe_ms)
+            if messages:
+                return messages
+            if rows or not is_file_done:
+                self._suspect(file, at, why, rows)
+                return []
+            self._move_to(file.end_offset)
+        return []
+
+    # Where it stands
+
+    def _find_file(self) -> bool:
+        """Have the file that holds `_at` in hand, and its map, whatever becomes of its name."""
+        file = self._file
+        if file is not None and file.start_offset <= self._at < file.end_offset:
+            return True
+        while (found := self._found_file()) is not None:
+            if self._take_in_hand(found):
+                return True
+        self._file = None
+        return False
+
+    def _found_file(self) -> MappedFile | None:
+        """The file that holds `_at`, which moves to where the log begins now; None where nothing was written yet."""
+        found = self._log.queue.find(self._at)
+        if found is None:
+            self._engine.refresh()
+            low = self._log.min_offset
+            if low > self._at:
+                self._move_to(low, is_gap=True)
+            found = self._log.queue.find(self._at)
+        return found
+
+    def _take_in_hand(self, file: MappedFile) -> bool:
+        """False when the file went between two calls: the next look finds what the log begins with since."""
+        try:
+            view = self._log.queue.view(file)
+        except DiskError:
+            if self._is_there(file):
+                raise
+            self._engine.refresh(again=True)
+            return False
+        self._file, self._view, self._reader = file, view, Reader(view, file.start_offset)
+        return True
+
+    def _check_stand(self) -> None:
+        """Raise when the record last taken is no longer what it was: the writer was recovered to less."""
+        if self._stand is not None and bytes(self._stand.view) != self._stand.head:
+            raise self._rewound(self._stand)
+
+    def _check_files(self) -> None:
+        """Notice that a file in hand is no longer the one of its name: expired, or deleted and made anew by a writer."""
+        for file in (self._file, self._stand.file if self._stand else None):
+            if file is None or file.start_offset in self._gone or self._is_there(file):
+                continue
+            self._engine.refresh(again=True)
+            if file.start_offset < self._log.min_offset:
+                self._gone.add(file.start_offset)
+                continue
+            self._file = None
+            if self._stand is not None:
+                self._stand_again(self._stand)
+
+    def _stand_again(self, stand: _Stand) -> None:
+        """Go on behind the record last taken, in the files that have their names now; raise when it changed."""
+        if stand.file.start_offset not in self._gone:
+            file = self._log.queue.find(stand.offset)
+            at = stand.offset - file.start_offset if file is not None else 0
+            view = self._log.queue.view(file)[at : at + len(stand.head)] if file is not None else memoryview(b"")
+            if file is None or bytes(view) != stand.head:
+                raise self._rewound(stand)
+            self._stand = stand._replace(file=file, view=view)
+        self._at = stand.end
+
+    def _is_there(self, file: MappedFile) -> bool:
+        entry = self._engine.disk.stat(file.path)
+        return entry is not None and entry.inode == file.inode
+
+    def _rewound(self, stand: _Stand) -> StoreRewound:
+        return StoreRewound(f"the record at physical offset {stand.offset} changed: the writer was recovered to less")
+
+    # What may be taken
+
+    def _is_file_done(self, where: int, why: str) -> bool:
+        """Whether nothing more will come in the file behind byte `where`."""
+        left = len(self._view) - where
+        return left < BLANK_SIZE or (why == "blank" and int.from_bytes(self._view[where : where + 4], "big") == left)
+
+    def _is_last_sure(self, file: MappedFile, rows: int, why: str) -> bool:
+        """Whether the last record found, which has nothing valid behind it, is whole."""
+        at, size = self._places[rows - 1], self._sizes[rows - 1]
+        if why == "full":
+            return False  # the next scan begins with it
+        return (
+            is_protected(self._view, at, size)
+            or self._has_unit(at, size)
+            or self._looked_same(file.start_offset + at, bytes(self._view[at : at + size]))
+        )
+
+    def _has_unit(self, at: int, size: int) -> bool:
+        """Whether a queue unit points at the record: its writer was done with it."""
+        message = self._reader.decode(at, CHECK_PLACE)
+        view = self._engine.view
+        if message is None or view is None:
+            return False
+        queue = view.get(message.topic, message.queue_id)
+        unit = queue.unit(message.queue_offset) if queue is not None else None
+        return unit is not None and (unit.physical_offset, unit.size_bytes) == (message.physical_offset, size)
+
+    def _looked_same(self, offset: int, data: bytes) -> bool:
+        """Whether a look before this one, a while ago, saw the same."""
+        looked, now = self._looked, time.monotonic()
+        if looked is None or looked[:2] != (offset, data):
+            self._looked = (offset, data, now)
+            return False
+        return now - looked[2] >= LOOK_S / 2
+
+    def _decode(self, file: MappedFile, at: int, sure: int, safe_ms: int) -> list[StoredMessage]:
+        """The first `sure` records of the scan, once more and now for good."""
+        if not sure:
+            return []
+        stop = self._places[sure - 1] + self._sizes[sure - 1]
+        messages, _, _ = self._reader.decode_range(at, stop, sure, CHECK_PLACE)
+        if safe_ms < FOR_EVER_MS:
+            messages = list(takewhile(lambda message: message.store_timestamp_ms <= safe_ms, messages))
+        if messages:
+            last = messages[-1]
+            place = last.physical_offset - file.start_offset
+            view = self._view[place : place + min(last.size, STAND_SIZE)]
+            end = last.physical_offset + last.size
+            self._stand = _Stand(file, last.physical_offset, end, view, bytes(view))
+            self._move_to(end)
+            self._looked = None
+        return messages
+
+    def _suspect(self, file: MappedFile, at: int, why: str, rows: int) -> None:
+        """Bytes that are no record: being written, or damage.  Damage does not change and has a whole record behind it."""
+        if rows or why == "empty":
+            return
+        head = bytes(self._view[at : at + STAND_SIZE])
+        looked, now = self._looked, time.monotonic()
+        if looked is None or looked[:2] != (self._at, head):
+            self._looked = (self._at, head, now)
+        elif now - looked[2] > DAMAGE_AFTER_S:
+            self._looked = (self._at, head, now)
+            size = file.size_bytes
+            if find_record(self._view, at + 1, size, file.start_offset, min(size, at + DAMAGE_REACH)) >= 0:
+                raise StoreCorrupt(why, file=file.path, offset=at, expected="a record", found=head[:16].hex(" "))
+
+    def _safe_ms(self) -> int:
+        """Up to which store time records may be taken."""
+        if not self._is_durable or not self._engine.abort_file.is_present:
+            return FOR_EVER_MS
+        found = read_checkpoint(self._engine.disk, self._engine.checkpoint.path)
+        return found.values.physic_msg_timestamp_ms - SLACK_MS

@@ -1,0 +1,204 @@
+"""The messages that no consume queue has yet, in a folder whose writer was killed.
+
+A writer dispatches records to their queues a moment after they are put.  In the folder that a killed writer left, the last of
+them are in the log alone: `get`, `read`, `max_offset` and consumers miss them until a writer opens the store.  This module
+counts them, so that a reader can report them.
+
+The count begins where recovery would begin to dispatch: at the newest file that the checkpoint covers, or at the log's begin
+where a queue lacks older units.  It ends after `SEARCHED_MAX` bytes; where that is not enough it begins once more at the last
+record that the checkpoint covers.  After a clean stop, and beside a live writer, nothing is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from commitlog import CHECK_PLACE, MappedFile
+from commitlog._scan_cy import find_record
+from commitlog.checks import CHECK_READ, EMPTY, STOPS
+from commitlog.layout import BLANK_SIZE
+from consumequeue import Boundary, ConsumeQueue, offset_by_time
+from consumequeue._units_cy import count_repeated
+from consumequeue.layout import UNIT_SIZE
+from storageio import StoreError
+
+from ..recovery.log_end import start_file
+from ..repair.excluded_topics import left_alone
+from ..write._dispatch_cy import Dispatcher
+from ..write.dispatcher import STRETCH_SIZE
+from .unindexed import SEARCHED_MAX
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+LOG = logging.getLogger(__name__)
+NAMED_MAX = 5  # queues that a message names
+ENDED = -1
+Lane = tuple[str, int]
+
+
+class _Gap(Exception):
+    """A queue lacks units of records before those that are counted."""
+
+
+class Undispatched:
+    """What the queues of a store opened for reading lack."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Read nothing yet."""
+        self._engine = engine
+        self._guard = threading.RLock()
+        self._seen: tuple[int, int] | None = None  # the abort file that the counts are of
+        self._unknown = ""
+        self.is_reported = False  # the tool reports it in its own words
+        self.lanes: Counter[Lane] = Counter()
+        self.found = 0
+
+    @property
+    def messages(self) -> int | None:
+        """How many messages are in the log and not in all of their queues; None where that is not known."""
+        if not self._look():
+            return None if self._engine.abort_file.is_present else 0
+        return None if self._unknown else self.found
+
+    def problem(self) -> str:
+        """Return what a reader of the queues has to be told, as one sentence; "" for nothing."""
+        if not self._look() or not (self.found or self._unknown):
+            return ""
+        least = "at least " if self._unknown else ""
+        names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(self.lanes)]
+        more = [f"and {len(names) - NAMED_MAX} more"] if len(names) > NAMED_MAX else []
+        where = ", ".join(names[:NAMED_MAX] + more)
+        verb = "message is" if self.found == 1 else "messages are"
+        counted = f"{least}{self.found} {verb} in the log and not in the queues ({where})" if self.found else ""
+        return "; ".join(part for part in (counted, self._unknown) if part)
+
+    def warn(self) -> None:
+        """Log the problem, with the next command."""
+        problem = "" if self.is_reported else self.problem()
+        if problem:
+            LOG.warning(
+                "%s: %s; reads of queues miss such messages until `brokerstore rebuild` runs or a writer opens the store",
+                self._engine.places.root, problem,
+            )  # fmt: skip
+
+    def _look(self) -> bool:
+        """Count, unless it was done; False where there is nothing to count: after a clean stop, and beside a writer."""
+        engine = self._engine
+        entry = engine.disk.stat(engine.abort_file.path)
+        if entry is None or engine.disk.is_locked(engine.places.lock):
+            return False
+        with self._guard:
+            if self._seen != (entry.inode, entry.modified_ms):
+                try:
+                    self._count()
+                except StoreError as error:
+                    self._unknown = f"the queues were not compared with the log: {error}"
+                self._seen = (entry.inode, entry.modified_ms)
+        return True
+
+    # Counting
+
+    def _count(self) -> None:
+        engine = self._engine
+        engine.queues.discover()
+        for queue in engine.queues:
+            queue.refresh()
+        low = max(engine.log.min_offset, 0)
+        start = self._start(low)
+        try:
+            self._count_from(start, refuses_gaps=start > low)
+        except _Gap:
+            self._count_from(low, refuses_gaps=False)
+
+    def _start(self, low: int) -> int:
+        """Return where a recovery would begin to dispatch."""
+        engine = self._engine
+        file = start_file(engine.log, engine.checkpoint.min_timestamp_ms)
+        first = file.start_offset if file is not None else low
+        is_whole = engine.queues.max_physical_offset() >= first and not engine.lacks_listed()
+        return max(low, first) if is_whole and not engine.side.lacks_batch_queues() else low
+
+    def _count_from(self, start: int, *, refuses_gaps: bool) -> None:
+        """Over the records from `start` on."""
+        engine, log = self._engine, self._engine.log
+        self._forget()
+        self._kernel = Dispatcher([])
+        self._is_ignored = left_alone(engine.disk, engine.places.root, engine.topics)
+        at = begin = start
+        while (file := log.queue.find(at)) is not None:
+            if at - begin >= SEARCHED_MAX:
+                covered = self._covered() if begin == start and not self.found else 0
+                if covered <= at:
+                    self._unknown = f"the log from offset {at} on was not compared with the queues"
+                    return
+                at = begin = covered
+                continue
+            at = self._walk(file, at, refuses_gaps)
+            if at == ENDED:
+                return
+
+    def _forget(self) -> None:
+        self._unknown, self.found = "", 0
+        self.lanes.clear()
+
+    def _covered(self) -> int:
+        """Return where the last record begins that the checkpoint says is in its queue; 0 where there is none."""
+        engine, log, found = self._engine, self._engine.log, 0
+        safe_ms = engine.checkpoint.min_timestamp_ms
+        for queue in engine.queues:
+            unit = queue.unit(offset_by_time(queue, safe_ms, Boundary.UPPER, log.readers, max(log.min_offset, 0)))
+            message = log.message_at(unit.physical_offset, CHECK_PLACE) if unit is not None else None
+            if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
+                found = max(found, message.physical_offset)
+        return found
+
+    def _walk(self, file: MappedFile, at: int, refuses_gaps: bool) -> int:
+        """Over some records of a file; where to go on, `ENDED` at the log's end."""
+        start, size = at - file.start_offset, file.size_bytes
+        end, why = self._piece(file, start, min(size, start + STRETCH_SIZE), refuses_gaps)
+        if why == "torn" and end == start:  # one record longer than a stretch
+            end, why = self._piece(file, start, size, refuses_gaps)
+        if why == "blank" or size - end < BLANK_SIZE:
+            return file.end_offset
+        if end > start:
+            return file.start_offset + end
+        if self._has_record_behind(file, start, why):
+            self._unknown = f"behind offset {at}, where no record begins, the log was not compared with the queues"
+        return ENDED
+
+    def _piece(self, file: MappedFile, start: int, stop: int, refuses_gaps: bool) -> tuple[int, str]:
+        """Count what the queues lack of whole records in a row; where they end, and why."""
+        view = self._engine.log.queue.view(file)
+        end, why, _ = self._kernel.dispatch(view, start, stop, file.start_offset, CHECK_READ, None, 0, self._is_ignored)
+        for topic, queue_id, first, units in self._kernel.runs():
+            queue = self._engine.queues.get(topic, queue_id)
+            if refuses_gaps and first > (queue.max_offset if queue is not None else 0):
+                raise _Gap
+            self._add((topic, queue_id), len(units) // UNIT_SIZE - count_repeated(units, _end(queue)))
+        has_light, is_ignored = self._kernel.may_be_light, self._is_ignored
+        for lane, is_first in self._engine.side.lacking(file, start, end, has_light=has_light, is_ignored=is_ignored):
+            self.lanes[lane] += 1
+            self.found += is_first
+        return end, why
+
+    def _add(self, lane: Lane, count: int) -> None:
+        if count:
+            self.lanes[lane] += count
+            self.found += count
+
+    def _has_record_behind(self, file: MappedFile, start: int, why: str) -> bool:
+        """Whether the place that is no record may be damage, and not the log's end."""
+        log = self._engine.log
+        if any(log.message_at(later.start_offset) for later in log.queue.files if later.start_offset > file.start_offset):
+            return True
+        until = min(file.size_bytes, start + 1 + SEARCHED_MAX)
+        is_used = why != STOPS[EMPTY]
+        return is_used and find_record(log.queue.view(file), start + 1, file.size_bytes, file.start_offset, until) >= 0
+
+
+def _end(queue: ConsumeQueue | None) -> int:
+    return queue.max_physical_offset if queue is not None else -1

@@ -1,0 +1,115 @@
+"""The records that the key index does not have yet, for readers.
+
+A writer dispatches records a moment after they are put, and a killed one leaves some undispatched.  A query beside a writer,
+or after a kill, walks over the log from the last indexed record on.
+
+The walk ends after `SEARCHED_MAX` bytes.  What lies behind is not searched: `unsearched_bytes` says how much, and a warning is
+logged once.  After a clean stop the index is complete, and there is no walk.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from typing import TYPE_CHECKING
+
+from commitlog import CHECK_PLACE, MappedFile
+from commitlog._scan_cy import scan
+from commitlog.checks import CHECK_READ
+from commitlog.layout import BLANK_SIZE, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from storageio import StoreCorrupt
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+LOG = logging.getLogger(__name__)
+SEARCHED_MAX = 64 << 20  # bytes of log behind the index that one query searches
+QUEUES_AFTER = 4 << 20  # bytes after which the queues are asked how far the dispatcher came
+BATCH = 4096
+
+
+class Unindexed:
+    """The log behind the index of a store opened for reading."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Reads nothing."""
+        self._engine = engine
+        self._dispatched = 0  # a record before which all were dispatched, as a query before this one learnt
+        self._is_told = False
+        self.unsearched_bytes = 0
+
+    def offsets(self, topic: bytes, key: bytes) -> list[int]:
+        """Return the physical offsets of the records that have the key, newest first.
+
+        Ask before the index: what it gets meanwhile is found twice then, and never missed.  The index files are listed again
+        after the walk: the writer may have made some that hold what the walk left out, and deleted others.
+        """
+        self.unsearched_bytes = 0
+        if self._engine.index is None or not self._engine.abort_file.is_present:
+            return []
+        found: list[int] = []
+        start = at = self._start()
+        while (file := self._engine.log.queue.find(at)) is not None:
+            if at - start >= QUEUES_AFTER and self._learn_dispatched(at):
+                start = at = self._dispatched
+                found.clear()
+                continue
+            if at - start >= SEARCHED_MAX:
+                self._tell(at)
+                break
+            before, at = at, self._walk(file, at, topic, key, found)
+            if at == before:
+                break
+        self._engine.refresh()
+        return found[::-1]
+
+    def _start(self) -> int:
+        """Where the last record begins before which all are in the index."""
+        log, index = self._engine.log, self._engine.index
+        header = index.last_header() if index is not None else None
+        if header is None:
+            self._dispatched = 0
+        elif log.message_at(self._dispatched, CHECK_PLACE) is None:
+            self._dispatched = 0  # the log was recovered to less
+        return max(log.min_offset, 0, header.end_physical_offset if header is not None else 0, self._dispatched)
+
+    def _learn_dispatched(self, at: int) -> bool:
+        """Whether the queues know of a record behind `at`: messages without keys leave no trace in the index.
+
+        Whoever dispatches, we or a broker, is done with the index of all records before the one of the last unit.
+        """
+        if self._engine.index is None or not self._engine.index.files:
+            return False
+        self._engine.queues.discover()
+        for queue in self._engine.queues:
+            queue.refresh()
+            unit = queue.unit(queue.max_offset - 1)
+            self._dispatched = max(self._dispatched, unit.physical_offset if unit is not None else 0)
+        return self._dispatched > at
+
+    def _walk(self, file: MappedFile, start: int, topic: bytes, key: bytes, found: list[int]) -> int:
+        """Over some records of a file; where to go on, which is `start` at the log's end."""
+        positions, sizes = array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH))
+        log, base = self._engine.log, file.start_offset
+        view, reader = log.queue.view(file), log.reader(file)
+        at, why, rows = scan(view, start - base, file.size_bytes, base, CHECK_PLACE, positions, sizes)
+        for position in positions[:rows]:
+            message = reader.decode_keyed(position, topic, key, CHECK_READ)
+            if message is not None and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                found.append(base + position)
+        is_done = why == "blank" or file.size_bytes - at < BLANK_SIZE
+        return file.end_offset if is_done else base + at
+
+    def _tell(self, at: int) -> None:
+        """How much was not searched."""
+        try:
+            end = self._engine.log.find_end().offset
+        except StoreCorrupt:  # damage in the last file
+            end = self._engine.log.queue.end_offset
+        self.unsearched_bytes = max(0, end - at)
+        if self.unsearched_bytes and not self._is_told:
+            self._is_told = True
+            LOG.warning(
+                "%s: %d bytes of the log, from offset %d on, are behind the key index and were not searched: "
+                "queries may miss messages", self._engine.places.root, self.unsearched_bytes, at,
+            )  # fmt: skip

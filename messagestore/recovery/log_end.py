@@ -1,0 +1,289 @@
+"""Where the log ends, and queues and index brought into agreement with it, when a store is opened for writing.
+
+After a clean stop the end is known from `brokerstore/clean.json`, or found by a walk of the last file.  After an unclean one
+the walk begins at the newest file that the checkpoint says was on the disk, and everything behind the last whole record is a
+crash tail (`ARCHITECTURE.md`, "A torn tail is not damage"): kept beside the store, zeroed in the log, and said in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
+from storageio import Disk, File, Mode, StoreCorrupt, replace_file
+
+from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
+from ..paths import OWN_FOLDER
+from ..sidecar import read_own_note
+
+LOG = logging.getLogger(__name__)
+CLEAN_NAME = "clean.json"
+CUT_PIECE = 1 << 20
+WALKERS = 2  # beyond that memory is the limit
+WALK_ALONE_MAX = 64 << 20  # bytes that are walked before two threads are started
+SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (section 4)
+
+
+class LogEnd(NamedTuple):
+    """Where a writer goes on."""
+
+    offset: int
+    store_timestamp_ms: int  # of the last record, 0 when there is none
+    dispatch_from: int  # queues and index may lack what lies behind
+    last_offset: int = -1  # where the last record begins, -1 when there is none
+    cut_bytes: int = 0  # of a crash tail that was no whole record
+
+
+class CleanStop(NamedTuple):
+    """What the last clean stop wrote down."""
+
+    end_offset: int
+    last_offset: int
+
+
+def clean_path(root: str) -> str:
+    """Of the note of a clean stop."""
+    return os.path.join(root, OWN_FOLDER, CLEAN_NAME)
+
+
+def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
+    """At a clean stop, before the abort file goes."""
+    disk.make_folder(os.path.join(root, OWN_FOLDER))
+    replace_file(disk, clean_path(root), json.dumps(note._asdict()).encode())
+
+
+def read_clean(disk: Disk, root: str) -> CleanStop | None:
+    """None when there is none, or none that can be read: it is a short cut, never needed."""
+    return read_own_note(
+        disk, clean_path(root), CUT_PIECE, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
+    )
+
+
+def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
+    """Store time of the last record of a clean stop, 0 where it is not there any more: what is no younger was on the disk.
+
+    The note outlives a recovery that was killed, whose abort file alone would make a crash of the stop.
+    """
+    last = message_at(note.last_offset) if note is not None else None
+    return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0
+
+
+def still_holds(log: CommitLog, note: CleanStop) -> bool:
+    """Whether the log still ends where the note says: its last record is there, and zeros or a new file begin behind it."""
+    if note.last_offset < 0:
+        return note.end_offset == max(log.min_offset, 0) and not any(
+            log.check(file.start_offset) > 0 for file in log.queue.files
+        )
+    size = log.check(note.last_offset, CHECK_ALL)
+    if size <= 0:
+        return False
+    end = note.last_offset + size
+    if end == note.end_offset:
+        file = log.queue.find(end)
+        return file is None or log.check(end) == -2 or file.end_offset - end < 8
+    return log.queue.end_offset == note.end_offset and log.check(end) == 0
+
+
+def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
+    """Raises `StoreCorrupt` when the log does not end as a clean stop leaves it."""
+    if note is not None and still_holds(log, note):
+        return LogEnd(note.end_offset, _store_time(log, note.last_offset), note.end_offset, note.last_offset)
+    stop = log.find_end()
+    return LogEnd(stop.offset, _store_time(log, stop.last_offset), stop.offset, stop.last_offset)
+
+
+def refuse_hole(log: CommitLog, end: LogEnd) -> None:
+    """After a clean stop, where queues go on behind the end that a walk found: raise `StoreCorrupt` if records do so too.
+
+    All of them were safe.  Without queues that say so, they may be what a broker cut and left lying.
+    """
+    _refuse_damage(log, Stop(end.offset, "empty", 0, 0), end.store_timestamp_ms, TIMESTAMP_MAX_MS, 0)
+
+
+def _store_time(log: CommitLog, offset: int) -> int:
+    """Of the record at an offset; 0 for none, and for what is no time: those of the records to come go on from it."""
+    message = log.message_at(offset) if offset >= 0 else None
+    return message.store_timestamp_ms if message and is_time(message.store_timestamp_ms) else 0
+
+
+def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
+    """The newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest (section 5.2)."""
+    files = log.queue.files
+    for file in reversed(files):
+        message = log.message_at(file.start_offset)
+        if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
+            return file
+    return files[0] if files else None
+
+
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: str, note: CleanStop | None) -> LogEnd:
+    """Find the end, and cut there.  Raises `StoreCorrupt`, with nothing changed, for damage to what was safely stored.
+
+    `note`: of a clean stop, where nobody has opened the store for writing since.
+    """
+    first = start_file(log, checkpoint.min_timestamp_ms)
+    if first is None:
+        return LogEnd(0, 0, 0)
+    stop = _walk(log, first)
+    last_ms = _store_time(log, stop.last_offset)
+    cut = 0
+    if any(True for _ in _used_behind(log, stop.offset)):
+        log.refuse_unknown_version(stop.offset)
+        stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
+        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS), stopped_at)
+        cut = cut_tail(log, stop.offset, disk, root)
+    return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
+
+
+def _walk(log: CommitLog, first: MappedFile) -> Stop:
+    """Over whole records from a file's begin to the first place that is none, across files."""
+    records = protected = 0
+    last = -1
+    stop = Stop(first.start_offset, "empty", 0, 0)
+    for file, stop in _stops(log, [file for file in log.queue.files if file.start_offset >= first.start_offset]):
+        records, protected = records + stop.records, protected + stop.protected
+        last = max(last, stop.last_offset)
+        closed = stop.why == "end" or (stop.why == "blank" and log.blank_problem(stop.offset) is None)
+        if stop.why == "torn" and file.end_offset - stop.offset < 8:
+            closed = True
+        if not closed:
+            break
+        stop = stop._replace(offset=file.end_offset)
+    return Stop(stop.offset, stop.why, records, protected, last)
+
+
+def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile, Stop]]:
+    """Each file with the stop of its walk, in order.  A walk keeps a core busy: of many megabytes two threads walk."""
+    used_sizes = [_used_size(file) for file in files[-2:]]
+    if sum(used_sizes) < WALK_ALONE_MAX:
+        yield from ((file, log.walk_file(file)) for file in files)
+        return
+    walkers = ThreadPoolExecutor(WALKERS, thread_name_prefix="brokerstore-walk")
+    try:
+        if len(files) == 1:
+            yield files[0], _walk_halves(log, files[0], used_sizes[0] // 2, walkers)
+        else:
+            yield from zip(files, walkers.map(log.walk_file, files), strict=True)
+    finally:  # also when the first of a thousand files ends the walk
+        walkers.shutdown(cancel_futures=True)
+
+
+def _used_size(file: MappedFile) -> int:
+    """Of the part of a file that was ever written to, as far as the file system tells."""
+    return max((stop for _, stop in file.pieces_of_data(0, CUT_PIECE)), default=0)
+
+
+def _walk_halves(log: CommitLog, file: MappedFile, position: int, walkers: ThreadPoolExecutor) -> Stop:
+    """As one walk.  What looks like a record in the middle may be none: the first half decides whether the second counts."""
+    middle = log.find_record(file.start_offset + position)
+    if not file.start_offset < middle < file.end_offset:
+        return log.walk_file(file)
+    second = walkers.submit(log.walk_file, file, middle)
+    first = log.walk_file(file, stop=middle)
+    if first.offset == middle and first.why == "end":
+        return _joined(first, second.result())
+    return _joined(first, log.walk_file(file, first.offset))  # from its end, or from the record across the middle
+
+
+def _joined(first: Stop, second: Stop) -> Stop:
+    """Of two walks, the second going on where the first ended."""
+    return second._replace(
+        records=first.records + second.records,
+        protected=first.protected + second.protected,
+        last_offset=max(first.last_offset, second.last_offset),
+    )
+
+
+def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int, stopped_at: int) -> None:
+    """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail.
+
+    So was what is no younger than `safe_ms`, and what lies before `stopped_at`, where a clean stop ended the log: the next
+    record may have been stored in the same millisecond.
+    """
+    at = stop.offset
+    while (at := log.find_record(at)) >= 0:
+        message = log.message_at(at)
+        is_safe = message is not None and (message.store_timestamp_ms <= safe_ms or at < stopped_at)
+        if message is not None and is_safe and last_ms <= message.store_timestamp_ms:
+            file = log.queue.find(stop.offset) or log.queue.files[0]
+            raise StoreCorrupt(
+                f"{stop.why}, with safely stored records behind it; see `brokerstore recover`",
+                file=file.path,
+                offset=stop.offset - file.start_offset,
+                expected="a record",
+                found=f"a record stored at {message.store_timestamp_ms} at physical offset {at}",
+            )
+        at += message.size if message else 1
+
+
+def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup: bool = True) -> int:
+    """Keep what lies behind `offset` beside the store, zero it durably, and drop later files; how many bytes were no zeros.
+
+    Zeroing comes before anything new is written, so that stale records can never follow a new one.
+    """
+    kept = 0
+    for file, start, end in _used_behind(log, offset):
+        kept += end - start
+        if keep_backup:
+            keep(disk, root, file.start_offset + start, file.view[start:end])
+        for at in range(start, end, CUT_PIECE):
+            file.write(at, bytes(min(CUT_PIECE, end - at)))
+        file.set_positions(file.size_bytes)
+        file.flushed = 0
+        file.flush()
+    if kept:
+        LOG.warning("cut a crash tail of %d bytes at physical offset %d; kept in %s", kept, offset, OWN_FOLDER)
+    return kept
+
+
+def _used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int, int]]:
+    """Each file with more than zeros behind a physical offset: from which position, and behind the last byte that is none."""
+    for file in log.queue.files:
+        start = max(0, offset - file.start_offset)
+        file.forget_zeros(start)
+        end = _last_used(file, start) if start < file.size_bytes else start
+        if end > start:
+            yield file, start, end
+
+
+_ZEROS = bytes(CUT_PIECE)
+
+
+def _last_used(file: MappedFile, start: int) -> int:
+    """Behind the last byte that is not zero, or `start`.  What was never written is passed over unread."""
+    for at, stop in reversed(file.pieces_of_data(start, CUT_PIECE)):
+        data = bytes(file.view[at:stop])
+        if data != _ZEROS[: len(data)]:  # ten times as fast as stripping
+            return at + len(data.rstrip(b"\0"))
+    return start
+
+
+def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
+    """Cut bytes, named by the physical offset of the first; an earlier cut at the same place is never written over."""
+    keep_written(disk, root, offset, lambda file: file.write(0, data))
+
+
+def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], object]) -> None:
+    """As `keep`, with a file that `write` fills."""
+    folder = os.path.join(root, OWN_FOLDER)
+    disk.make_folder(folder)
+    file = disk.open(free_path(disk, os.path.join(folder, f"cut-{offset:020d}")), Mode.CREATE)
+    try:
+        write(file)
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_folder(folder)
+
+
+def free_path(disk: Disk, stem: str) -> str:
+    """The first of `stem`-0, `stem`-1 and so on where nothing lies."""
+    number = 0
+    while disk.stat(path := f"{stem}-{number}") is not None:
+        number += 1
+    return path

@@ -1,0 +1,38 @@
+"""Which queues there were at the last clean stop: a queue's folder that is gone since would otherwise begin again at 0."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from consumequeue import ConsumeQueues
+from storageio import Disk, replace_file
+
+from ..sidecar import read_own_note
+
+NAME = "queues.json"
+SIZE_MAX = 64 << 20
+
+
+def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
+    """Topics with their queue ids, if they are others than the list says already."""
+    wanted = {topic: queues.queue_ids(topic) for topic in queues.topics()}
+    if wanted != read_queue_list(disk, folder):
+        disk.make_folder(folder)
+        replace_file(disk, os.path.join(folder, NAME), json.dumps(wanted).encode())
+
+
+def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:
+    """Empty when there is none that can be read: then nothing is known to be missing."""
+    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or {}
+
+
+def _parsed(document: Any) -> dict[str, list[int]]:
+    return {str(topic): [int(queue_id) for queue_id in ids] for topic, ids in document.items()}
+
+
+def missing_queues(disk: Disk, folder: str, queues: ConsumeQueues) -> list[tuple[str, int]]:
+    """Queues of the list whose folders are gone."""
+    known = read_queue_list(disk, folder)
+    return [(topic, queue_id) for topic, ids in known.items() for queue_id in ids if queues.get(topic, queue_id) is None]

@@ -1,0 +1,38 @@
+"""What a recovery removes or writes over is kept in `brokerstore/kept-...`, named after where it lay.
+
+Whoever needs it no more deletes it; nothing reads it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storageio import Disk, Kind, Mode
+
+from ..paths import OWN_FOLDER
+from ..recovery.log_end import free_path
+
+_PIECE = 1 << 20
+
+
+def kept_path(disk: Disk, root: str, path: str) -> str:
+    """Return a free name in the store's own folder for what lies, or lay, at `path`."""
+    name = os.path.relpath(path, root).replace(os.sep, "-")
+    return free_path(disk, os.path.join(root, OWN_FOLDER, f"kept-{name}"))
+
+
+def keep_file(disk: Disk, root: str, path: str) -> None:
+    """Copy a file, if there is one, before it is written over; the copy is on the disk when this returns."""
+    entry = disk.stat(path)
+    if entry is None or entry.kind is not Kind.FILE:
+        return
+    disk.make_folder(os.path.join(root, OWN_FOLDER))
+    source, copy = disk.open(path, Mode.READ), disk.open(kept_path(disk, root, path), Mode.CREATE)
+    try:
+        for at in range(0, entry.size_bytes, _PIECE):
+            copy.write(at, source.read(at, min(_PIECE, entry.size_bytes - at)))
+        copy.sync()
+    finally:
+        copy.close()
+        source.close()
+    disk.sync_folder(os.path.join(root, OWN_FOLDER))

@@ -1,0 +1,67 @@
+"""Whether batch queues say what the log says: every record of a topic that has them against the next unit of its queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from commitlog import StoredMessage
+from commitlog.findings import Finding
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.walk import LogFiles
+from consumequeue import BatchQueues, BatchUnit
+
+from ..broker.config.topics import Topics
+from ..write.derived_queues import batch_unit
+
+PROBLEMS_MAX = 100  # of one queue
+NO_NUMBERS = "batch_numbers"  # the kind of a problem that no rebuild mends
+Lane = tuple[str, int]
+
+
+def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool]) -> Iterator[Finding]:
+    """Units that are missing, wrong, or of no record, and records that can have none; of a queue at most so many."""
+    units: dict[Lane, Iterator[BatchUnit]] = {}
+    low = files.files[0].start_offset if files.files else 0
+    found: Counter[Lane] = Counter()
+    for message in batch_messages(files, is_batch_topic):
+        lane, wanted = (message.topic, message.queue_id), batch_unit(message)
+        where = f"{batch.folder}/{message.topic}/{message.queue_id}"
+        if not wanted.is_valid:
+            yield Finding(where, message.physical_offset, NO_NUMBERS, "the numbers of its messages", "none that can be")
+            units[lane] = _units(batch, lane, message.physical_offset + 1)  # a unit from before it was damaged stays
+            continue
+        if lane not in units:
+            units[lane] = _units(batch, lane, low)
+        unit = next(units[lane], None) if found[lane] < PROBLEMS_MAX else wanted
+        if unit != wanted:
+            found[lane] += 1
+            yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
+            units[lane] = _units(batch, lane, message.physical_offset + 1)  # in step again
+    for lane, rest in units.items():
+        if found[lane] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
+            yield Finding(
+                f"{batch.folder}/{lane[0]}/{lane[1]}", ahead.physical_offset, "dangling_batch_unit", "a record", str(ahead)
+            )
+
+
+def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> Iterator[StoredMessage]:
+    """The records that belong into batch queues, in the log's order."""
+    for message in files.messages():
+        if isinstance(message, Finding) or not is_batch_topic(message.topic):
+            continue
+        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+            yield message
+
+
+def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool] | None:
+    """Whether a topic has batch queues, by its attribute or by its folder; None where none has: nobody need walk the log."""
+    configs = [topics.get(name) for name in topics.names()]
+    named = {config.name for config in configs if config is not None and config.is_batch}
+    return (lambda topic: topic in named or batch.knows(topic)) if named or batch.is_used else None
+
+
+def _units(batch: BatchQueues, lane: Lane, low: int) -> Iterator[BatchUnit]:
+    """Those of records that the log still has."""
+    queue = batch.get(*lane)
+    return (unit for unit in queue.units() if unit.physical_offset >= low) if queue is not None else iter(())

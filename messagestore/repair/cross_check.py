@@ -1,0 +1,293 @@
+"""Whether queues and index say what the log says: every unit and every item, both ways.
+
+The log is dispatched once more, into nothing: the units that come out are compared with the queue files' bytes, the index
+items as pairs of key hash and physical offset with those in the index files.  Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from commitlog.findings import Finding
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.walk import LogFiles, Piece
+from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
+from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
+from indexfile import IndexFiles
+from indexfile._index_cy import IndexBuffer
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from storageio import StoreCorrupt
+
+from ..broker.config.topics import LIGHT_PREFIX
+from ..delay_levels import DelayLevels
+from ..write._dispatch_cy import Dispatcher
+from ..write.lmq_units import all_places, is_light, light_unit, names_light_queues
+from .excluded_topics import has_no_folder_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Pairs = np.ndarray[Any, np.dtype[Any]]
+
+END_MAX = (1 << 63) - 1
+KEYS_MAX = 1 << 17  # items gathered at once
+OF_THE_LOG = "queue_offset"  # the kind of a problem that no rebuild mends
+NO_FOLDER = "topic_name"  # another
+Lane = tuple[str, int]
+Accepts = Callable[[bytes, bytes], bool]
+
+
+class LogBounds:
+    """What part of a log is compared: all of it, or, of a log in use, what lies before an end and was not deleted since."""
+
+    def __init__(self, end_offset: int = END_MAX, min_offset: Callable[[], int] = lambda: 0) -> None:
+        """`min_offset()`: where the log begins now."""
+        self.end_offset = end_offset
+        self.min_offset = min_offset
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether a writer appends to the log."""
+        return self.end_offset < END_MAX
+
+    def may_have(self, physical_offset: int) -> bool:
+        """Whether a record that begins there is compared."""
+        return not self.is_growing or self.min_offset() <= physical_offset < self.end_offset
+
+    def is_gone(self, physical_offset: int) -> bool:
+        """Whether retention deleted the record that began there."""
+        return self.is_growing and physical_offset < self.min_offset()
+
+
+class Agreement:
+    """One comparison.  `problems` in the order they were found; the counts are of what was compared."""
+
+    def __init__(
+        self, queues: ConsumeQueues, index: IndexFiles | None, levels: DelayLevels, log_min_offset: int,
+        bounds: LogBounds | None = None,
+    ) -> None:  # fmt: skip
+        """Queues and index opened for reading.  `bounds`: of a log in use."""
+        self._bounds = bounds or LogBounds()
+        self._queues = queues
+        self._index = index
+        self._levels = levels
+        self._files: LogFiles | None = None
+        self._log_min_offset = log_min_offset
+        self._kernel = Dispatcher(levels.current_ms)
+        self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
+        self._next: dict[Lane, int] = {}
+        self._numbers: dict[Lane, tuple[int, int]] = {}  # behind the last one that the log gave, and behind the greatest
+        self._nameless: set[str] = set()
+        self._has_light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in queues)
+        self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.units = 0
+        self.items = 0
+        self.problems: list[Finding] = []
+
+    def compare(self, files: LogFiles, progress: Callable[[int], None] | None = None) -> None:
+        """Over the whole log; damaged stretches of it are passed over (the log's own verification names them)."""
+        pairs: list[Any] = []
+        self._files = files
+        for step in files.walk():
+            if isinstance(step, Piece):
+                pairs += self._piece(step)
+                self.light(step)
+                if progress is not None:
+                    progress(step.stop - step.start)
+        for queue in self._queues:
+            self.problems += self._ahead(queue)
+        if self._index is not None:
+            self._compare_index(pairs)
+
+    def _piece(self, piece: Piece) -> list[Any]:
+        """Whole records in a row: their units compared, their items gathered."""
+        at, why, done = piece.start, "full", 0
+        gathered = []
+        while at < piece.stop:
+            buffer = self._fresh_index() if self._index is not None else None
+            at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self._has_no_queue)
+            for topic, queue_id, first, units in self._kernel.runs():
+                if not is_light(topic):
+                    self._run(topic, queue_id, first, bytes(units))
+            self.expect_light(self._kernel)
+            if buffer is not None:
+                gathered.append(self._pairs_of(self._items, buffer))
+            assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
+        return gathered
+
+    def _has_no_queue(self, topic: str) -> bool:
+        """Asked by the kernel; a topic that can have none is said once."""
+        if topic not in self._nameless and has_no_folder_name(topic):
+            self._nameless.add(topic)
+            self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
+        return self.is_ignored(topic)
+
+    def expect_light(self, kernel: Dispatcher) -> None:
+        """Compare light queues from now on if the kernel met a record of one, though the folder has none."""
+        self._has_light = self._has_light or kernel.may_be_light
+
+    def light(self, piece: Piece) -> None:
+        """Units of light queues, which hold records of other topics, compared; pieces come in log order.
+
+        A record's place is behind the one before it, whatever its number: a queue closes gaps, and numbers may come again.
+        """
+        if not self._has_light or not names_light_queues(piece.view[piece.start : piece.stop]):
+            return
+        for message in piece.messages():
+            for name, queue_id in all_places(message):
+                place, queue = self._next.get((name, queue_id)), self._queues.get(name, queue_id)
+                if place is None:
+                    place = queue.find_physical(message.physical_offset) if queue is not None else 0
+                self._run(name, queue_id, place, light_unit(message))
+
+    def light_ends(self) -> dict[Lane, int]:
+        """Of light queues: the number behind the last unit that was compared."""
+        return {lane: end for lane, end in self._next.items() if is_light(lane[0])}
+
+    def _fresh_index(self) -> IndexBuffer:
+        """Room for the items of one stretch: a single slot, since nobody will search it."""
+        self._items[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
+        return IndexBuffer(self._items, 1, KEYS_MAX)
+
+    def _pairs_of(self, data: bytearray | memoryview, buffer: IndexBuffer) -> Any:
+        """(hash, physical offset) of every item of an index."""
+        import numpy as np
+
+        count = max(FIRST_ITEM, min(int.from_bytes(buffer.header()[36:40], "big", signed=True), buffer.items))
+        start = HEADER_SIZE + SLOT_SIZE * buffer.slots
+        kind = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+        items = np.frombuffer(data, kind, count, start)[FIRST_ITEM:]
+        pairs = np.empty(len(items), np.dtype([("offset", "<i8"), ("hash", "<i4")]))
+        pairs["offset"], pairs["hash"] = items["offset"], items["hash"]
+        return pairs
+
+    # Queues
+
+    def _run(self, topic: str, queue_id: int, first: int, units: bytes) -> None:
+        """Consecutive units of one queue against its file."""
+        lane = (topic, queue_id)
+        self.units += len(units) // UNIT_SIZE
+        queue = self._queues.get(topic, queue_id)
+        known = self._next.get(lane)
+        place, units = self._placed(queue, lane, first, units)
+        self._next[lane] = place + len(units) // UNIT_SIZE
+        if queue is None:
+            if known is None and not self._bounds.is_gone(UNIT.unpack(units[-UNIT_SIZE:])[0]):
+                self._say(
+                    os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
+                )
+            return
+        for at, wanted, found in unit_differences(queue, place, units, accepts(topic, self._levels, self._files)):
+            if self._bounds.is_gone(UNIT.unpack(wanted)[0]):
+                continue
+            self._say(
+                queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
+            )
+            break  # one a run: the rest follows from it
+
+    def _placed(self, queue: ConsumeQueue | None, lane: Lane, first: int, units: bytes) -> tuple[int, bytes]:
+        """Where units go, and which, by section 2.3: dispatch closes a gap in the log's numbers and passes over a number whose
+        place is taken, but for number 0, which goes anywhere.
+
+        That is the log's own trouble, said once where it begins; no rebuild of the queue changes it.
+        """
+        known, (goes_on, fresh) = self._next.get(lane), self._numbers.get(lane, (first, first))
+        after = first + len(units) // UNIT_SIZE
+        self._numbers[lane] = after, max(after, fresh)
+        if known is None:
+            return first, units
+        if queue is not None and first not in (goes_on, fresh):
+            self._say(queue.folder, known * UNIT_SIZE, OF_THE_LOG, f"a record of queue offset {fresh}", first)
+        if first == 0:
+            return known, units[:UNIT_SIZE] + units[UNIT_SIZE * (1 + known) :]
+        return known, units[UNIT_SIZE * max(0, known - first) :]
+
+    def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
+        """Units behind the last one that the log knows of."""
+        known = self._next.get((queue.topic, queue.queue_id))
+        end = queue.find_physical(self._bounds.end_offset) if self._bounds.is_growing else queue.max_offset
+        unit = queue.unit(end - 1)
+        if unit is None or self._bounds.is_gone(unit.physical_offset):
+            return
+        if known is None:
+            if unit.physical_offset >= self._log_min_offset:
+                yield Finding(queue.folder, 0, "dangling_queue", "records of this queue in the log", f"{end} units")
+        elif end > known:
+            yield Finding(queue.folder, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{end} units")
+
+    # Index
+
+    def _compare_index(self, pairs: list[Any]) -> None:
+        """Both ways, as sorted pairs."""
+        import numpy as np
+
+        assert self._index is not None
+        empty = np.empty(0, np.dtype([("offset", "<i8"), ("hash", "<i4")]))
+        wanted = np.unique(np.concatenate([empty, *pairs]))
+        parts = [empty]
+        for file in self._index.files:
+            try:
+                parts.append(self._pairs_of(file.buffer.data, file.buffer))
+                if not self._bounds.is_growing or file is not self._index.files[-1]:  # the chains of that one change
+                    file.check()
+            except StoreCorrupt as error:
+                self.problems.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
+        every = np.concatenate(parts)
+        low = max(self._log_min_offset, self._bounds.min_offset())
+        found = np.unique(every[(every["offset"] >= low) & (every["offset"] < self._bounds.end_offset)])
+        wanted = wanted[wanted["offset"] >= low] if self._bounds.is_growing else wanted
+        self.items = len(wanted)
+        for kind, missing in (("missing_item", np.setdiff1d(wanted, found)), ("dangling_item", np.setdiff1d(found, wanted))):
+            if len(missing):
+                first = f"key hash {missing[0]['hash']} of the record at {missing[0]['offset']}"
+                self._say(
+                    self._index.folder,
+                    0,
+                    kind,
+                    f"{len(wanted)} items",
+                    f"{len(missing)} {kind.split('_')[0]}, the first {first}",
+                )
+
+    def _say(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
+        self.problems.append(Finding(file, offset, kind, expected, found))
+
+
+def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Accepts) -> Iterator[tuple[int, bytes, bytes]]:
+    """(queue offset, wanted unit, found unit) where a queue's files say something else than `units`, which begin at `first`.
+
+    `is_right`: whether a unit that was found is right though it is another than the one that was wanted (`accepts`).
+    """
+    at, stop = first, first + len(units) // UNIT_SIZE
+    while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
+        wanted = units[(at - first) * UNIT_SIZE :]
+        count = min(len(rest), len(wanted)) // UNIT_SIZE
+        if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
+            for place in range(count):
+                part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
+                if rest[part] != wanted[part] and not is_right(bytes(rest[part]), wanted[part]):
+                    yield at + place, wanted[part], bytes(rest[part])
+        at += count
+    if at < stop:
+        yield at, units[(at - first) * UNIT_SIZE :][:UNIT_SIZE], b""
+
+
+def accepts(topic: str, levels: DelayLevels, files: LogFiles | None) -> Accepts:
+    """Return what units of a topic may say beside what the kernel makes of their records."""
+    if topic != SCHEDULE_TOPIC or files is None:
+        return _is_extended
+    return lambda found, wanted: _is_extended(found, wanted) or levels.accepts(found, wanted, files.message_at)
+
+
+def _is_extended(found: bytes, wanted: bytes) -> bool:
+    """Whether a unit has an address in the place of the tags code."""
+    return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
+
+
+def unit_text(data: bytes) -> str:
+    """A unit in words."""
+    if not data:
+        return "no unit"
+    physical_offset, size_bytes, tags_code = UNIT.unpack(data)
+    return f"physical offset {physical_offset}, {size_bytes} bytes, tags code {tags_code}"

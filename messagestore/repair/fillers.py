@@ -1,0 +1,136 @@
+"""Filler records: what a hole in the log is closed with.
+
+A blank record in the middle of a file would send a real broker to the next file, so a hole becomes ordinary records that add
+up to its size.  One for each message that was lost keeps the queue offsets of all later ones; the rest is padding that enters
+no queue (its transaction bits say "rolled back").  Up to the end of a file a blank record does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from commitlog import Appender, Message, QueueOffsets
+from commitlog.hosts import encode_host
+from commitlog.layout import BLANK_SIZE, CRC_SIZE, MAGIC_BLANK, RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V1, TRANSACTION_ROLLBACK
+
+from ..broker.services.putting import encoded_pairs
+from ..write.lmq_units import DISPATCH, OFFSETS
+
+FILLER_TOPIC = "BROKERSTORE_FILLER"
+SHORT_TOPIC = "F"
+MARK = b"BROKERSTORE\x01filler\x02"
+FILLER_SIZE_MAX = 1 << 20
+HOST = "127.0.0.1:10911"
+
+
+class Lost(NamedTuple):
+    """A message that a queue has a place for."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    light: tuple[tuple[str, int], ...] = ()  # light queues that have a place for it too, with its number in each
+
+    @property
+    def least_bytes(self) -> int:
+        """Of its filler."""
+        return least_size(self.topic) + len(self.light_pairs)
+
+    @property
+    def light_pairs(self) -> bytes:
+        """The properties that bring a record into light queues, as the log keeps them."""
+        if not self.light:
+            return b""
+        names, numbers = (",".join(map(str, column)) for column in zip(*self.light, strict=True))
+        return encoded_pairs({DISPATCH: names, OFFSETS: numbers})
+
+
+def least_size(topic: str) -> int:
+    """Of a record of that topic with nothing in it."""
+    size = len(topic.encode("utf-8", "replace"))
+    return RECORD_SIZE_MIN + size + (1 if size > TOPIC_SIZE_MAX_V1 or len(topic) > TOPIC_SIZE_MAX_V1 else 0)
+
+
+def fill(
+    offset: int, size_bytes: int, lost: list[Lost], store_timestamp_ms: int, *, to_file_end: bool
+) -> tuple[bytes, list[Lost]]:
+    """Bytes for the hole of `size_bytes` at physical offset `offset`, and the lost messages that found no room in it."""
+    data = bytearray(size_bytes)
+    at, stop = 0, size_bytes - (BLANK_SIZE if to_file_end else 0)
+    left_out: list[Lost] = []
+    dress = _dress(stop, lost)
+    behind = _least_behind(lost)
+    for index, message in enumerate(lost):
+        least, room = message.least_bytes + dress, stop - at
+        is_tight = not to_file_end and 0 < room - least < behind[index]
+        if room < least or (is_tight and index + 1 < len(lost)):
+            left_out.append(message)
+            continue
+        is_last = index + 1 == len(lost) and not to_file_end
+        taken = room if is_tight or (is_last and room <= FILLER_SIZE_MAX) else least
+        _write(data, at, taken, offset, message, store_timestamp_ms, 0)
+        at += taken
+    if to_file_end:
+        data[at : at + BLANK_SIZE] = (size_bytes - at).to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+    else:
+        _pad(data, at, offset, store_timestamp_ms)
+    return bytes(data), left_out
+
+
+def _dress(size_bytes: int, lost: list[Lost]) -> int:
+    """Bytes for mark and checksum in each filler, or for the checksum, if there is room for all of them.
+
+    Padding needs none: what is left is the last filler's, or more than any needs.
+    """
+    least = sum(message.least_bytes for message in lost)
+    for dress in (len(MARK) + CRC_SIZE, CRC_SIZE):
+        if least + dress * len(lost) <= size_bytes:
+            return dress
+    return 0
+
+
+def _least_behind(lost: list[Lost]) -> list[int]:
+    """What must be left behind each filler, if anything is: the least of a later one or of the padding."""
+    least = least_size(SHORT_TOPIC)
+    behind = []
+    for message in reversed(lost):
+        behind.append(least)
+        least = min(least, message.least_bytes)
+    return behind[::-1]
+
+
+def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None:
+    """The rest in records that enter no queue."""
+    while at < len(data):
+        left = len(data) - at
+        size = left if left <= FILLER_SIZE_MAX else min(FILLER_SIZE_MAX, left - least_size(FILLER_TOPIC))
+        topic = FILLER_TOPIC if size >= least_size(FILLER_TOPIC) + CRC_SIZE else SHORT_TOPIC
+        _write(data, at, size, offset, Lost(topic, 0, 0), store_timestamp_ms, TRANSACTION_ROLLBACK)
+        at += size
+
+
+def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
+    """One record of exactly `size` bytes, with mark and checksum where they fit."""
+    room = size - lost.least_bytes
+    assert room >= 0, "the walk ends no hole before there is room for a filler"
+    with_crc = room >= CRC_SIZE
+    room -= CRC_SIZE if with_crc else 0
+    mark = MARK if room >= len(MARK) else b""
+    body = bytes(room - len(mark))
+    offsets = QueueOffsets()
+    offsets.set_next_offset(lost.topic, lost.queue_id, lost.queue_offset)
+    view = memoryview(bytearray(size + BLANK_SIZE))
+    appender = Appender(
+        lambda: (view, offset + at),
+        len(view),
+        offsets,
+        encode_host(HOST),
+        with_crc,
+        lambda: store_timestamp_ms,
+        max(len(body), 1),
+    )
+    appender.attach(view, offset + at, 0)
+    raw = mark + lost.light_pairs
+    result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=raw or None))
+    assert result.size_bytes == size, f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}"
+    data[at : at + size] = view[:size]

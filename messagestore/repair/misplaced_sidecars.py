@@ -1,0 +1,31 @@
+"""Links, pipes and folders in place of our own files below `<store>/brokerstore`: reported, and moved aside where asked."""
+
+from __future__ import annotations
+
+import os
+
+from commitlog.findings import Finding
+from storageio import Disk, misplaced
+
+from ..sidecar import OWN_FILES
+from ..write.sync_failure import NAME as DOUBT_NAME
+from ..write.sync_failure import leave_doubt
+
+
+def strange_sidecars(disk: Disk, own_folder: str) -> list[Finding]:
+    """Return a problem for each."""
+    found = misplaced.find(disk, own_folder, OWN_FILES)
+    return [Finding(one.path, 0, "strange_sidecar", one.expected_text, one.found_text) for one in found]
+
+
+def plan_sidecars(disk: Disk, own_folder: str, actions: list[str]) -> None:
+    """Say what `move_sidecars` would do."""
+    actions += [f"move {one.file} aside: {one.found} in place of {one.expected}" for one in strange_sidecars(disk, own_folder)]
+
+
+def move_sidecars(disk: Disk, own_folder: str) -> None:
+    """Move each aside, unread; a link's target is not touched.  What may have been the marker of a failed sync stays one."""
+    for one in strange_sidecars(disk, own_folder):
+        misplaced.move_aside(disk, one.file)
+        if one.file == os.path.join(own_folder, DOUBT_NAME):
+            leave_doubt(disk, own_folder, 0)

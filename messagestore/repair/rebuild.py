@@ -1,0 +1,242 @@
+"""Queues and index made anew from the log, beside the old ones, and put in their place when they are on the disk.
+
+The new folder is built in `brokerstore/rebuild/`; the old one goes to `brokerstore/replaced-...` and is deleted last, or kept
+as `brokerstore/kept-...`.  Killed at any point, the store has the old folder, the new one, or none, and a missing one is
+rebuilt at the next opening.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from commitlog import CommitLog
+from consumequeue import ConsumeQueue, ConsumeQueues
+from consumequeue.layout import UNIT_SIZE
+from indexfile import IndexFiles, index_paths
+from storageio import Disk, InvalidMessage, Kind, StoreCorrupt, StoreError
+
+from ..config import StoreConfig
+from ..paths import OWN_FOLDER, StorePaths, replaced_folder
+from ..recovery.index_hint import drop_note
+from ..store_settings import read_levels
+from ..write.dispatcher import DispatchService
+from ..write.lmq_units import add_light_units, is_light
+from ..write.running_flags import RunningFlags
+from .backups import kept_path
+from .previous_units import KeptUnits
+
+QUEUES, INDEX = "consumequeue", "index"
+Progress = Callable[[int], None]
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuild made."""
+
+    queues: int
+    units: int
+    index_files: int
+    log_bytes: int
+
+
+def rebuild(
+    log: CommitLog, end_offset: int, places: StorePaths, config: StoreConfig, disk: Disk, what: set[str],
+    is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False,
+) -> Rebuilt:  # fmt: skip
+    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock.
+
+    `keeps` says that the old folders are kept.
+    """
+    work = os.path.join(places.root, OWN_FOLDER, "rebuild")
+    delete_tree(disk, work)
+    try:
+        made = _build(log, end_offset, work, places, config, what, is_ignored, progress)
+    except BaseException:  # a full disk gets its room back
+        with contextlib.suppress(StoreError):
+            delete_tree(disk, work)
+        raise
+    if INDEX in what:
+        drop_note(disk, places.own)
+    for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
+        if name in what:
+            take_place(disk, os.path.join(work, name), target, places.root, keeps=keeps)
+    delete_tree(disk, work)
+    disk.sync_folder(places.own)
+    return made
+
+
+def _build(
+    log: CommitLog, end_offset: int, work: str, places: StorePaths, config: StoreConfig, what: set[str],
+    is_ignored: Callable[[str], bool], progress: Progress | None,
+) -> Rebuilt:  # fmt: skip
+    """The new folders below `work`, on the disk."""
+    assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+    disk = log.disk
+    with contextlib.ExitStack() as opened:
+        old = old_queues(disk, places, config.mapped_file_size_consume_queue)
+        opened.callback(old.close)
+        levels = read_levels(disk, places.own, config.message_delay_level)
+        queues = _KeptQueues(
+            disk, os.path.join(work, QUEUES), config.mapped_file_size_consume_queue,
+            KeptUnits(disk, places, old, levels, log.message_at),
+        )  # fmt: skip
+        opened.callback(queues.close)
+        index = None
+        if INDEX in what:
+            index = _NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, places.index))
+            opened.callback(index.close)
+        sink = queues if QUEUES in what else _NoQueues(queues)
+        low = max(log.min_offset, 0)
+        service = DispatchService(log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low)
+        service.is_ignored = lambda topic: is_light(topic) or is_ignored(topic)  # light queues follow, in the log's order
+        done = _dispatch_all(service, progress)
+        if QUEUES in what:
+            add_light_units(log, end_offset, queues)
+        units = sum(queue.max_offset - queue.min_offset for queue in queues)
+        made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
+        if QUEUES in what:
+            keep_ends(old, queues, low)
+            queues.kept.report()
+        queues.flush(0)
+        if index is not None:
+            index.sync()
+        return made
+
+
+def keep_ends(old: ConsumeQueues, made: ConsumeQueues, log_min_offset: int) -> None:
+    """Of queues whose records all left the log, the last unit: nothing else says the number of the next message.
+
+    Begun again at 0, such a queue would lie before its consumers, who would pass over what comes.
+    """
+    for queue in old:
+        with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
+            last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
+            if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
+                made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
+
+
+def old_queues(disk: Disk, places: StorePaths, file_size_bytes: int) -> ConsumeQueues:
+    """What is replaced now, or was when a rebuild was killed."""
+    is_there = disk.stat(places.queues) is not None
+    folder = places.queues if is_there else replaced_folder(places.root, QUEUES)
+    return ConsumeQueues(disk, folder, writable=False, file_size_bytes=file_size_bytes)
+
+
+def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:
+    """To the log's end; how many bytes."""
+    low = before = service.position
+    while service.run_once():
+        if progress is not None:
+            progress(service.position - before)
+        before = service.position
+    return before - low
+
+
+class _NamedIndexFiles(IndexFiles):
+    """Index files that take over the names of those they replace, oldest first."""
+
+    def __init__(self, disk: Disk, folder: str, config: StoreConfig, names: Iterator[str]) -> None:
+        assert config.max_hash_slot_num and config.max_index_num
+        self._names = names
+        super().__init__(disk, folder, writable=True, slots=config.max_hash_slot_num, items=config.max_index_num)
+
+    def _new_name(self) -> str:
+        return next(self._names, None) or super()._new_name()
+
+
+def old_names(disk: Disk, folder: str) -> Iterator[str]:
+    """Of the index files in a folder, oldest first; none where there is no folder."""
+    paths = index_paths(disk, folder)[0] if disk.stat(folder) is not None else []
+    return iter([os.path.basename(path) for path in paths])
+
+
+class _KeptQueues(ConsumeQueues):
+    """Queues whose units keep what the old ones say beside the log."""
+
+    def __init__(self, disk: Disk, folder: str, file_size_bytes: int, kept: KeptUnits) -> None:
+        super().__init__(disk, folder, writable=True, file_size_bytes=file_size_bytes)
+        self.kept = kept
+
+    def append_run(self, queue: ConsumeQueue, queue_offset: int, units: bytes | memoryview) -> None:
+        super().append_run(queue, queue_offset, self.kept.applied(queue.topic, queue.queue_id, units))
+
+
+class _NoQueues(ConsumeQueues):
+    """Takes units and keeps none: the index alone is rebuilt."""
+
+    def __init__(self, like: ConsumeQueues) -> None:
+        super().__init__(like.disk, like.folder, writable=False, file_size_bytes=like.file_size_bytes)
+
+    def get_or_add(self, topic: str, queue_id: int) -> _NoQueue:  # type: ignore[override]
+        return _NO_QUEUE
+
+
+class _NoQueue:
+    """A queue that forgets."""
+
+    def append_run(self, queue_offset: int, units: memoryview) -> int:
+        return 0
+
+
+_NO_QUEUE = _NoQueue()
+
+
+def take_place(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = False) -> None:
+    """Put a folder in the place of another; both names are on the disk before the old content goes.
+
+    The old folder is kept in `brokerstore/` where `keeps` says so, and where it has files that are no queue's and no index's.
+    """
+    if disk.stat(fresh) is None:
+        disk.make_folder(fresh)
+    replaced = replaced_folder(root, os.path.basename(target))
+    _put_aside(disk, replaced, target, root, keeps=keeps)
+    if disk.stat(target) is not None:
+        disk.rename(target, replaced)
+    disk.rename(fresh, target)
+    disk.sync_folder(root)
+    disk.sync_folder(os.path.dirname(replaced))
+    _put_aside(disk, replaced, target, root, keeps=keeps)
+
+
+def _put_aside(disk: Disk, replaced: str, target: str, root: str, *, keeps: bool) -> None:
+    """Delete a folder that was replaced, or keep it under a name that tells where it lay."""
+    if disk.stat(replaced) is None:
+        return
+    if keeps or _has_others(disk, replaced):
+        disk.rename(replaced, kept_path(disk, root, target))
+        disk.sync_folder(os.path.dirname(replaced))
+    else:
+        delete_tree(disk, replaced)
+
+
+def _has_others(disk: Disk, folder: str) -> bool:
+    """Whether anything in a folder is neither a folder nor a file that is named by a number."""
+    entry = disk.stat(folder)
+    if entry is None or entry.kind is not Kind.FOLDER:
+        return False
+    for inner in disk.list(folder):
+        if inner.kind is Kind.FOLDER:
+            if _has_others(disk, os.path.join(folder, inner.name)):
+                return True
+        elif inner.kind is not Kind.FILE or not inner.name.isdigit():
+            return True
+    return False
+
+
+def delete_tree(disk: Disk, folder: str) -> None:
+    """A folder with all that lies in it; links are never followed."""
+    found = disk.stat(folder)
+    if found is None:
+        return
+    if found.kind is not Kind.FOLDER:
+        disk.delete(folder)
+        return
+    for entry in disk.list(folder):
+        path = os.path.join(folder, entry.name)
+        if entry.kind is Kind.FOLDER:
+            delete_tree(disk, path)
+        else:
+            disk.delete(path)
+    disk.delete_folder(folder)

@@ -1,0 +1,81 @@
+"""Batch queues that disagree with the log, made anew from it beside the old ones; the others stay as they are.
+
+A queue whose records all left the log is known by its units alone, so only what disagrees is touched.  Killed at any point, a
+queue has its old files, its new ones, or none, and is then found missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from commitlog.findings import Finding
+from commitlog.walk import LogFiles
+from consumequeue import BatchQueues
+from storageio import Disk, StoreCorrupt
+
+from ..broker.config.topics import Topics
+from ..paths import StorePaths
+from ..write.derived_queues import batch_unit
+from .batch_cross_check import NO_NUMBERS, Lane, batch_messages, batch_problems, batch_topics
+from .rebuild import delete_tree, take_place
+
+
+def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list[Finding]:
+    """What a rebuild would mend, queue by queue."""
+    beyond_use: dict[Lane, StoreCorrupt] = {}
+    with _opened(disk, places, beyond_use) as batch:
+        is_batch_topic = batch_topics(Topics(disk, places.config), batch)
+        problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
+    return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
+        Finding(_folder(places, lane), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        for lane, error in beyond_use.items()
+    ]
+
+
+def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: bool = False) -> None:
+    """Make each queue anew that disagrees.  The caller holds the lock; the log is whole.  `keeps`: the old queues are kept."""
+    lanes = {_lane(problem.file) for problem in batch_disagreements(files, disk, places)}
+    work = os.path.join(places.own, "rebuild-batch")
+    delete_tree(disk, work)
+    with _opened(disk, places, {}) as batch:
+        _build(files, lanes, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes))
+    for topic, queue_id in sorted(lanes):
+        target = _folder(places, (topic, queue_id))
+        disk.make_folder(os.path.dirname(target))
+        take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root, keeps=keeps)
+        disk.sync_folder(os.path.dirname(target))
+    delete_tree(disk, work)
+
+
+def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues) -> None:
+    """The units of these queues, on the disk."""
+    topics = {topic for topic, _ in lanes}
+    try:
+        for message in batch_messages(files, lambda topic: topic in topics):
+            unit = batch_unit(message)
+            if unit.is_valid and (message.topic, message.queue_id) in lanes:
+                fresh.get_or_add(message.topic, message.queue_id).append(unit)
+        fresh.flush()
+    finally:
+        fresh.close()
+
+
+@contextmanager
+def _opened(disk: Disk, places: StorePaths, beyond_use: dict[Lane, StoreCorrupt]) -> Iterator[BatchQueues]:
+    """The queues that can be read."""
+    batch = BatchQueues(disk, places.batch, writable=False, beyond_use=beyond_use)
+    try:
+        yield batch
+    finally:
+        batch.close()
+
+
+def _folder(places: StorePaths, lane: Lane) -> str:
+    return os.path.join(places.batch, lane[0], str(lane[1]))
+
+
+def _lane(folder: str) -> Lane:
+    above, queue_id = os.path.split(folder)
+    return os.path.basename(above), int(queue_id)

@@ -1,0 +1,65 @@
+"""`rebuild_store`: queues, index or both of a folder that nobody has open, made anew from its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commitlog import CommitLog, LogPaths
+from commitlog.walk import LogFiles
+from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
+from storageio.settings import settings_or_default
+
+from ..config import StoreConfig
+from ..engine import found_sizes
+from ..foreign import refuse_unsupported
+from ..paths import StorePaths
+from ..store_settings import refuse_unknown_shape
+from .damage import survey
+from .excluded_topics import left_alone
+from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
+
+FOR_EVER_MS = (1 << 63) - 1
+ALL = frozenset({QUEUES, INDEX})
+
+
+def rebuild_store(
+    root: str, what: frozenset[str] = ALL, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
+    progress: Callable[[int], None] | None = None,
+) -> Rebuilt:  # fmt: skip
+    """Rebuild `what` of {"consumequeue", "index"}; sizes that `config` leaves open are those of the files that are there.
+
+    `progress` is called with the bytes of the log that were dispatched since it was called last.  Raises `StoreLocked` while
+    somebody writes.  Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for a log with
+    damage before its end, where `recover` comes first; nothing is changed then.
+    """
+    if not what or not what <= ALL:
+        raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
+    config = settings_or_default(config, StoreConfig, "config")
+    refuse_unsupported(disk, root, looks_at_log=False)
+    places = StorePaths(root, config.store_path_commit_log)
+    folders = LogPaths.parse(disk, places.commit_log).folders
+    if not all(disk.stat(folder) for folder in folders):
+        raise UnknownStore(f"{root}: no commitlog folder in it")
+    lock = disk.lock(places.lock)
+    try:
+        if INDEX in what:
+            refuse_unknown_shape(disk, places.index, places.own, config)
+        sizes = found_sizes(config, places, disk, is_locked=True)
+        end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
+        log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)
+        try:
+            return rebuild(log, end_offset, places, sizes, disk, set(what), left_alone(disk, root), progress)
+        finally:
+            log.close()
+    finally:
+        lock.release()
+
+
+def _sound_end(files: LogFiles) -> int:
+    """Where the records end; a crash tail behind them does not matter."""
+    found = survey(files, FOR_EVER_MS, None)
+    problems = [*found.findings, *(hole.finding for hole in found.holes)]
+    if problems:
+        first = problems[0]
+        raise StoreCorrupt(first.kind, file=first.file, offset=first.offset, expected=first.expected, found=first.found)
+    return found.end

@@ -1,0 +1,458 @@
+"""The recovery of a folder that nobody has open: first a plan, then, if asked, its execution.
+
+Order: what is cut or written over is kept in `brokerstore/` first; the log is mended; queues and index that disagree with it
+are rebuilt; numbers of consumers that point beyond their queue are set back; last the store is opened and closed once, which
+writes the checkpoint and takes the abort file away.  An abort file is there from the first change on, so that a recovery that
+is killed is taken for a crash and can be run again to the same end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from commitlog import CommitLog, LogPaths
+from commitlog.walk import LogFiles
+from consumequeue import BatchQueues, ConsumeQueues
+from indexfile import IndexFiles
+from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
+from storageio.settings import settings_or_default
+
+from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from ..broker.config.delay_offsets import DelayOffsets
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
+from ..config import StoreConfig
+from ..engine import Engine, found_sizes
+from ..foreign import refuse_unsupported
+from ..paths import OWN_FOLDER, StorePaths
+from ..recovery.abort_file import AbortFile
+from ..recovery.clamp_offsets import set_back_numbers
+from ..recovery.log_end import SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
+from ..store_settings import read_levels, refuse_unknown_shape
+from ..timer_files import timers_behind
+from ..write.ring import RING_NAME, restore
+from .backups import keep_file
+from .cross_check import NO_FOLDER, OF_THE_LOG, Agreement
+from .damage import Hole, Survey, survey
+from .excluded_topics import left_alone
+from .fillers import fill
+from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
+from .rebuild import INDEX, QUEUES, rebuild
+from .rebuild_batch import batch_disagreements, rebuild_batch
+from .repair_config import mend_config, plan_config
+from .repair_files import mend_files, plan_files
+from .symlinks import refuse_links
+
+FOR_EVER_MS = (1 << 63) - 1
+BATCH = "batchconsumequeue"
+NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
+
+
+class Choice(Enum):
+    """What to do about damage to safely stored data."""
+
+    REFUSE = "refuse"  # plan only
+    SKIP = "skip-bad"  # close holes with filler records and keep everything behind them
+    TRUNCATE = "truncate"  # end the log at the first hole, as RocketMQ does
+
+
+@dataclass
+class Plan:
+    """What recovery would do.  Offsets are physical."""
+
+    root: str
+    was_clean: bool
+    is_damaged: bool
+    choice: str
+    valid_end: int = 0
+    records_kept: int = 0
+    records_dropped: int = 0
+    bytes_cut: int = 0
+    actions: list[str] = field(default_factory=list)
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    force_reasons: list[str] = field(default_factory=list)  # what points behind the cut and stays as it is
+    is_forced: bool = False
+
+    @property
+    def needs_force(self) -> bool:
+        """Return whether `apply` changes nothing without `force`."""
+        return bool(self.force_reasons) and not self.is_forced
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether nothing can be done before somebody chose."""
+        return self.is_damaged and self.choice == Choice.REFUSE.value
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"needs_choice": self.needs_choice, "needs_force": self.needs_force}
+
+
+def cut_refusals(disk: Disk, root: str, log_end: int) -> list[str]:
+    """Return what speaks against a cut of the log: files that are not changed and point, or may point, behind `log_end`."""
+    reasons = []
+    timers = timers_behind(disk, root, log_end)
+    if timers.units:
+        reasons.append(f"{timers.units} timers point behind the cut, {timers.pending} of them not delivered yet")
+    if not timers.is_whole:
+        reasons.append("the timer log lacks units that its wheel or checkpoint knows of: timers may point behind the cut")
+    for name, what in (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers")):
+        if disk.stat(os.path.join(root, name)) is not None:
+            reasons.append(f"{name}: {what} may point behind the cut")
+    return reasons
+
+
+class Seen(NamedTuple):
+    """What a look at a folder found, handed on to the mending."""
+
+    plan: Plan
+    found: Survey
+    wrong: dict[str, list[dict[str, Any]]]  # what disagrees with the log
+    has_sound_files: bool  # no log file of a wrong size, missing or strange
+    has_sound_log: bool  # no hole and no tail either
+
+
+def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
+    """Which derived files disagree with the log."""
+    for name, problems in wrong.items():
+        if problems:
+            plan.actions.append(f"rebuild {name}: {len(problems)} disagreements with the log")
+            plan.problems += problems[:100]
+
+
+class Recovery:
+    """One folder, looked at and, by `apply`, mended."""
+
+    def __init__(
+        self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
+        keep_backup: bool = True, follow_links: bool = False, force: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Read only.  Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
+
+        `force` truncates the log even where timers or other files, which are not changed, point behind the cut, and takes a
+        record of an unknown version for damage if all but its magic is a whole record of a known version.
+        """
+        refuse_unsupported(disk, root, looks_at_log=False)
+        self.root = root
+        self.choice = choice
+        self.disk = disk
+        self.keep_backup = keep_backup
+        self.force = force
+        self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
+        self.progress = progress
+        self.report_path: str | None = None  # of what `apply` did
+        self._given = settings_or_default(config, StoreConfig, "config")
+        self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
+        self.places = StorePaths(root, self.config.store_path_commit_log)
+        self.was_clean = not AbortFile(disk, root).is_present
+
+    # Looking
+
+    def plan(self) -> Plan:
+        """Walk the whole log and compare queues and index with it."""
+        return self._look().plan
+
+    def _look(self) -> Seen:
+        found = self._survey()
+        plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value, is_forced=self.force)
+        plan.problems = [finding.as_dict() for finding in found.findings]
+        plan.problems += [hole.finding.as_dict() for hole in found.holes]
+        plan_files(self._files(), plan.actions)
+        has_sound_files = not plan.actions
+        self._plan_log(found, plan)
+        has_sound_log = not plan.actions
+        plan_sidecars(self.disk, self.places.own, plan.actions)
+        plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
+        wrong = self._disagreements()
+        _plan_derived(wrong, plan)
+        last_ms = (
+            found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
+        )
+        if checkpoint_ahead(self.disk, self.root, last_ms):
+            plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
+        if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
+            plan.actions.append("write the checkpoint anew")
+        plan_config(self.disk, self.places.config, plan.actions)
+        if self._has_ring():
+            plan.actions.append("bring the records that are only in the ring to the log")
+        if not self.was_clean:
+            if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
+                plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
+            plan.actions.append("take the abort file away")
+        return Seen(plan, found, wrong, has_sound_files, has_sound_log)
+
+    def _has_ring(self) -> bool:
+        """Whether a process that was killed left records that it had not committed to the files."""
+        ring = self.disk.stat(os.path.join(self.places.own, RING_NAME))
+        return not self.was_clean and ring is not None and ring.kind is Kind.FILE
+
+    def _restore_ring(self) -> int:
+        """How many records came from it."""
+        if not self._has_ring():
+            return 0
+        log = self._log(writable=True)
+        try:
+            return restore(self.disk, self.places.own, log, is_torn=True)
+        finally:
+            log.close()
+
+    def _numbers_beyond(self) -> list[str]:
+        """Of consumers and delays, where the queues are as they will be."""
+        queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
+        try:
+            return set_back_numbers(self.disk, self.places.config, queues, only_look=True, batch=batch)
+        finally:
+            queues.close()
+            batch.close()
+
+    def _files(self) -> LogFiles:
+        folders = LogPaths.parse(self.disk, self.places.commit_log).folders
+        return LogFiles(self.disk, folders, self.config.mapped_file_size_commit_log)
+
+    def _queues(self) -> ConsumeQueues:
+        size = self.config.mapped_file_size_consume_queue
+        assert size
+        return ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
+
+    def _safe_ms(self) -> int:
+        """Up to which store time everything was on the disk: all of it after a clean stop."""
+        if self.was_clean:
+            return FOR_EVER_MS
+        checkpoint = Checkpoint(self.disk, self.root)
+        try:
+            stopped_ms = clean_stop_ms(read_clean(self.disk, self.root), self._files().message_at)
+            return max(stopped_ms, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
+        finally:
+            checkpoint.close()
+
+    def _survey(self) -> Survey:
+        queues = self._queues()
+        try:
+            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force)
+        except (DiskError, UnsupportedFormat):
+            raise
+        except StoreError:  # queue files beyond use: the log alone has to say it
+            return survey(self._files(), self._safe_ms(), None, None, self.is_ignored(), force=self.force)
+        finally:
+            queues.close()
+
+    def _plan_log(self, found: Survey, plan: Plan) -> None:
+        """Holes and tail."""
+        cut = self._cut_at(found)
+        plan.valid_end = found.end if cut is None else cut
+        plan.records_kept = found.records
+        if found.holes and cut == found.holes[0].start:
+            plan.records_kept = found.records_after[0]
+            plan.records_dropped = found.records - plan.records_kept
+            plan.actions.append(f"cut the log at {cut}, dropping {plan.records_dropped} records behind it")
+        elif found.holes:
+            for hole in found.holes:
+                lost = len(found.lost.get(hole.start, ()))
+                plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
+                plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
+        if found.tail is not None:
+            is_lost = self.was_clean and self._has_units_behind(found.tail.start)  # no crash: the record was on the disk
+            plan.records_dropped += is_lost
+            what = "damaged last record" if is_lost else "crash tail"
+            plan.actions.append(f"cut the {what} at {found.tail.start}: {found.tail.finding.kind}")
+            plan.bytes_cut = found.tail.file_end - found.tail.start
+        if self.choice is Choice.TRUNCATE and cut is not None:
+            plan.force_reasons = cut_refusals(self.disk, self.root, cut)
+
+    def _has_units_behind(self, offset: int) -> bool:
+        """Whether a queue has a unit of a record that ends behind `offset`; False where the queues cannot be read."""
+        queues = self._queues()
+        try:
+            return queues.max_physical_offset() > offset
+        except DiskError:
+            raise
+        except StoreError:
+            return False
+        finally:
+            queues.close()
+
+    def _cut_at(self, found: Survey) -> int | None:
+        """Where the log ends now; None where it keeps its end."""
+        if not found.holes:
+            return found.tail.start if found.tail is not None else None
+        if self.choice is Choice.SKIP:
+            return found.tail.start if found.tail is not None else None
+        if self.choice is Choice.TRUNCATE or not found.is_damaged:
+            return found.holes[0].start
+        return None
+
+    def _disagreements(self) -> dict[str, list[dict[str, Any]]]:
+        """Problems of queues and index; a folder that cannot be read at all is one."""
+        files = self._files()
+        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(files)}
+        low = files.files[0].start_offset if files.files else 0
+        queues, index = self._queues(), None
+        try:
+            index = self._index()
+            comparison = Agreement(queues, index, read_levels(self.disk, self.places.own, self.config.message_delay_level), low)
+            comparison.is_ignored = self.is_ignored()
+            comparison.compare(files, self.progress)
+        except (DiskError, UnsupportedFormat):
+            raise
+        except StoreError as error:
+            problem = {
+                "file": self.root,
+                "offset": 0,
+                "kind": "unreadable",
+                "expected": "queues and index",
+                "found": str(error),
+            }
+            return wrong | {QUEUES: [problem], INDEX: [problem]}
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
+        for finding in comparison.problems:
+            if finding.kind in (OF_THE_LOG, NO_FOLDER):
+                continue
+            of_index = finding.file.startswith(self.places.index)
+            wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
+        return wrong
+
+    def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:
+        return [finding.as_dict() for finding in batch_disagreements(files, self.disk, self.places)]
+
+    def _index(self) -> IndexFiles | None:
+        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
+        assert slots and items
+        if not self.config.message_index_enable:
+            return None
+        index = IndexFiles(self.disk, self.places.index, writable=False, slots=slots, items=items)
+        index.load()
+        return index
+
+    def is_ignored(self) -> Callable[[str], bool]:
+        """Topics that get no ordinary queue (`left_alone`)."""
+        return left_alone(self.disk, self.root)
+
+    # Mending
+
+    def apply(self) -> Plan:
+        """Do what `plan` says.  Raises `StoreLocked` while somebody writes.
+
+        Changes nothing while a choice or `force` is missing, and where there is nothing to do.
+        """
+        lock = self.disk.lock(self.places.lock)
+        try:
+            seen = self._look()
+            plan = seen.plan
+            if plan.needs_choice or plan.needs_force or not plan.actions:
+                return plan
+            refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
+            if not self.follow_links:
+                refuse_links(self.disk, self.places)
+            AbortFile(self.disk, self.root).create(process_id())
+            move_sidecars(self.disk, self.places.own)
+            if not seen.has_sound_files:  # first of all: the ring goes to a log that can be opened
+                mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
+            if self._restore_ring():
+                seen = self._look()  # the log has more now than it was looked at with
+            mend_config(self.disk, self.places.config, self.root, keep_backup=self.keep_backup)
+            if seen.has_sound_log:  # nothing that was looked at is changed, so nothing needs a second look
+                self._rebuild_wrong(seen.wrong, seen.found.end)
+            else:
+                self._mend_log(seen.found if seen.has_sound_files else self._survey())
+                self._rebuild_wrong(self._disagreements(), None)
+            self._set_checkpoint_back()
+            self._keep_numbers()
+        finally:
+            lock.release()
+        self._open_once(plan)
+        self._report(plan)
+        return plan
+
+    def _mend_log(self, found: Survey) -> None:
+        """Fillers into holes, or the end at the first; then the tail."""
+        log = self._log(writable=True)
+        try:
+            cut = self._cut_at(found)
+            if self.choice is Choice.SKIP:
+                for number, hole in enumerate(found.holes):
+                    self._fill(log, hole, found, found.times[number])
+            if cut is not None:
+                cut_tail(log, cut, self.disk, self.root, keep_backup=self.keep_backup)
+                log.queue.truncate(cut)
+        finally:
+            log.close()
+
+    def _log(self, *, writable: bool) -> CommitLog:
+        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        return CommitLog(paths, disk=self.disk, file_size_bytes=self.config.mapped_file_size_commit_log, writable=writable)
+
+    def _fill(self, log: CommitLog, hole: Hole, found: Survey, store_ms: int) -> None:
+        """Keep the hole's bytes beside the store, write the fillers, sync."""
+        file = log.queue.find(hole.start)
+        assert file is not None, "a hole lies in a file"
+        at, stop = hole.start - file.start_offset, hole.stop - file.start_offset
+        if self.keep_backup:
+            keep(self.disk, self.root, hole.start, file.view[at:stop])
+        lost = found.lost.get(hole.start, [])
+        data, _ = fill(hole.start, hole.stop - hole.start, lost, store_ms or 1, to_file_end=hole.stop == file.end_offset)
+        file.write(at, data)
+        file.set_positions(file.size_bytes)
+        file.flushed = 0
+        file.flush()
+
+    def _rebuild_wrong(self, wrong: dict[str, list[dict[str, Any]]], end: int | None) -> None:
+        """Queues or index that disagree with the log, which is whole now and ends at `end`, if that is known."""
+        if wrong[BATCH]:
+            rebuild_batch(self._files(), self.disk, self.places, keeps=self.keep_backup)
+        what = {name for name, problems in wrong.items() if problems} - {BATCH}
+        if not what:
+            return
+        log = self._log(writable=False)
+        try:
+            end = self._survey().end if end is None else end
+            rebuild(
+                log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress, keeps=self.keep_backup
+            )
+        finally:
+            log.close()
+
+    def _set_checkpoint_back(self) -> None:
+        """It must not claim more than the log holds now.  A damaged one, a short one too, is written whole."""
+        last = self._files().end().last
+        last_ms = last.store_timestamp_ms if last is not None else 0
+        is_damaged = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged
+        if not is_damaged and not checkpoint_ahead(self.disk, self.root, last_ms):
+            return
+        if self.keep_backup:
+            keep_file(self.disk, self.root, os.path.join(self.root, CHECKPOINT_NAME))
+        checkpoint = Checkpoint(self.disk, self.root, writable=True)
+        try:
+            for name in TIMES:
+                setattr(checkpoint, name, min(getattr(checkpoint, name), last_ms))
+            checkpoint.flush()
+        finally:
+            checkpoint.close()
+
+    def _keep_numbers(self) -> None:
+        """Keep the files of consumers' and delays' numbers where the opening will set some back."""
+        if self.keep_backup and self._numbers_beyond():
+            for table in (ConsumerOffsets, LmqConsumerOffsets, DelayOffsets):
+                keep_file(self.disk, self.root, os.path.join(self.places.config, table.file_name))
+
+    def _open_once(self, plan: Plan) -> None:
+        """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
+        config = self.config.but(deliver_delayed=False)  # who mends a folder wants no message put
+        engine = Engine(self.root, config, self.disk, None, writable=True)
+        plan.actions += [f"set back {line}" for line in engine.numbers_set_back if f"set back {line}" not in plan.actions]
+        engine.close()
+
+    def _report(self, plan: Plan) -> None:
+        """What was done, as JSON beside the store."""
+        folder = os.path.join(self.root, OWN_FOLDER)
+        self.disk.make_folder(folder)
+        self.report_path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")
+        replace_file(self.disk, self.report_path, json.dumps(plan.as_dict(), indent=1).encode())

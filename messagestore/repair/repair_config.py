@@ -1,0 +1,39 @@
+"""Config files that are beyond use while their backup is not: written again from it.
+
+One that has no backup either stays as it is: whatever were written in its place would be a guess.
+"""
+
+from __future__ import annotations
+
+from storageio import Disk, StoreCorrupt
+
+from ..broker.config.config_files import Source
+from ..broker.config.config_table import ConfigTable
+from .backups import keep_file
+from .verification import TABLES
+
+
+def hurt_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
+    """Those that were read from their backup because the file is damaged."""
+    found = []
+    for kind in TABLES:
+        try:
+            table = kind(disk, config_folder)
+        except StoreCorrupt:
+            continue
+        if table.damage is not None and table.source is Source.BACKUP:
+            found.append(table)
+    return found
+
+
+def plan_config(disk: Disk, config_folder: str, actions: list[str]) -> None:
+    """Say what `mend_config` would do."""
+    actions += [f"write {table.path} again from its backup" for table in hurt_tables(disk, config_folder)]
+
+
+def mend_config(disk: Disk, config_folder: str, root: str, *, keep_backup: bool) -> None:
+    """Do it.  With `keep_backup` the damaged file is kept in the store's own folder."""
+    for table in hurt_tables(disk, config_folder):
+        if keep_backup:
+            keep_file(disk, root, table.path)
+        table.write_again()

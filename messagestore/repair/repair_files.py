@@ -1,0 +1,137 @@
+"""Files of a log that a real store would refuse: of a wrong size, missing, or strange.
+
+A file that is too short gets zeros, one that is too long loses what is over, a missing one in the middle is made with zeros (a
+hole to be closed like any other), and a stray is moved to `brokerstore/strays/`.  What is taken away is kept first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+
+from commitlog.offset_files import OffsetFile, file_name
+from commitlog.walk import LogFiles
+from storageio import Disk, DiskError, File, Mode
+
+from ..paths import OWN_FOLDER
+from ..recovery.log_end import free_path, keep_written
+
+PIECE = 1 << 20
+
+
+def missing_starts(files: LogFiles) -> Iterator[int]:
+    """Where files are missing between others."""
+    size = files.file_size_bytes
+    for before, after in pairwise(files.files):
+        start = before.start_offset + size
+        while size and start < after.start_offset and after.start_offset % size == 0:
+            yield start
+            start += size
+
+
+def odd_files(files: LogFiles) -> Iterator[OffsetFile]:
+    """Files of another size than the rest; an empty last one is deleted by any opening."""
+    for file in files.files:
+        if file.size_bytes != files.file_size_bytes and (file.size_bytes or file is not files.files[-1]):
+            yield file
+
+
+def plan_files(files: LogFiles, actions: list[str]) -> None:
+    """Say what `mend_files` would do."""
+    actions += [f"move the stray file {finding.file} aside" for finding in files.strays]
+    actions += [f"bring {file.path} from {file.size_bytes} to {files.file_size_bytes} bytes" for file in odd_files(files)]
+    actions += [f"make the missing file {file_name(start)} again" for start in missing_starts(files)]
+
+
+def mend_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> None:
+    """Do it."""
+    for finding in files.strays:
+        _put_aside(disk, finding.file, os.path.join(root, OWN_FOLDER, "strays"))
+    for file in odd_files(files):
+        _resize(disk, root, file, files.file_size_bytes, keep_backup)
+    for start in list(missing_starts(files)):
+        _make_empty(disk, os.path.dirname(files.files[0].path), start, files.file_size_bytes)
+
+
+def _put_aside(disk: Disk, path: str, folder: str) -> None:
+    """Beside what was put there before, under its name; a log on another disk has its stray copied."""
+    disk.make_folder(folder)
+    target = os.path.join(folder, os.path.basename(path))
+    if disk.stat(target) is not None:
+        target = free_path(disk, target)
+    try:
+        disk.rename(path, target)
+    except DiskError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(disk, path, target)
+        disk.sync_folder(folder)
+        disk.delete(path)
+    disk.sync_folder(folder)
+    disk.sync_folder(os.path.dirname(path))
+
+
+def _copy(disk: Disk, path: str, target: str) -> None:
+    """A file's bytes, synced."""
+    source = disk.open(path, Mode.READ)
+    try:
+        copy = disk.open(target, Mode.CREATE)
+        try:
+            _copy_rest(source, 0, copy)
+            copy.truncate(source.size())
+            copy.sync()
+        finally:
+            copy.close()
+    finally:
+        source.close()
+
+
+def _copy_rest(source: File, start: int, target: File) -> None:
+    """What lies behind `start` to the begin of another file; what was never written stays a hole."""
+    for at, data in _pieces(source, start):
+        target.write(at - start, data)
+
+
+def _pieces(file: File, start: int) -> Iterator[tuple[int, bytes]]:
+    """What is not zero behind `start`, a piece at a time: a file may say that it has terabytes."""
+    at, size = file.next_data(start), file.size()
+    while at < size:
+        data = file.read(at, min(PIECE, size - at))
+        if data.strip(b"\0"):
+            yield at, data
+        at = file.next_data(at + len(data))
+
+
+def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> None:
+    """Nobody has it mapped: the caller holds the lock, and readers of a damaged store were refused."""
+    opened = disk.open(file.path, Mode.WRITE)
+    try:
+        if file.size_bytes > size_bytes:
+            if keep_backup:
+                _keep_rest(disk, root, opened, file.start_offset, size_bytes)
+            opened.truncate(size_bytes)
+        opened.allocate(size_bytes)
+        opened.sync()
+    finally:
+        opened.close()
+
+
+def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes: int) -> None:
+    """What lies behind a file's right size, if anything does."""
+    if next(_pieces(file, size_bytes), None) is not None:
+        keep_written(disk, root, start_offset + size_bytes, lambda kept: _copy_rest(file, size_bytes, kept))
+
+
+def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
+    """A file of zeros."""
+    path = os.path.join(folder, file_name(start))
+    opened = disk.open(path + ".new", Mode.CREATE)
+    try:
+        opened.allocate(size_bytes)
+        opened.sync()
+    finally:
+        opened.close()
+    disk.rename(path + ".new", path)
+    disk.sync_folder(folder)

@@ -1,0 +1,314 @@
+"""Every check of a store's folder: the log, queues and index against it, the checkpoint, the config files.  Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from commitlog import LogPaths
+from commitlog.findings import Finding, note
+from commitlog.growing import verify_growing_log, whole_end
+from commitlog.verify import LogReport, verify_log
+from commitlog.walk import LogFiles
+from consumequeue import BatchQueues, ConsumeQueues
+from indexfile import IndexFiles
+from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
+from storageio.settings import settings_or_default
+
+from ..broker.config.config_table import ConfigTable
+from ..broker.config.consumer_filters import ConsumerFilters
+from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from ..broker.config.delay_offsets import DelayOffsets
+from ..broker.config.subscription_groups import SubscriptionGroups
+from ..broker.config.topics import Topics
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import TIMES, read_checkpoint, times_ahead
+from ..config import StoreConfig
+from ..engine import found_sizes
+from ..paths import StorePaths
+from ..recovery.abort_file import AbortFile
+from ..store_settings import read_levels
+from .batch_cross_check import batch_problems, batch_topics
+from .cross_check import END_MAX, Agreement, LogBounds
+from .excluded_topics import left_alone
+from .misplaced_sidecars import strange_sidecars
+
+Progress = Callable[[int], None]
+PASSES = 2  # over the log: once alone, once with queues and index
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # between two comparisons of a store in use
+SETTLED_S = 1.0  # what two comparisons find that are so far apart is no delay of the writer's
+TABLES: tuple[type[ConfigTable], ...] = (
+    Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
+)  # fmt: skip
+
+
+@dataclass
+class StoreReport:
+    """What was found; `units` and `items` are those of the log that were looked for in queues and index."""
+
+    log: LogReport
+    units: int = 0
+    items: int = 0
+    queues: int = 0
+    index_files: int = 0
+    more_problems: list[Finding] = field(default_factory=list)
+    more_notes: list[Finding] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[Finding]:
+        """Damage and disagreements, those of the log first."""
+        return [*self.log.problems, *self.more_problems]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What is worth knowing and no damage."""
+        return [*self.log.notes, *self.more_notes]
+
+    @property
+    def is_ok(self) -> bool:
+        """No problem at all."""
+        return not self.problems
+
+    @property
+    def checked_to(self) -> int | None:
+        """The physical offset up to which a store in use was checked; None for one at rest, which was checked whole."""
+        return self.log.checked_to
+
+    def counts(self) -> dict[str, int]:
+        """All figures, by name."""
+        return {name: getattr(self, name) for name in ("queues", "units", "index_files", "items")} | self.log.counts()
+
+
+def verify_store(
+    root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
+) -> StoreReport:
+    """Check everything.  `progress` is called with bytes; in all they are `PASSES` times the log's.
+
+    Somebody may have the store open for writing, this process included: the end of the log is taken first then, and log, queues
+    and index are checked up to it (`StoreReport.checked_to`).
+    """
+    check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
+    if disk.is_locked(check.places.lock):
+        return _verify_in_use(check, progress)
+    report = check.report = StoreReport(verify_log(check.folders, disk, check.config.mapped_file_size_commit_log, progress))
+    check.derived(progress)
+    check.batch_queues()
+    check.checkpoint()
+    check.config_files()
+    check.sidecars()
+    return report
+
+
+def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK) -> list[Finding]:
+    """The part of `verify_store` that needs no walk over the log's bodies: batch queues, checkpoint and config files.
+
+    For whoever looks at log, queues and index in another way.  Problems and notes.
+    """
+    check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
+    if disk.is_locked(check.places.lock):
+        check.end_offset = whole_end(disk, check.folders, check.config.mapped_file_size_commit_log)
+    report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
+    check.queue_ends()
+    check.batch_queues()
+    check.checkpoint()
+    check.config_files()
+    check.sidecars()
+    return [*report.more_problems, *report.more_notes]
+
+
+def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
+    """Queues and index may be behind the log for a moment, and files go: a problem is what two comparisons in a row find."""
+    log = verify_growing_log(check.folders, check.disk, check.config.mapped_file_size_commit_log, progress)
+    check.end_offset = log.checked_to
+    report = _beside_log(check, log, progress)
+    for pause_s in PAUSES_S:
+        if not report.more_problems:
+            break
+        before = {problem[:3] for problem in report.more_problems}
+        check.disk.sleep(pause_s)
+        report = _beside_log(check, log, None)
+        again = [(problem.file, problem.offset, problem.kind) in before for problem in report.more_problems]
+        report.more_problems = [problem for problem, is_known in zip(report.more_problems, again, strict=True) if is_known]
+        if pause_s >= SETTLED_S and report.more_problems:
+            break
+    return report
+
+
+def _beside_log(check: _Check, log: LogReport, progress: Progress | None) -> StoreReport:
+    """One comparison of all that lies beside the log of a store in use."""
+    report = check.report = StoreReport(log)
+    check.config = check.asked
+    try:
+        check.derived(progress)
+        check.batch_queues()
+        check.checkpoint()
+        check.config_files()
+    except DiskError as error:  # a file went between listing and opening it
+        check.problem(error.file, 0, "unreadable", "a readable file", str(error))
+    return report
+
+
+class _Check:
+    """One verification."""
+
+    report: StoreReport
+
+    def __init__(self, root: str, config: StoreConfig, disk: Disk) -> None:
+        self.disk = disk
+        self.places = StorePaths(root, config.store_path_commit_log)
+        self.folders = LogPaths.parse(disk, self.places.commit_log).folders
+        self.asked = config
+        self.config = config
+        self.end_offset: int | None = None  # of the log of a store in use
+        self.ends: dict[tuple[str, int], int] | None = None  # of every queue, where queues could be read
+
+    def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
+        self.report.more_problems.append(Finding(file, offset, kind, expected, found))
+
+    def derived(self, progress: Progress | None) -> None:
+        """Queues and index; one that cannot be read at all is a problem."""
+        try:
+            self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
+            self._compare(progress)
+        except StoreCorrupt as error:
+            self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+
+    def _compare(self, progress: Progress | None) -> None:
+        config, files = self.config, self._files()
+        if self.end_offset is not None:
+            files.hold()
+        assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+        low = files.files[0].start_offset if files.files else 0
+        queues = ConsumeQueues(
+            self.disk, self.places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue
+        )
+        index = IndexFiles(
+            self.disk, self.places.index, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
+        ) if config.message_index_enable else None  # fmt: skip
+        try:
+            if index is not None:
+                index.load()
+                self.report.index_files = len(index.files)
+            queues.load()
+            self.report.queues = len(queues)
+            levels = read_levels(self.disk, self.places.own, self.asked.message_delay_level)
+            self._agree(Agreement(queues, index, levels, low, self._bounds()), files, progress)
+            self._keep_ends(queues)
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
+
+    def _files(self) -> LogFiles:
+        """The log's, as far as it is checked."""
+        return LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log, end_offset=self.end_offset)
+
+    def _bounds(self) -> LogBounds:
+        return LogBounds(END_MAX if self.end_offset is None else self.end_offset, self._min_offset)
+
+    def _min_offset(self) -> int:
+        """Where the log begins now."""
+        files = self._files().files
+        return files[0].start_offset if files else self.end_offset or 0
+
+    def queue_ends(self) -> None:
+        """Where queues end, without a comparison; not known where they cannot be read, which is another check's problem."""
+        with suppress(StoreError):
+            self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
+            size = self.config.mapped_file_size_consume_queue
+            assert size
+            queues = ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
+            try:
+                queues.load()
+                self._keep_ends(queues)
+            finally:
+                queues.close()
+
+    def _keep_ends(self, queues: ConsumeQueues) -> None:
+        self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues} | self._batch_ends()
+
+    def batch_queues(self) -> None:
+        """Where there are any."""
+        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        try:
+            is_batch_topic = batch_topics(Topics(self.disk, self.places.config), batch)
+            if is_batch_topic is not None:
+                found = batch_problems(self._files(), batch, is_batch_topic)
+                bounds = self._bounds()
+                self.report.more_problems += [one for one in found if bounds.may_have(one.offset)]
+        except StoreCorrupt as error:
+            self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        finally:
+            batch.close()
+
+    def _agree(self, agreement: Agreement, files: LogFiles, progress: Progress | None) -> None:
+        agreement.is_ignored = left_alone(self.disk, self.places.root)
+        agreement.compare(files, progress)
+        self.report.units, self.report.items = agreement.units, agreement.items
+        self.report.more_problems += agreement.problems
+
+    def checkpoint(self) -> None:
+        """Whether it can be true: it claims no more than the log holds."""
+        path = os.path.join(self.places.root, CHECKPOINT_NAME)
+        found = read_checkpoint(self.disk, path)
+        if found.is_damaged:
+            self.problem(path, 0, "damaged_checkpoint", "4096 bytes with times and offsets", "others")
+        last = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log).end().last
+        last_ms = last.store_timestamp_ms if last else 0
+        for name, time_ms in times_ahead(found.values, last_ms).items():
+            expected = f"{name} at most {last_ms}, the last record's"
+            self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
+        if AbortFile(self.disk, self.places.root).is_present:
+            self.report.more_notes.append(
+                note(
+                    os.path.join(self.places.root, "abort"),
+                    0,
+                    "abort_file",
+                    "none after a clean stop",
+                    "a writer runs, or crashed",
+                )
+            )
+
+    def _batch_ends(self) -> dict[tuple[str, int], int]:
+        """Of queues whose units hold many messages."""
+        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        try:
+            return {(queue.topic, queue.queue_id): queue.max_offset for queue in batch}
+        finally:
+            batch.close()
+
+    def config_files(self) -> None:
+        """Whether each can be read, and numbers of consumers lie inside of their queues."""
+        for kind in TABLES:
+            path = os.path.join(self.places.config, kind.file_name)
+            try:
+                table = kind(self.disk, self.places.config)
+            except StoreCorrupt as error:
+                self.problem(error.file, error.offset, "damaged_config", str(error.expected), f"{error.reason}: {error.found}")
+                continue
+            if table.damage is not None:
+                expected = f"{table.damage.expected}; the {table.source.value} is read instead"
+                self.problem(path, table.damage.offset, "damaged_config", expected, str(table.damage.found))
+            for file, kind_name, expected, found in self._ahead(table):
+                self.problem(file, 0, kind_name, expected, found)
+
+    def sidecars(self) -> None:
+        """Report links and folders in place of our own small files."""
+        self.report.more_problems += strange_sidecars(self.disk, self.places.own)
+
+    def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
+        """Numbers beyond the end of a queue: a consumer would pass over the next messages in silence."""
+        if not isinstance(table, ConsumerOffsets):
+            return
+        if self.end_offset is not None:
+            self.queue_ends()  # messages may have come and been consumed since the queues were read
+        ends = self.ends
+        if ends is None:
+            return
+        known = ends
+        for change in table.set_back(lambda topic, queue_id: known.get((topic, queue_id), 0)):  # in memory alone
+            where = f"{change.key} queue {change.queue_id}"
+            yield table.path, "offset_ahead", f"{where}: at most {change.after}", str(change.before)

@@ -1,0 +1,1 @@
+"""Write path: puts, group commit, dispatch into queues and index, flushing, the write pool, and retention."""

@@ -1,0 +1,538 @@
+"""From records to consume queue units and index items, a stretch of the log at a time, without the GIL.
+
+A *lane* is one topic and queue id, numbered as first seen.  Units are gathered lane by lane, so that a queue gets one write
+for all of its units in a stretch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog.checks import STOPS
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.layout import (
+    BORN_HOST_AT,
+    BORN_HOST_V6,
+    HOST_SIZE,
+    HOST_SIZE_V6,
+    PAIR_END,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+    TRANSACTION_ROLLBACK,
+)  # fmt: skip
+from consumequeue.layout import UNIT_SIZE
+from indexfile._index_cy import IndexBuffer
+from indexfile.layout import END_OFFSET_AT
+
+if not cython.compiled:
+    from commitlog._record_cy import check_record, topic_place, topic_size_at, topic_size_size
+    from indexfile._index_cy import next_item, put_item
+    from storebytes._bytes_cy import (
+        I32,
+        I64,
+        SOURCE_HASH,
+        Bool,
+        I32s,
+        I64s,
+        Nothing,
+        Size,
+        Source,
+        Target,
+        find_byte,
+        get_i16,
+        get_i32,
+        get_i64,
+        i32s_of,
+        i64s_of,
+        is_same_at,
+        java_hash,
+        prefetch,
+        put_bytes,
+        put_i32,
+        put_i64,
+        source_of,
+        source_of_bytes,
+        target_of,
+        window,
+    )  # fmt: skip
+
+# Why a stretch ended beside `checks.STOPS`: Python makes room and calls again.
+NEW_LANE = -20
+INDEX_FULL = -21
+WHYS = {**STOPS, NEW_LANE: "new_lane", INDEX_FULL: "index_full"}
+
+UNITS_MAX = 32768  # records of one stretch
+AHEAD_RECORDS = 8  # a record's begin and end are read long before the memory has brought them
+CACHE_LINE_SIZE = 64
+LEVEL_MAX = (1 << 31) - 1  # the real store reads 32 bits
+LANES_FIRST = 64  # a power of two
+NAME_SIZE_USUAL = 64
+NO_LANE = -1  # of a record that enters no queue
+FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether light queues were seen
+SPACE = 32
+# Kinds of lane.
+ORDINARY = 0
+SCHEDULED = 1  # its units hold the time a message is due
+IGNORED = 2  # its records enter no queue
+_UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY\x01")
+_KEYS: Source = source_of_bytes(b"KEYS\x01")
+_TAGS: Source = source_of_bytes(b"TAGS\x01")
+_DELAY: Source = source_of_bytes(b"DELAY\x01")
+
+
+class Lanes:
+    """Topics and queue ids by number, and the number of each by an open hash."""
+
+    __slots__ = (
+        "_arrays", "_codes", "_held", "_kinds", "_mask", "_name_at", "_name_size", "_names", "_names_size", "_queue_ids",
+        "_slots", "lanes",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        """No lane yet."""
+        self.lanes: list[tuple[str, int]] = []
+        self._names_size = 0
+        self._grow(LANES_FIRST, LANES_FIRST * NAME_SIZE_USUAL)
+
+    def _grow(self, capacity: Size, names_capacity: Size) -> None:
+        """Longer columns with the same content, and every lane placed in a table of twice the capacity."""
+        names = bytearray(names_capacity)
+        columns: Any = [array(kind, bytes(array(kind).itemsize * capacity)) for kind in "qiiii"]
+        if self.lanes:
+            names[: self._names_size] = self._arrays[0][: self._names_size]
+            for fresh, old in zip(columns, self._arrays[1:], strict=True):
+                fresh[: len(old)] = old
+        slots = array("i", [NO_LANE]) * (2 * capacity)
+        self._arrays: Any = [names, *columns]
+        held: list[memoryview] = [memoryview(column) for column in (names, *columns, slots)]
+        self._held = held
+        self._names: Target = target_of(held[0])
+        self._name_at: I64s = i64s_of(held[1])
+        self._name_size: I32s = i32s_of(held[2])
+        self._queue_ids: I32s = i32s_of(held[3])
+        self._codes: I32s = i32s_of(held[4])
+        self._kinds: I32s = i32s_of(held[5])
+        self._slots: I32s = i32s_of(held[6])
+        self._mask = 2 * capacity - 1
+        for lane in range(len(self.lanes)):
+            self._place(lane)
+
+    def _place(self, lane: Size) -> None:
+        """Into the first free slot of its chain."""
+        slot: Size = _first_slot(self._names, self._name_at[lane], self._name_size[lane], self._queue_ids[lane], self._mask)
+        while self._slots[slot] >= 0:
+            slot = (slot + 1) & self._mask
+        self._slots[slot] = lane
+
+    def add(self, name: bytes, queue_id: int, kind: int) -> int:
+        """A new lane's number."""
+        lane: Size = len(self.lanes)
+        capacity: Size = len(self._arrays[1])
+        names_capacity: Size = len(self._arrays[0])
+        if lane == capacity or self._names_size + len(name) > names_capacity:
+            self._grow(2 * capacity, 2 * names_capacity + len(name))
+        self._arrays[0][self._names_size : self._names_size + len(name)] = name
+        self._name_at[lane] = self._names_size
+        self._name_size[lane] = len(name)
+        self._queue_ids[lane] = queue_id
+        self._codes[lane] = java_hash(source_of_bytes(name + b"#"), 0, len(name) + 1, 0)
+        self._kinds[lane] = kind
+        self._names_size += len(name)
+        self.lanes.append((name.decode("utf-8", "replace"), queue_id))
+        self._place(lane)
+        return lane
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _first_slot(names: Source, at: Size, size: Size, queue_id: I32, mask: Size) -> Size:
+    """Where the search for a lane begins."""
+    code: Size = java_hash(names, at, size, 0) & 0x7FFFFFFF
+    return (code * 31 + queue_id * 40503) >> 5 & mask
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_lane(table: Lanes, source: Source, at: Size, size: Size, queue_id: I32) -> Size:
+    """The lane of a topic and queue, or NEW_LANE."""
+    slot: Size = _first_slot(source, at, size, queue_id, table._mask)
+    lane: Size = table._slots[slot]
+    while lane >= 0:
+        if table._queue_ids[lane] == queue_id and table._name_size[lane] == size:
+            if is_same_at(source, at, size, table._names, table._name_at[lane]):
+                return lane
+        slot = (slot + 1) & table._mask
+        lane = table._slots[slot]
+    return NEW_LANE
+
+
+class Dispatcher:
+    """Turns stretches of the log into runs of units.  One thread uses one of these."""
+
+    __slots__ = (
+        "_counts", "_counts_array", "_delay_levels", "_delays", "_found", "_held", "_irregular", "_offsets", "_sorted",
+        "_sorted_offsets", "_state", "_unit_lanes", "_units", "last_offset", "last_store_timestamp_ms", "made", "table",
+    )  # fmt: skip
+
+    def __init__(self, delays_ms: list[int]) -> None:
+        """`delays_ms[level - 1]`: how long a scheduled message of a level waits."""
+        buffers: list[Any] = [
+            bytearray(UNIT_SIZE * UNITS_MAX), bytearray(UNIT_SIZE * UNITS_MAX), array("i", bytes(4 * UNITS_MAX)),
+            array("q", bytes(8 * UNITS_MAX)), array("q", bytes(8 * UNITS_MAX)), array("i", [0] * FOUND_SIZE),
+            array("q", [0] * 4), array("q", [*delays_ms, 0]),
+        ]  # fmt: skip
+        held: list[memoryview] = [memoryview(buffer) for buffer in buffers]
+        self.table = Lanes()
+        self._held = held
+        self._units: Target = target_of(held[0])
+        self._sorted: Target = target_of(held[1])
+        self._unit_lanes: I32s = i32s_of(held[2])
+        self._offsets: I64s = i64s_of(held[3])
+        self._sorted_offsets: I64s = i64s_of(held[4])
+        self._found: I32s = i32s_of(held[5])
+        self._state: I64s = i64s_of(held[6])
+        self._delays: I64s = i64s_of(held[7])
+        self._delay_levels = len(delays_ms)
+        self._counts_array: Any = array("i")
+        self.made = 0
+        self.last_store_timestamp_ms = 0
+        self.last_offset = -1
+
+    def dispatch(
+        self, buffer: Any, start: int, stop: int, base: int, checks: int, index: IndexBuffer | None, keys_done: int,
+        ignored: Any,
+    ) -> tuple[int, str, int]:  # fmt: skip
+        """Records from start to stop of a buffer that begins at physical offset `base`.
+
+        Gathers units until the buffer of units is full (`runs` hands them out) and puts keys into `index`, leaving out the
+        first `keys_done` of the first record.  `ignored(topic)` says which topics enter no queue.  Returns (where it stands,
+        why it stopped, keys done of the record there): "end", "full", "index_full", or a name of `checks.STOPS`.
+        """
+        held: memoryview = memoryview(buffer).cast("B")
+        source: Source = source_of(held)
+        if not 0 <= start <= stop <= len(held):
+            raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
+        at: Size = start
+        end: Size = stop
+        begin: I64 = base
+        wanted: I32 = checks
+        done: Size = keys_done
+        has_index: Bool = index is not None
+        used: IndexBuffer = index if index is not None else _NO_INDEX
+        why: Size = NEW_LANE
+        self.made = 0
+        self._found[8] = 0
+        while why == NEW_LANE:
+            with cython.nogil:
+                _dispatch(self, self.table, used, has_index, source, at, end, begin, wanted, done)
+            at = self._state[0]
+            why = self._state[1]
+            done = self._state[2]
+            if why == NEW_LANE:
+                self._add_lane(held, at, ignored)
+        return at, "end" if at == end else "full" if why > 0 else WHYS[why], done
+
+    def _add_lane(self, held: memoryview, at: Size, ignored: Any) -> None:
+        """Number the topic and queue of the record at `at`."""
+        source: Source = source_of(held)
+        place: Size = topic_place(source, at)
+        size: Size = topic_size_at(source, at, place)
+        place += topic_size_size(source, at)
+        name: bytes = bytes(held[place : place + size])
+        topic = name.decode("utf-8", "replace")
+        kind = IGNORED if ignored(topic) else SCHEDULED if topic == SCHEDULE_TOPIC else ORDINARY
+        self.table.add(name, get_i32(source, at + QUEUE_ID_AT), kind)
+
+    @property
+    def may_be_light(self) -> bool:
+        """Whether a record of the last `dispatch` seems to have numbers in light queues; False is certain."""
+        return bool(self._found[8])
+
+    def forget_ignored(self) -> None:
+        """Have every lane numbered anew, where one of them is ignored."""
+        lane: Size
+        table: Lanes = self.table
+        for lane in range(len(table.lanes)):
+            if table._kinds[lane] == IGNORED:
+                self.table = Lanes()
+                return
+
+    def runs(self) -> Iterator[tuple[str, int, int, memoryview]]:
+        """(topic, queue id, first queue offset, packed units) of what was gathered, each run without a gap inside.
+
+        The units are valid until the next `dispatch`.
+        """
+        lanes: Size = len(self.table.lanes)
+        counts: Any = array("i", [0]) * (lanes + 1)
+        irregular: Any = array("i", [0]) * (lanes + 1)
+        held: memoryview = memoryview(counts)
+        held_irregular: memoryview = memoryview(irregular)
+        out_counts: I32s = i32s_of(held)
+        out_irregular: I32s = i32s_of(held_irregular)
+        made: Size = self.made
+        with cython.nogil:
+            _sort(self, made, lanes, out_counts, out_irregular)
+        start = 0
+        units: memoryview = self._held[1]
+        for lane in range(lanes):
+            stop: int = counts[lane]
+            if stop > start:
+                topic, queue_id = self.table.lanes[lane]
+                yield from self._lane_runs(topic, queue_id, units, start, stop, bool(irregular[lane]))
+            start = stop
+
+    def _lane_runs(
+        self, topic: str, queue_id: int, units: memoryview, start: int, stop: int, irregular: bool
+    ) -> Iterator[tuple[str, int, int, memoryview]]:
+        """One run, or one for each break in the queue offsets."""
+        offsets: memoryview = self._held[4]
+        if not irregular:
+            yield topic, queue_id, offsets[start], units[UNIT_SIZE * start : UNIT_SIZE * stop]
+            return
+        first = start
+        for row in range(start + 1, stop + 1):
+            if row == stop or offsets[row] != offsets[row - 1] + 1:
+                yield topic, queue_id, offsets[first], units[UNIT_SIZE * first : UNIT_SIZE * row]
+                first = row
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _sort(table: Dispatcher, made: Size, lanes: Size, stops: I32s, irregular: I32s) -> Nothing:
+    """Gather units by lane, in order; stops[lane] = where the lane's units end; irregular: whose offsets have a break."""
+    row: Size
+    lane: Size
+    for row in range(made):
+        stops[table._unit_lanes[row]] += 1
+    total: Size = 0
+    for lane in range(lanes):
+        count: Size = stops[lane]
+        stops[lane] = total
+        total += count
+    for row in range(made):
+        lane = table._unit_lanes[row]
+        place: Size = stops[lane]
+        put_bytes(table._sorted, UNIT_SIZE * place, table._units, UNIT_SIZE * row, UNIT_SIZE)
+        table._sorted_offsets[place] = table._offsets[row]
+        stops[lane] = place + 1
+    start: Size = 0
+    for lane in range(lanes):
+        for row in range(start + 1, stops[lane]):
+            if table._sorted_offsets[row] != table._sorted_offsets[row - 1] + 1:
+                irregular[lane] = 1
+        start = stops[lane]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _dispatch(
+    table: Dispatcher, lanes: Lanes, index: IndexBuffer, has_index: Bool, source: Source, at: Size, stop: Size, base: I64,
+    checks: I32, done: Size,
+) -> Nothing:  # fmt: skip
+    """Until something needs the caller.  state = where it stands, why, keys done of the record there."""
+    size: Size = 1
+    found: I32s = table._found
+    while at < stop:
+        if table.made >= UNITS_MAX:
+            size = 1
+            break
+        size = check_record(source, at, stop, base, checks)
+        if size <= 0:
+            break
+        place: Size = topic_place(source, at)
+        name_size: Size = topic_size_at(source, at, place)
+        place += topic_size_size(source, at)
+        lane: Size = _find_lane(lanes, source, place, name_size, get_i32(source, at + QUEUE_ID_AT))
+        if lane < 0:
+            size = lane
+            break
+        place += name_size
+        properties_size: Size = get_i16(source, place)
+        properties: Source = window(source, place + 2, properties_size)
+        _find_properties(properties, properties_size, found)
+        store_ms: I64 = _store_time(source, at)
+        offset: I64 = get_i64(source, at + PHYSICAL_OFFSET_AT)
+        transaction: I32 = get_i32(source, at + SYS_FLAG_AT) & TRANSACTION_MASK
+        if has_index:
+            if next_item(index) >= index.items:
+                size = INDEX_FULL
+                break
+            if transaction != TRANSACTION_ROLLBACK and (done > 0 or _is_new(index, offset)):
+                done = _index_keys(index, properties, found, lanes._codes[lane], offset, store_ms, done)
+                if done > 0:
+                    size = INDEX_FULL
+                    break
+            done = 0
+        if lanes._kinds[lane] != IGNORED and (transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT):
+            _add_unit(table, lanes, lane, properties, found, offset, size, store_ms, get_i64(source, at + QUEUE_OFFSET_AT))
+        table.last_store_timestamp_ms = store_ms
+        table.last_offset = base + at
+        ahead: Size = at + AHEAD_RECORDS * size  # most records are as long as the one before
+        prefetch(source, ahead - CACHE_LINE_SIZE, 3 * CACHE_LINE_SIZE)
+        at += size
+        size = 1
+    table._state[0] = at
+    table._state[1] = size
+    table._state[2] = done
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_new(index: IndexBuffer, offset: I64) -> Bool:
+    """Whether a record's keys are not in yet.
+
+    The record that a file ended with counts as new in an empty file: only some of its keys may have found room.  (The real
+    store indexes an equal offset again in every case; a query leaves doubles out.)
+    """
+    end: I64 = get_i64(index._target, END_OFFSET_AT)
+    return offset > end or (offset == end and next_item(index) <= 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_unit(
+    table: Dispatcher, lanes: Lanes, lane: Size, properties: Source, found: I32s, offset: I64, size: Size, store_ms: I64,
+    queue_offset: I64,
+) -> Nothing:  # fmt: skip
+    """One unit behind those gathered."""
+    made: Size = table.made
+    code: I64 = 0
+    if found[4]:
+        code = java_hash(properties, found[4], found[5] - found[4], 0)
+    if lanes._kinds[lane] == SCHEDULED and found[6]:
+        due: I64 = _due_time(table, properties, found[6], found[7], store_ms)
+        if due > 0:
+            code = due
+    put_i64(table._units, UNIT_SIZE * made, offset)
+    put_i32(table._units, UNIT_SIZE * made + 8, size)
+    put_i64(table._units, UNIT_SIZE * made + 12, code)
+    table._unit_lanes[made] = lane
+    table._offsets[made] = queue_offset
+    table.made = made + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _due_time(table: Dispatcher, properties: Source, at: Size, stop: Size, store_ms: I64) -> I64:
+    """When a scheduled message is due: its store time and its level's delay (format page, section 1.8); 0 for no level."""
+    level: Size = 0
+    if properties[at] == 43:
+        at += 1
+    while at < stop:
+        digit: I32 = properties[at] - 48
+        if digit < 0 or digit > 9:
+            return 0
+        level = level * 10 + digit
+        if level > LEVEL_MAX:
+            return 0
+        at += 1
+    if level <= 0:
+        return 0
+    if table._delay_levels == 0:
+        return store_ms + 1000
+    delay: I64 = table._delays[level - 1 if level <= table._delay_levels else table._delay_levels - 1]
+    return store_ms + delay
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _store_time(source: Source, at: Size) -> I64:
+    """A checked record's store time."""
+    is_v6: I32 = get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6
+    return get_i64(source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_v6 else HOST_SIZE))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_properties(properties: Source, size: Size, found: I32s) -> Nothing:
+    """Where the last UNIQ_KEY, KEYS, TAGS and DELAY begin and end, two entries each; begin 0 when absent."""
+    found[0] = 0
+    found[2] = 0
+    found[4] = 0
+    found[6] = 0
+    at: Size = 0
+    while at < size:
+        end: Size = find_byte(properties, at, size, PAIR_END)
+        _note_pair(properties, at, end, found)
+        at = end + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
+    """Where the value of a wanted pair begins and ends; of one without a value nothing."""
+    size: Size = end - at
+    if size > 5 and is_same_at(properties, at, 5, _KEYS, 0):
+        found[2] = at + 5
+        found[3] = end
+    elif size > 5 and is_same_at(properties, at, 5, _TAGS, 0):
+        found[4] = at + 5
+        found[5] = end
+    elif size > 9 and is_same_at(properties, at, 9, _UNIQ_KEY, 0):
+        found[0] = at + 9
+        found[1] = end
+    elif size > 6 and is_same_at(properties, at, 6, _DELAY, 0):
+        found[6] = at + 6
+        found[7] = end
+    elif size > 25 and properties[at + 24] == 1 and properties[at] == 73 and properties[at + 12] == 81:
+        found[8] = 1  # 24 bytes, I and Q where INNER_MULTI_QUEUE_OFFSET has them: who reads the record knows better
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, offset: I64, store_ms: I64, done: Size) -> Size:
+    """An item for UNIQ_KEY, then for each word of KEYS (section 3.3), but for the first `done` of them.
+
+    0 when all are in, else one more than how many are when the file is full.  `code` is the hash of `topic#`.
+    """
+    skip: Size = done - 1 if done > 0 else 0
+    key: Size = 0
+    at: Size = found[0]
+    if at:
+        if key >= skip and not put_item(index, java_hash(properties, at, found[1] - at, code), offset, store_ms):
+            return key + 1  # pragma: no cover - the caller saw room for one item
+        key += 1
+    at = found[2]
+    while at and at < found[3]:
+        end: Size = find_byte(properties, at, found[3], SPACE)
+        if end > at:
+            if key >= skip and not put_item(index, java_hash(properties, at, end - at, code), offset, store_ms):
+                return key + 1
+            key += 1
+        at = end + 1
+    return 0
+
+
+_NO_INDEX = IndexBuffer(bytearray(40 + 4 + 40), 1, 2)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

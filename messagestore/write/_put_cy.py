@@ -1,0 +1,144 @@
+"""The way of one put from the store's public call to the appender, with as few look-ups as there can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog._append_cy import Appender
+from commitlog._message_cy import Message, PutResult
+from commitlog.status import PutStatus
+from storageio import InvalidMessage, RefusedMessage
+from storebytes._lock_cy import Lock
+
+from ._gate_cy import Gate
+from ..broker.services.names import DELAY, INNER_COUNT, LIGHT_NAMES
+from ..broker.services.putting import refused
+
+if not cython.compiled:
+    from storebytes._bytes_cy import I32, SOURCE_HASH, Bool
+    from storebytes._lock_cy import is_taken
+
+OK = PutStatus.PUT_OK
+
+
+class PutPath:
+    """What `put` needs at every call.  A store is one of these; what is unusual it decides itself.
+
+    `_refusal(topic)` gives a result that says no, or None after it made a topic known; `_choose(message)` a queue;
+    `_answer(result, check)` raises for a result that says no, or gives it back; `_wait_flushed` is group commit, `_finish`
+    both.
+    """
+
+    __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing")
+
+    def __init__(self, appender: Appender, gate: Gate, is_sync: bool) -> None:
+        """`_dispatcher` and `_routing` are set by whoever has them, before the gate lets anything through."""
+        self._appender = appender
+        self._gate = gate
+        self._is_sync: Bool = is_sync
+        self._lock: Lock = appender.lock
+        self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
+        self._dispatcher: Any = None
+        self._routing: Any = None
+
+    def put(self, message: Message, *, check: bool = True) -> PutResult:
+        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
+
+        With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
+        """
+        if type(message) is not Message:
+            raise TypeError(f"a Message is wanted, not {type(message).__name__}")
+        try:
+            topic: str = message.topic
+            is_special: Bool = False
+            if not self._gate.accepts_puts or topic not in self._admitted or is_taken(self._lock):
+                refusal = self._refusal(topic)  # type: ignore[attr-defined]
+                if refusal is not None:
+                    return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                is_special = self._routing.is_special(message)
+            queue_id: I32 = message.queue_id
+            if queue_id < 0:
+                queue_id = self._choose(message)  # type: ignore[attr-defined]
+            result: PutResult
+            if is_special or _is_special(message):
+                result = self._routing.append(message, queue_id)
+            else:
+                result = self._appender.append(message, queue_id)
+        except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
+            raise InvalidMessage(str(error)) from error
+        if result.status is not OK:
+            return self._answer(result, check)  # type: ignore[attr-defined, no-any-return]
+        if self._gate.is_idle:
+            self._dispatcher.wake()
+        if self._is_sync:
+            self._wait_flushed(result, message, check)  # type: ignore[attr-defined]
+        return result
+
+    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
+        """Put messages under one lock; `message_count` of the result says how many are in.
+
+        What is wrong with one of them is found before the first is written.  Raises as `put` does, with `check=False` too; a
+        message that is refused by its size is a `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        """
+        try:
+            queue_ids: list[int] | None = None
+            needs_queues: Bool = False
+            topic: str | None = None
+            seen: set[str] = set()
+            is_special: Bool = False
+            for item in messages:
+                if type(item) is not Message:
+                    raise TypeError(f"a Message is wanted, not {type(item).__name__}")
+                message: Message = item
+                if message.topic is not topic:
+                    topic = message.topic
+                    if topic not in seen:
+                        seen.add(topic)
+                        refusal = self._refusal(topic)  # type: ignore[attr-defined]
+                        if refusal is not None:
+                            return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                        is_special |= topic not in self._admitted
+                is_special |= _is_special(message)
+                needs_queues |= message.queue_id < 0
+            if needs_queues or is_special:
+                queue_ids = self._queues_of(messages)
+            result: PutResult
+            if is_special:
+                result = self._routing.append_each(messages, queue_ids)
+            else:
+                result = self._appender.append_many(messages, queue_ids)
+        except RefusedMessage as error:
+            if check:
+                raise
+            return refused(PutStatus(error.status), error.reason)
+        except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
+            raise InvalidMessage(str(error)) from error
+        return self._finish(result, check)  # type: ignore[attr-defined, no-any-return]
+
+    def _queues_of(self, messages: list[Message]) -> list[int]:
+        """Each message's own queue, or the one chosen for it."""
+        return [item.queue_id if item.queue_id >= 0 else self._choose(item) for item in messages]  # type: ignore[attr-defined]
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _is_special(message: Message) -> Bool:
+    """Whether `Routing` has to look, whatever the topic: at its SPECIAL properties, or at IS_BATCH (0x80)."""
+    if message.sys_flag & 0x80:
+        return True
+    properties = message.properties
+    return properties is not None and (DELAY in properties or LIGHT_NAMES in properties or INNER_COUNT in properties)
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

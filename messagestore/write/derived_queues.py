@@ -1,0 +1,239 @@
+"""Queues that the dispatch kernel does not make: light queues, batch queues, and extended units beside the ordinary ones.
+
+Light queues are made wherever a record has numbers in them, whatever the configuration.  The others are kept only where the
+configuration or the folder says so.  All cost nothing elsewhere.  All are made from records alone, after the ordinary queues of
+the same stretch, and a stretch that is dispatched again adds nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+from commitlog import CHECK_PLACE, CommitLog, MappedFile, StoredMessage
+from commitlog.java_numbers import SCHEDULE_TOPIC, is_java_number
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from consumequeue import BatchQueues, BatchUnit, ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles
+from consumequeue.ext import ext_folder, is_ext_address
+from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, UNIT, UNIT_SIZE
+from storebytes.java_hash import java_hash_code
+
+from ..broker.config.topics import LIGHT_PREFIX, Topics
+from ..delay_levels import DelayLevels
+from .lmq_units import light_places
+
+LOG = logging.getLogger(__name__)
+BATCH_AT_ONCE = 256
+BASE, COUNT = "INNER_BASE", "INNER_NUM"
+NO_NUMBERS = -1, 0
+
+
+class SideQueues:
+    """Of one open store.  The dispatcher's thread writes."""
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, topics: Topics, root: str, *, has_ext: bool,
+        ext_file_size: int | None, batch: BatchQueues,
+    ) -> None:  # fmt: skip
+        """`root`: the store's folder.  `has_ext`: whether extended units are kept."""
+        self._log = log
+        self._queues = queues
+        self._topics = topics
+        self.batch = batch
+        self.has_ext = has_ext
+        self.levels = DelayLevels([])
+        self._is_unsure_said = False
+        self._ext_root = os.path.join(root, "consumequeue_ext")
+        self._ext_file_size = ext_file_size or EXT_FILE_SIZE_DEFAULT
+        self._ext_files = QueueFiles(queues.disk, writable=queues.files.writable)
+        self._writers: dict[tuple[str, int], ExtWriter] = {}
+        self.is_left_out: Callable[[str], bool] = lambda _topic: False
+
+    # Dispatch
+
+    def dispatch(self, file: MappedFile, start: int, stop: int, *, has_light: bool) -> None:
+        """Whole records of one file, from place `start` to before `stop`.  `has_light`: whether any may be in light queues."""
+        if not has_light and not self.has_batch_topics:
+            return
+        for message in self._messages(file, start, stop):
+            if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+                continue
+            if self.is_batch_topic(message.topic):
+                self._add_batch(message)
+            if has_light:
+                self._add_light(message)
+
+    def lacking(
+        self, file: MappedFile, start: int, stop: int, *, has_light: bool, is_ignored: Callable[[str], bool]
+    ) -> Iterator[tuple[tuple[str, int], bool]]:  # fmt: skip
+        """Batch queues and light queues without a unit of a record, for the records that `dispatch` would be given.
+
+        Each with whether it is the first queue found to lack that record: an ordinary one may lack it too.
+        """
+        if not has_light and not self.has_batch_topics:
+            return
+        for message in self._messages(file, start, stop):
+            if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+                continue
+            lanes = [(name, 0) for name, _ in light_places(message) if self._lacks(name, 0, message)] if has_light else []
+            if self.is_batch_topic(message.topic) and self._lacks_batch(message):
+                lanes.append((message.topic, message.queue_id))
+            is_first = is_ignored(message.topic) or not self._lacks(message.topic, message.queue_id, message)
+            for lane in dict.fromkeys(lanes):
+                yield lane, is_first
+                is_first = False
+
+    def _lacks(self, topic: str, queue_id: int, message: StoredMessage) -> bool:
+        queue = self._queues.get(topic, queue_id)
+        return queue is None or queue.max_physical_offset < message.physical_offset + message.size
+
+    def _lacks_batch(self, message: StoredMessage) -> bool:
+        queue = self.batch.get(message.topic, message.queue_id)
+        is_behind = queue is None or queue.max_physical_offset < message.physical_offset
+        return is_behind and batch_unit(message).is_valid
+
+    @property
+    def has_batch_topics(self) -> bool:
+        """Whether any topic has batch queues."""
+        return self.batch.is_used or any(self.is_batch_topic(name) for name in self._topics.names())
+
+    def is_batch_topic(self, topic: str) -> bool:
+        """By its attribute, or by the queues it has."""
+        config = self._topics.get(topic)
+        return (config is not None and config.is_batch) or self.batch.knows(topic)
+
+    def _messages(self, file: MappedFile, start: int, stop: int) -> Iterator[StoredMessage]:
+        reader = self._log.reader(file)
+        at, why = start, "full"
+        while why == "full" and at < stop:
+            messages, at, why = reader.decode_range(at, stop, BATCH_AT_ONCE, CHECK_PLACE)
+            yield from messages
+
+    def _add_light(self, message: StoredMessage) -> None:
+        """A unit in each light queue, at the queue's end: the place is what a reader sees, the number only says where it was
+        meant to be (section 10).
+        """
+        unit = UNIT.pack(message.physical_offset, message.size, _tags_code(message))
+        for name, offset in light_places(message):
+            queue = self._queues.get_or_add(name, 0)
+            if message.physical_offset + message.size > queue.max_physical_offset:
+                self._queues.append_run(queue, queue.max_offset if queue.starts else offset, unit)
+
+    def _add_batch(self, message: StoredMessage) -> None:
+        """A unit that says how many messages the record holds."""
+        unit = batch_unit(message)
+        if unit.is_valid:
+            self.batch.get_or_add(message.topic, message.queue_id).append(unit)
+
+    # Extended units
+
+    def extended(self, queue: ConsumeQueue, units: bytes | memoryview, file: MappedFile) -> bytes | memoryview:
+        """The units with addresses in the place of their tags codes, and what they held written to extended units."""
+        if queue.topic == SCHEDULE_TOPIC:
+            units = self._scheduled(queue, units)
+        if not self.has_ext or queue.topic.startswith(LIGHT_PREFIX):
+            return units
+        writer = self._writer(queue.topic, queue.queue_id)
+        made = bytearray()
+        for physical, size, code in UNIT.iter_unpack(units):
+            message = self._log.reader(file).decode(physical - file.start_offset, CHECK_PLACE)
+            is_new = physical + size > queue.max_physical_offset
+            if is_new and message is not None:
+                code = writer.append(ExtUnit(code, message.store_timestamp_ms, b"", 0))
+            made += UNIT.pack(physical, size, code)
+        return bytes(made)
+
+    def _scheduled(self, queue: ConsumeQueue, units: bytes | memoryview) -> bytes | memoryview:
+        """Units of waiting messages by the levels that were in force when each was put."""
+        first = UNIT.unpack_from(units)[0]
+        if self.levels.at(first) is None and first > queue.max_physical_offset and not self._is_unsure_said:
+            self._is_unsure_said = True
+            LOG.warning(
+                "%s: delivery times from offset %d on are made by the current delay levels: those of the time are not known",
+                queue.folder, first,
+            )  # fmt: skip
+        return self.levels.corrected(units, self._log.message_at)
+
+    def _writer(self, topic: str, queue_id: int) -> ExtWriter:
+        found = self._writers.get((topic, queue_id))
+        if found is None:
+            found = ExtWriter(self._ext_root, topic, queue_id, self._ext_file_size, self._ext_files)
+            self._writers[topic, queue_id] = found
+        return found
+
+    def ext_reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """Of a queue's extended units; None where there are none."""
+        folder = ext_folder(self._ext_root, topic, queue_id)
+        return ConsumeQueueExt(self._queues.disk, folder) if self._queues.disk.stat(folder) is not None else None
+
+    # Recovery and the disk
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether there are batch queues or extended units, whose ends say nothing of what is missing."""
+        return self.has_ext or self.has_batch_topics
+
+    def recover(self, physical_offset: int) -> None:
+        """After an unclean stop, with the ordinary queues cut: cut batch queues and extended units too.
+
+        An ordinary queue whose last address leads to no extended unit is taken away, to be made anew.
+        """
+        self.batch.recover()
+        self.batch.truncate(physical_offset)
+        for queue in list(self._queues) if self.has_ext else ():
+            if not self._writer(queue.topic, queue.queue_id).truncate(_last_address(queue)):
+                self._writer(queue.topic, queue.queue_id).truncate(None)
+                self._queues.remove(queue.topic, queue.queue_id)
+
+    def points_behind(self, physical_offset: int) -> bool:
+        """Whether a batch queue has a record that begins there or later."""
+        return any(queue.max_physical_offset >= physical_offset for queue in self.batch)
+
+    def lacks_batch_queues(self) -> bool:
+        """Whether topics are said to have batch queues and there is not one."""
+        return len(self.batch) == 0 and self.has_batch_topics
+
+    def delete_expired(self, log_min_offset: int) -> None:
+        """Delete files that say nothing of records that are still there; the ordinary queues went first."""
+        self.batch.delete_expired(log_min_offset)
+        for queue in list(self._queues) if self.has_ext else ():
+            first = queue.unit(queue.min_offset)
+            if first is not None and is_ext_address(first.tags_code):
+                self._writer(queue.topic, queue.queue_id).delete_before(first.tags_code)
+
+    def flush(self) -> None:
+        """Sync what was written: extended units before the queues that point at them."""
+        for writer in list(self._writers.values()):
+            writer.flush()
+        self.batch.flush()
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self._ext_files.close()
+        self.batch.close()
+
+
+def _last_address(queue: ConsumeQueue) -> int | None:
+    """Of the newest unit that has an extended one: behind it may be what came while the broker's switch was off."""
+    for start in reversed(queue.starts):
+        units = queue.rest(start) or b""
+        for at in range(len(units) - UNIT_SIZE, -1, -UNIT_SIZE):
+            code: int = UNIT.unpack_from(units, at)[2]
+            if is_ext_address(code):
+                return code
+    return None
+
+
+def batch_unit(message: StoredMessage) -> BatchUnit:
+    """What a batch queue says of a record; no valid unit where the properties have no numbers."""
+    pairs = message.all_properties
+    base, count = message.queue_offset, 1
+    if BASE in pairs and COUNT in pairs:
+        are_numbers = is_java_number(pairs[BASE], 64) and is_java_number(pairs[COUNT], 16)
+        base, count = (int(pairs[BASE]), int(pairs[COUNT])) if are_numbers else NO_NUMBERS
+    return BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
+
+
+def _tags_code(message: StoredMessage) -> int:
+    return java_hash_code(message.tags) if message.tags else 0

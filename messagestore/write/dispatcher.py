@@ -1,0 +1,279 @@
+"""The dispatcher: follows the log and builds consume queues and the index.  Owns one thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Stop
+from commitlog.checks import BAD_MAGIC
+from commitlog.layout import BLANK_SIZE
+from consumequeue import ConsumeQueues
+from indexfile import IndexFiles
+from storageio import DiskError, StoreCorrupt, StoreError
+
+from ..checkpoint import is_time
+from ..recovery.index_hint import UNKNOWN
+from ._dispatch_cy import Dispatcher
+from .derived_queues import SideQueues
+from .progress import Progress, Wakeup
+from .running_flags import Flag, RunningFlags
+
+LOG = logging.getLogger(__name__)
+POLL_S = 0.001  # while records come
+IDLE_S = 0.05  # when none came for a while
+BUSY_ROUNDS = 200
+RETRY_S = 0.2  # a full disk is tried again so often
+NEVER = 1 << 62
+STRETCH_SIZE = 8 << 20  # bytes of one stretch at most: a reader waits for no more
+
+
+class QueueGap(StoreError):
+    """A queue ends before the units that are dispatched to it begin."""
+
+
+class Reached(NamedTuple):
+    """Of one moment, for who is on another thread."""
+
+    last_record_offset: int  # dispatched with all before it; -1 for none
+    next_total: int  # the queues' next offsets together then (`ConsumeQueues.next_total`), or `UNKNOWN`
+
+
+class DispatchService:
+    """Dispatches from `position` up to what `limit()` allows, in stretches of megabytes with the GIL released.
+
+    A full disk stops it before anything of a stretch is lost: the records stay in the log, puts are refused through the
+    running flags, and the same stretch is tried again until space returns.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles | None,
+        flags: RunningFlags,
+        limit: Callable[[], int],
+        delays_ms: list[int],
+        position: int,
+        last_record_offset: int = -1,
+    ) -> None:
+        """Nothing runs before `start`."""
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._flags = flags
+        self._limit = limit
+        self._kernel = Dispatcher(delays_ms)
+        self._keys_done = 0
+        self._gate = flags.gate
+        self.position = position
+        self.last_record_offset = last_record_offset
+        self.last_store_timestamp_ms = 0
+        self.reached = Reached(last_record_offset, UNKNOWN)
+        self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.side: SideQueues | None = None  # queues that the kernel does not make
+        self.on_progress: list[Callable[[], None]] = []
+        self.on_failed: list[Callable[[], None]] = []
+        self.failure: StoreError | None = None
+        self.refuses_gaps = False  # in recovery: a queue that lacks units before the stretch is to be met from its begin
+        self._round = threading.Lock()
+        self._progress = Progress()
+        self._wake = Wakeup()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to follow the log."""
+        self._thread = threading.Thread(target=self._run, name="brokerstore-dispatcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is behind stays behind."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Look at the log now."""
+        self._wake.set()
+
+    def tell_reached(self) -> None:
+        """Between two stretches: set `reached`."""
+        total = self._queues.next_total
+        self.reached = Reached(self.last_record_offset, UNKNOWN if total is None else total)
+
+    def nudge(self) -> None:
+        """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
+        if self.is_idle:
+            self._wake.set()
+
+    @property
+    def position(self) -> int:
+        """The physical offset before which all is dispatched."""
+        return int(self._gate.dispatched)
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        """Only between two stretches."""
+        self._gate.dispatched = offset
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it sleeps for longer than a moment: who puts wakes it."""
+        return bool(self._gate.is_idle)
+
+    def reads_from(self) -> int:
+        """What it will read next; where it is stuck, nothing that can be told."""
+        return NEVER if self._is_stuck() else self.position
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much of the log is not dispatched yet."""
+        return max(0, self._log.written_offset - self.position)
+
+    def wait_for(self, offset: int, timeout_s: float | None = None) -> bool:
+        """Until everything before `offset` is dispatched; False when it was not in time, or cannot be."""
+        if self.position >= offset:
+            return True
+        if self._thread is None:  # a store without threads: whoever waits does the work
+            while self.position < offset and self._round_safely(1) == 0:
+                continue
+            return self.position >= offset
+        self._wake.set()
+        is_done = self._progress.wait_until(lambda: self.position >= offset or self._is_stuck(), timeout_s)
+        return is_done and self.position >= offset
+
+    def _is_stuck(self) -> bool:
+        return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
+
+    def forget_ignored(self) -> None:
+        """Ask again which topics enter no queue: one of them was made anew."""
+        with self._round:
+            self._kernel.forget_ignored()
+
+    def begin_again(self, position: int) -> None:
+        """From an earlier place of the log, and with whatever gaps there are: what is there already is passed over."""
+        self.position = position
+        self.refuses_gaps = False
+        self._keys_done = 0
+
+    def catch_up(self) -> None:
+        """On the caller's thread, up to the limit; for recovery and for a clean stop."""
+        while self.run_once():
+            pass
+
+    def _run(self) -> None:
+        quiet_rounds = 0
+        while not self._is_stopping:
+            pause = self._round_safely(quiet_rounds + 1)
+            quiet_rounds = quiet_rounds + 1 if pause else 0
+            if pause:
+                self._gate.is_idle = pause == IDLE_S
+                self._wake.wait(pause)
+                self._gate.is_idle = False
+
+    def _round_safely(self, quiet_rounds: int) -> float:
+        """One round; how many seconds to pause.  `quiet_rounds`: in a row, with this one, should it be quiet."""
+        try:
+            if self.run_once():
+                return 0.0
+            return POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
+        except DiskError as error:
+            if error.operation.startswith("sync"):  # final: what was to be synced may be lost, and a second try proves nothing
+                for call in self.on_failed:
+                    call()
+                self._fail(error)
+                return IDLE_S
+            self._pause_for(error)
+            return RETRY_S
+        except StoreError as error:
+            self._fail(error)
+            return IDLE_S
+
+    def _pause_for(self, error: DiskError) -> None:
+        """Puts are refused until the same stretch goes through."""
+        if not self._flags.has(Flag.LOGIC_DISK_FULL):
+            LOG.error("dispatch waits: %s", error)
+        self._flags.set(Flag.LOGIC_DISK_FULL, str(error))
+        self._progress.notify()
+
+    def _fail(self, error: StoreError) -> None:
+        """Damage in the log: nothing behind it can be dispatched."""
+        LOG.error("dispatch stopped at %d: %s", self.position, error)
+        self.failure = error
+        self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
+        self._progress.notify()
+
+    def run_once(self) -> bool:
+        """One stretch; whether anything was dispatched."""
+        with self._round:
+            limit = self._limit()
+            if self.position >= limit or self.failure is not None:
+                return False
+            self._stretch(limit)
+            self.tell_reached()
+            if self._flags.has(Flag.LOGIC_DISK_FULL):
+                self._flags.clear(Flag.LOGIC_DISK_FULL)
+            self._progress.notify()
+        for call in self.on_progress:
+            call()
+        return True
+
+    def _stretch(self, limit: int) -> None:
+        """Dispatch a part of one file, then move the position."""
+        file = self._log.queue.find(self.position)
+        if file is None:
+            self._skip_gap()
+            return
+        start = self.position - file.start_offset
+        stop = min(file.size_bytes, limit - file.start_offset)
+        at, why = self._dispatch(file, start, min(stop, start + STRETCH_SIZE))
+        if why == "torn" and at == start:
+            at, why = self._dispatch(file, start, stop)  # one record longer than a stretch
+        is_closed = why == "blank" or (why == "torn" and file.size_bytes - at < BLANK_SIZE)
+        if why == STOPS[BAD_MAGIC] and at == start:
+            raise self._log.problem(Stop(self.position, why, 0, 0))
+        if not is_closed and at == start and why not in ("index_full", "full"):
+            raise StoreCorrupt(why, file=file.path, offset=at, expected="a record to dispatch", found="damage")
+        self.position = file.end_offset if is_closed else file.start_offset + at
+
+    def _skip_gap(self) -> None:
+        """The files at the position were deleted: go on with the first that is left."""
+        self.position = max(self.position, self._log.min_offset)
+        if self._log.queue.find(self.position) is None:
+            raise StoreCorrupt("no log file", file="commitlog", offset=self.position, expected="a file", found="none")
+
+    def _dispatch(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
+        """Units into the queues and keys into the index; where the kernel stands in the file and why it stopped."""
+        at, why = self._gather(file, start, stop)
+        for topic, queue_id, first, units in self._kernel.runs():
+            queue = self._queues.get_or_add(topic, queue_id)
+            if self.refuses_gaps and first > queue.max_offset:
+                raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
+            self._queues.append_run(queue, first, units if self.side is None else self.side.extended(queue, units, file))
+        if self.side is not None:
+            self.side.dispatch(file, start, at, has_light=self._kernel.may_be_light)
+        if is_time(self._kernel.last_store_timestamp_ms):
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
+        self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
+        return at, why
+
+    def _gather(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
+        """Have the kernel go over records, from memory where a ring still has them, else from the file."""
+        buffer = self._index.active() if self._index is not None else None
+        base, ring = file.start_offset, self._log.buffers
+        held = ring.pin(base + start, stop - start) if ring is not None else None
+        view, shift, end = (
+            (self._log.queue.view(file), 0, stop) if held is None else (held[0], start - held[1], start + held[2])
+        )
+        try:
+            at, why, self._keys_done = self._kernel.dispatch(
+                view, start - shift, end - shift, base + shift, CHECK_PLACE, buffer, self._keys_done, self.is_ignored
+            )
+        finally:
+            if ring is not None:
+                ring.unpin()
+        return at + shift, why

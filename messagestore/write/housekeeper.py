@@ -1,0 +1,204 @@
+"""The housekeeper: queues and index to the disk, the checkpoint, the next log file, retention.  Owns one thread.
+
+The checkpoint claims only what is on the disk: the log's time from the flusher's last whole sync; the queues' time from what
+the dispatcher had done before a whole flush of the queues began; the index's time from files that are full and synced.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from commitlog import CommitLog
+from consumequeue import ConsumeQueues
+from indexfile import IndexFiles
+from storageio import DiskError, DiskFull, StoreError
+
+from ..checkpoint import Checkpoint, is_time
+from ..config import StoreConfig
+from ..recovery.index_hint import note_of, write_note
+from .dispatcher import DispatchService
+from .flusher import FlushService
+from .running_flags import Flag, RunningFlags
+
+LOG = logging.getLogger(__name__)
+SHARE = 20  # a whole flush takes at most one part in so many of the time
+TIMED_RETRY_S = 0.2
+PREPARE_AT = 0.75  # of a file written: late, since a file takes its space at once
+
+
+def every(interval_ms: int, job: Callable[[], object]) -> Callable[[], None]:
+    """A job that does nothing before so much time went by since it last ran."""
+    last = time.monotonic()
+
+    def run() -> None:
+        nonlocal last
+        if time.monotonic() - last >= interval_ms / 1000:
+            last = time.monotonic()
+            job()
+
+    return run
+
+
+class Housekeeper:
+    """Everything that may wait a second."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles | None,
+        checkpoint: Checkpoint,
+        config: StoreConfig,
+        flags: RunningFlags,
+        dispatcher: DispatchService,
+        flusher: FlushService,
+        note_folder: str,
+    ) -> None:
+        """Nothing runs before `start`.  `jobs` are called once a round, for retention, delays and the like."""
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._config = config
+        self._flags = flags
+        self._dispatcher = dispatcher
+        self._flusher = flusher
+        self.jobs: list[Callable[[], None]] = []
+        self.timed_job: Callable[[], float] | None = None  # does what is due and says in how many seconds more is
+        self._last_thorough = time.monotonic()
+        self._pause_s = 0.0  # ten thousand dirty queues take a while to sync: not again at once
+        self._flushed_to = 0
+        self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
+        self._noted_to = -1
+        self._note_folder = note_folder
+        self.flush_before: list[Callable[[], None]] = []  # what else must be on the disk before the checkpoint says so
+        self.failure: DiskError | None = None  # of a sync: what is on the disk is not known any more, so nothing vouches for it
+        self.on_failed: list[Callable[[], None]] = []
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin the rounds."""
+        self._thread = threading.Thread(target=self._run, name="brokerstore-housekeeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, but not beyond `stop`; whether that came."""
+        return self._wake.wait(seconds)
+
+    def _run(self) -> None:
+        interval_s = self._config.flush_interval_consume_queue_ms / 1000
+        last, pause_s = time.monotonic(), interval_s if self.timed_job is None else 0.0
+        while not self._wake.wait(max(0.0, pause_s)):
+            if time.monotonic() - last >= interval_s:
+                last = time.monotonic()
+                for job in (self.prepare_next, self.flush_derived, *self.jobs):
+                    self._try(job)
+            pause_s = last + interval_s - time.monotonic()
+            if self.timed_job is not None:
+                pause_s = min(pause_s, self._timed())
+
+    def _timed(self) -> float:
+        """Run the timed job; when it fails it comes again in a while."""
+        wanted = [TIMED_RETRY_S]
+        self._try(lambda: wanted.append(self.timed_job() if self.timed_job is not None else TIMED_RETRY_S))
+        return wanted[-1]
+
+    def _try(self, job: Callable[[], object]) -> None:
+        """One job's trouble keeps no other from running."""
+        try:
+            with self.guard:
+                job()
+        except DiskFull as error:
+            LOG.warning("the disk is full: %s", error)
+        except DiskError as error:
+            LOG.error("%s", error)
+            if error.operation.startswith("sync"):
+                self._flags.set(Flag.NOT_WRITEABLE, str(error))
+        except StoreError as error:
+            LOG.error("%s", error)
+
+    def prepare_next(self) -> None:
+        """Make the next log file while there is still room in this one."""
+        appender = self._log.appender
+        if appender.position > PREPARE_AT * self._log.file_size_bytes and self._flags.is_writeable:
+            self._log.queue.prepare_next()
+
+    def flush_derived(self, *, thorough: bool = False) -> None:
+        """Queues by least pages, now and then all of them; full index files; then the checkpoint.
+
+        A failed sync is final: every later call raises the same error, or a second try that looks well would have the
+        checkpoint vouch for pages that the system dropped.
+        """
+        self._final(lambda: self._flush_derived(thorough))
+
+    def flush_queues(self) -> None:
+        """All of them and what goes with them, whatever is due; failures are as final as those of `flush_derived`."""
+        self._final(self._flush_queues)
+
+    def _flush_queues(self) -> None:
+        for flush in self.flush_before:
+            flush()
+        self._queues.flush(0)
+
+    def _final(self, step: Callable[[], object]) -> None:
+        failed = self._dispatcher.failure
+        if self.failure is None and isinstance(failed, DiskError):
+            self.failure = failed
+        if self.failure is not None:
+            raise self.failure
+        try:
+            step()
+        except DiskError as error:
+            if error.operation.startswith("sync"):
+                self.failure = error
+                for call in self.on_failed:
+                    call()
+            raise
+
+    def _flush_derived(self, thorough: bool) -> None:
+        interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
+        thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
+        reached = self._dispatcher.reached  # before what is derived from it is synced
+        stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
+        if thorough:
+            began = time.monotonic()
+            self._flush_queues()
+        elif position != self._flushed_to:
+            self._queues.flush(self._config.flush_consume_queue_least_pages)
+        self._flushed_to = position
+        index_ms = self._index.sync_full() if self._index is not None else 0
+        if thorough and self._index is not None and position != self._noted_to:
+            note = note_of(self._log, self._index, *reached)
+            index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile; the note vouches for it
+            if note is not None:
+                write_note(self._log.disk, self._note_folder, note)
+            self._noted_to = position
+        self._write_checkpoint(stamp if thorough else 0, index_ms)
+        if thorough:
+            self._last_thorough = time.monotonic()
+            self._pause_s = SHARE * (self._last_thorough - began)
+
+    def _write_checkpoint(self, logics_ms: int, index_ms: int) -> None:
+        """Times only go forward, and nothing is written when none moved."""
+        checkpoint = self._checkpoint
+        before = (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms, checkpoint.index_msg_timestamp_ms)
+        wanted = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)
+        after = tuple(max(old, new) if is_time(new) else old for old, new in zip(before, wanted, strict=True))
+        if after != before:
+            physic_ms, logics_ms, index_ms = after
+            checkpoint.physic_msg_timestamp_ms = physic_ms
+            checkpoint.logics_msg_timestamp_ms = logics_ms
+            checkpoint.index_msg_timestamp_ms = index_ms
+            checkpoint.flush()

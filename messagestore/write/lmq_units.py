@@ -1,0 +1,109 @@
+"""Light queues made from the log again: a record names those it is in, and its number in each.
+
+A light queue (`%LMQ%name`, queue id 0) holds records of other topics.  The property INNER_MULTI_DISPATCH names the queues,
+INNER_MULTI_QUEUE_OFFSET the record's number in each, both separated by commas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commitlog import CHECK_PLACE, CommitLog, StoredMessage
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from consumequeue import ConsumeQueues, check_topic
+from consumequeue.layout import UNIT
+from storageio import InvalidMessage
+from storebytes.java_hash import java_hash_code
+
+from ..broker.config.topics import LIGHT_PREFIX, SYSTEM_PREFIX
+
+NORMAL = (TRANSACTION_NONE, TRANSACTION_COMMIT)
+DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+RETRY_PREFIX = "%RETRY%"
+_SEARCHED = 1 << 20
+_OVERLAP = len(LIGHT_PREFIX)
+_DIGITS_MAX = 18  # of a number in a queue
+
+
+def light_places(message: StoredMessage) -> list[tuple[str, int]]:
+    """(queue, its number there) of a record; none where the two lists do not fit together.
+
+    The numbers may have gaps; a queue closes them when the units are appended.
+    """
+    properties = message.all_properties
+    names, offsets = properties.get(DISPATCH), properties.get(OFFSETS)
+    if names is None or offsets is None or not is_eligible(message.topic, names):
+        return []
+    listed, numbers = names.split(","), offsets.split(",")
+    if len(listed) != len(numbers):
+        return []
+    return [(name, int(offset)) for name, offset in zip(listed, numbers, strict=True) if _is_light(name) and _is_number(offset)]
+
+
+def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
+    """(queue, queue id) to the record's number there, once each; its own topic's too where that is a light queue.
+
+    Nobody sends to one, but a filler for a lost record stands in one (`repair.fillers`).
+    """
+    places = {(name, 0): number for name, number in reversed(light_places(message))}
+    if message.topic.startswith(LIGHT_PREFIX) and message.sys_flag & TRANSACTION_MASK in NORMAL:
+        places[message.topic, message.queue_id] = message.queue_offset
+    return places
+
+
+def is_light(topic: str) -> bool:
+    """Whether a topic's queues are filled from here."""
+    return topic.startswith(LIGHT_PREFIX)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it can count units: Python refuses to read numbers of thousands of digits."""
+    return 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
+
+
+def is_eligible(topic: str, names: str) -> bool:
+    """Whether messages of a topic are in light queues at all (section 10); `names`: what INNER_MULTI_DISPATCH says."""
+    return bool(names.strip()) and topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
+
+
+def _is_light(name: str) -> bool:
+    """A name that cannot be a folder's is passed over, as in a real store."""
+    try:
+        return name.startswith(LIGHT_PREFIX) and bool(check_topic(name))
+    except InvalidMessage:
+        return False
+
+
+def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:
+    """Append the units of every light queue, in log order; how many.
+
+    Each at its queue's end, as when they came: a name listed twice moves the numbers ahead of the places, and after a restart
+    lower ones are given again (section 10).  Only the first one that the log still has stands at its number.
+    """
+    count = 0
+    for message in _candidates(log, end_offset):
+        unit = light_unit(message)
+        for (name, queue_id), number in all_places(message).items():
+            queue = queues.get_or_add(name, queue_id)
+            queue.append_run(queue.max_offset if queue.starts else number, unit)
+            count += 1
+    return count
+
+
+def light_unit(message: StoredMessage) -> bytes:
+    """What each of its light queues holds of a record."""
+    return UNIT.pack(message.physical_offset, message.size, java_hash_code(message.tags) if message.tags else 0)
+
+
+def _candidates(log: CommitLog, end_offset: int) -> Iterator[StoredMessage]:
+    """Messages of the files that name a light queue anywhere."""
+    for file in log.queue.files:
+        if file.start_offset < end_offset and names_light_queues(log.queue.view(file)):
+            yield from log.messages(file.start_offset, min(file.end_offset, end_offset), CHECK_PLACE)
+
+
+def names_light_queues(view: memoryview) -> bool:
+    """Whether a light queue's name is anywhere in these bytes."""
+    wanted = LIGHT_PREFIX.encode()
+    return any(wanted in bytes(view[at : at + _SEARCHED + _OVERLAP]) for at in range(0, len(view), _SEARCHED))
