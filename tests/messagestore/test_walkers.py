@@ -13,7 +13,7 @@ from commitlog.commit_log import Stop
 from commitlog.layout import BODY_AT, PHYSICAL_OFFSET_AT
 from messagestore import MessageStore, StoreConfig
 from messagestore.paths import OWN_FOLDER
-from messagestore.recovery.log_end import log_end as recovery
+from messagestore.recovery import log_end as recovery
 from storageio import REAL_DISK
 
 FILE_SIZE = 65536
