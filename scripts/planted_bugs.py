@@ -58,7 +58,7 @@ LAB = "tests/lab/test_rocketmq_crashes.py"
 RABBIT_LAB = "tests/lab/test_rabbitmq_crashes.py -k survives"
 CALLS = "tests/faults/test_recorded_calls.py"
 ORDERS = "tests/lab/test_sync_orders.py"
-ORDERS = "tests/rabbitstore/test_sync_order.py"
+RABBIT_ORDERS = "tests/rabbitstore/test_sync_order.py"
 REPLACE = "tests/storageio/test_replace_and_test_disks.py"
 
 BUGS = [
@@ -118,12 +118,12 @@ BUGS = [
     Bug("retention of what is not flushed", "messagestore/engine.py", "return min(self.dispatcher.position, self.flusher.flushed_offset)", "return self.dispatcher.position", ORDERS + " -k retention"),
     Bug("abort file removed before the last note", "messagestore/engine.py", "            self._write_note()\n", "            self.abort_file.remove()\n            self._write_note()\n", CALLS),
     Bug("deep JSON in our own note", "messagestore/sidecar.py", ", OverflowError, RecursionError)", ")", "tests/faults/test_hostile_folders.py -k json"),
-    Bug("RabbitMQ messages confirmed beside a failed sync", "rabbitstore/shared_store_cy.py", "            self._check_usable()  # a roll beside this", "            # a roll beside this", f"{ORDERS} -k beside_it"),
-    Bug("RabbitMQ salvaged tail not synced", "rabbitstore/store_recovery.py", "        file.sync()\n    finally:\n        file.close()\n    disk.sync_folder(folder)\n", "    finally:\n        file.close()\n    disk.sync_folder(folder)\n", f"{ORDERS} -k salvaged"),
-    Bug("RabbitMQ merged file's name not synced", "rabbitstore/collector.py", "            store.disk.sync_folder(store.folder)\n", "            pass\n", f"{ORDERS} -k merged_file"),
-    Bug("RabbitMQ clean mark's deletion not synced", "rabbitstore/clean_stop.py", "            disk.sync_folder(folder)\n", "            pass\n", f"{ORDERS} -k clean_mark"),
-    Bug("RabbitMQ segment of a killed server not synced", "rabbitstore/queue_index_cy.py", "        file = self.disk.open(path, Mode.WRITE)\n        try:\n            file.sync()\n", "        file = self.disk.open(path, Mode.WRITE)\n        try:\n            pass\n", f"{ORDERS} -k killed_server"),
-    Bug("RabbitMQ collector does not wait for readers", "rabbitstore/collector.py", "        while any(store.files[number].readers for number in numbers):\n", "        while False:\n", f"{ORDERS} -k reader"),
+    Bug("RabbitMQ messages confirmed beside a failed sync", "rabbitstore/shared_store_cy.py", "            self._check_usable()  # a roll beside this", "            # a roll beside this", f"{RABBIT_ORDERS} -k beside_it"),
+    Bug("RabbitMQ salvaged tail not synced", "rabbitstore/store_recovery.py", "        file.sync()\n    finally:\n        file.close()\n    disk.sync_folder(folder)\n", "    finally:\n        file.close()\n    disk.sync_folder(folder)\n", f"{RABBIT_ORDERS} -k salvaged"),
+    Bug("RabbitMQ merged file's name not synced", "rabbitstore/collector.py", "            store.disk.sync_folder(store.folder)\n", "            pass\n", f"{RABBIT_ORDERS} -k merged_file"),
+    Bug("RabbitMQ clean mark's deletion not synced", "rabbitstore/clean_stop.py", "            disk.sync_folder(folder)\n", "            pass\n", f"{RABBIT_ORDERS} -k clean_mark"),
+    Bug("RabbitMQ segment of a killed server not synced", "rabbitstore/queue_index_cy.py", "        file = self.disk.open(path, Mode.WRITE)\n        try:\n            file.sync()\n", "        file = self.disk.open(path, Mode.WRITE)\n        try:\n            pass\n", f"{RABBIT_ORDERS} -k killed_server"),
+    Bug("RabbitMQ collector does not wait for readers", "rabbitstore/collector.py", "        while any(store.files[number].readers for number in numbers):\n", "        while False:\n", f"{RABBIT_ORDERS} -k reader"),
     Bug("RabbitMQ journal's copy believed without its message", "rabbitstore/copies.py", "    return late.msg_id == entry.msg_id and _has_message(late, has_message)\n", "    return True\n", "tests/rabbitstore/test_two_copies.py"),
     Bug("RabbitMQ lone publish waits", "rabbitstore/housekeeper.py", "        if left > 0 and not is_busy:\n", "        if not is_busy:\n", "tests/rabbitstore/test_housekeeper.py -k lone"),
 ]  # fmt: skip

@@ -29,6 +29,14 @@ def test_every_bug_can_be_planted() -> None:
     assert sum(bug.is_quick for bug in module.BUGS) == 4
 
 
+def test_the_tests_of_every_bug_exist() -> None:
+    """A renamed file or a word that selects no test runs nothing, and the bug counts as missed."""
+    for bug in planted().BUGS:
+        paths, _, word = bug.tests.partition(" -k ")
+        text = "".join((ROOT / path).read_text() for path in paths.split() if path.endswith(".py"))
+        assert all((ROOT / path).exists() for path in paths.split()) and word in text, bug.name
+
+
 def test_a_copy_in_which_nothing_was_changed_is_not_caught() -> None:
     """A control: tests that fail in any copy, or are not found there, would catch every bug."""
     module = planted()
