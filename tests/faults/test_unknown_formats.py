@@ -141,6 +141,22 @@ TOOL = (
 )  # fmt: skip
 
 
+def refused_by_all(store: Path, words: dict[str, Path], what: str) -> None:
+    """Every way to write refuses the store by name and leaves it as it was."""
+    before = snapshot(store)
+    for action in LIBRARY.values():
+        with pytest.raises(UnsupportedFormat):
+            action(str(store))
+    for line in TOOL:
+        ran = run(*(words.get(word, word) for word in line.split()))
+        is_named = "unsupported" in ran.talk or line.startswith("copy")  # a copy goes to no folder that has a store
+        assert ran.code == 3 and is_named, (what, line, ran)
+    after = snapshot(store)
+    if "lock" not in before:  # taken before the log is walked; an empty file says nothing
+        assert after.pop("lock", None) in (None, (0, []))
+    assert after == before, what
+
+
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", STORES)
 def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str, fixture_store: Any, tmp_path: Path) -> None:
@@ -151,16 +167,14 @@ def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str,
     for what, change in CHANGES.items():
         steps = change(store)
         next(steps)
-        before = snapshot(store)
-        for action in LIBRARY.values():
-            with pytest.raises(UnsupportedFormat):
-                action(str(store))
-        for line in TOOL:
-            ran = run(*(words.get(word, word) for word in line.split()))
-            is_named = "unsupported" in ran.talk or line.startswith("copy")  # a copy goes to no folder that has a store
-            assert ran.code == 3 and is_named, (what, line, ran)
-        after = snapshot(store)
-        if "lock" not in before:  # taken before the log is walked; an empty file says nothing
-            assert after.pop("lock", None) in (None, (0, []))
-        assert after == before, what
+        refused_by_all(store, words, what)
         next(steps, None)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_no_way_to_write_changes_a_store_with_rocksdb_queues(fixture_store: Any, tmp_path: Path) -> None:
+    """A real broker's, as it left it."""
+    store = fixture_store("broker-rocksdb", own=True).store
+    (tmp_path / "export.jsonl").write_text(EXPORTED)
+    words = {"STORE": store, "OTHER": fixture_store("plain").store, "EXPORT": tmp_path / "export.jsonl"}
+    refused_by_all(store, words, "as it is")
