@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storageio import REAL_DISK
+from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 from tests.messagestore.writers import log_files, open_store, put_all
 
@@ -70,3 +71,16 @@ def test_diff_says_that_a_store_is_in_use(used: Path) -> None:
     finally:
         held.release()
     assert "in_use" not in run("diff", used, used, "--json").json
+
+
+def test_the_published_schema_has_the_keys_of_a_store_in_use(used: Path, tmp_path: Path) -> None:
+    """The schema is closed: a key that is not in it fails whoever validates."""
+    held = REAL_DISK.lock(str(used / "lock"))
+    try:
+        for command in ("info", "stats", "stats --by hour", "verify", "report --out PAGE", "diff OTHER"):
+            words = command.replace("PAGE", str(tmp_path / "page")).replace("OTHER", str(used)).split()
+            answer = run(words[0], used, *words[1:], "--json").json
+            assert answer["in_use"] is True
+            check_schema(words[0], answer)
+    finally:
+        held.release()

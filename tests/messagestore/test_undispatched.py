@@ -14,6 +14,7 @@ import pytest
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.read import undispatched
+from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 from tests.messagestore.writers import LOG_SIZE, Writer, log_files, open_store, put_all
 
@@ -279,12 +280,15 @@ def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: 
     if name != "get":
         wanted = {"first": count, "second": count} if name == "diff" else count
         assert ran.json["undispatched_messages"] == wanted
+    answer = None if name == "get" else ran.json
     root = shutil.copytree(killed, tmp_path / "store")
     assert run("rebuild", root).code == 0
     with open_store(root):
         pass
     ran = run(*COMMANDS[name](root, tmp_path / "other"), "--json")
     assert ran.code == 0 and "incomplete" not in ran.talk and "undispatched" not in ran.out
+    if answer is not None:
+        check_schema(name, answer)
 
 
 def test_the_end_of_a_queue_is_answered_with_what_it_lacks(killed: Path) -> None:
