@@ -46,6 +46,7 @@ class Facts:
     keys: list[tuple[str, int]] = field(default_factory=list)  # the most frequent
     lags: list[dict[str, Any]] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
+    unread: int = 0  # RabbitMQ: what is of an unsupported format
 
 
 class Times:

@@ -8,6 +8,8 @@ from typing import Any
 
 from rabbitstore import RabbitStore, VhostFolder
 from rabbitstore.check import verify
+from rabbitstore.node import survey
+from rabbitstore.problems import UNSUPPORTED
 
 from .facts import Facts, FileMap, Times, Words, size_counts, size_place
 
@@ -20,7 +22,14 @@ def rabbit_facts(path: str, vhost: str | None = None, progress: Callable[[int], 
             facts = _facts(folder, store.path)
         finally:
             folder.close()
-        facts.problems = [problem._asdict() for problem in verify(store.path, progress=progress).problems]
+        found = verify(store.path, progress=progress)
+    facts.problems = [problem._asdict() for problem in found.problems]
+    facts.unread = sum(note.kind == UNSUPPORTED for note in found.notes)
+    node = survey(path)
+    if node is not None and node.not_read():
+        facts.cards.append(("Not read", node.not_read()))
+    if facts.unread:
+        facts.cards.append(("Unsupported format", f"{facts.unread:,} not read"))
     return facts
 
 

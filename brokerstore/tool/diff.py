@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from commitlog import StoredMessage
-from rabbitstore import RabbitStore
+from rabbitstore import Problem
 from storageio import UnknownStore
 
-from .codes import CLEAN, PROBLEM
+from .codes import PROBLEM
 from .output import emit, emit_json, progress, say
 from .queue_commands import incomplete_keys, open_store
+from .rabbit_commands import not_read_keys, open_folder, outcome
 from .target import Target
 
 CHECKSUM = "__CRC32#"  # says where and how a record was written, not what it holds
@@ -32,13 +33,11 @@ class Difference(NamedTuple):
 class _Side:
     """One folder: its queues, about how many messages, and those of each in order as (number, what counts)."""
 
-    def __init__(self, target: Target, stack: contextlib.ExitStack) -> None:
+    def __init__(self, target: Target, stack: contextlib.ExitStack, told: list[Problem]) -> None:
         self._rabbit = self._store = None
         self.undispatched: int | None = 0  # messages that its queues lack; None: not known
         if target.is_rabbit:
-            store = stack.enter_context(RabbitStore.open(target.path, "r", vhost=target.vhost))
-            self._rabbit = store.folder()
-            stack.callback(self._rabbit.close)
+            self._rabbit = stack.enter_context(open_folder(target, told))
             queues = self._rabbit.queues()
             self.lanes: set[Lane] = {(queue.queue,) for queue in queues}
             self.count = sum(queue.messages for queue in queues)
@@ -74,19 +73,24 @@ def _content(message: StoredMessage) -> dict[str, Any]:
 
 
 def differences(
-    first: Target, second: Target, quiet: bool = True, incomplete: dict[str, Any] | None = None
+    first: Target, second: Target, quiet: bool, incomplete: dict[str, Any], told: list[Problem]
 ) -> Iterator[Difference]:  # fmt: skip
     """Queue by queue, in order; constant memory.  Raises `UnknownStore` for folders of two kinds.
 
-    `incomplete` gets what the answer adds where messages are in a log and in no queue.
+    `incomplete` gets what the answer adds where messages are in a log and in no queue, or queues are not read; `told` what
+    could not be compared in a RabbitMQ folder.
     """
     if first.is_rabbit != second.is_rabbit:
         raise UnknownStore(f"{first.path} is a {first.kind.value} folder, {second.path} a {second.kind.value} one")
+    found: tuple[list[Problem], list[Problem]] = [], []  # a folder reports its own when it is closed
     with contextlib.ExitStack() as stack:
-        sides = _Side(first, stack), _Side(second, stack)
+        sides = _Side(first, stack, found[0]), _Side(second, stack, found[1])
         lacking = {name: side.undispatched for name, side in zip(("first", "second"), sides, strict=True)}
-        if incomplete is not None and set(lacking.values()) != {0}:
+        if set(lacking.values()) != {0}:
             incomplete["undispatched_messages"] = lacking
+        not_read = {name: not_read_keys(side.path).get("not_read") for name, side in (("first", first), ("second", second))}
+        if first.is_rabbit and any(not_read.values()):
+            incomplete["not_read"] = not_read
         total = sum(side.count for side in sides)
         advance = stack.enter_context(progress("diff", total, wanted=not quiet, is_bytes=False))
         for lane in sorted(sides[0].lanes | sides[1].lanes):
@@ -96,6 +100,7 @@ def differences(
                 yield Difference(name, None, "only_in_first" if present[0] else "only_in_second", [])
                 continue
             yield from _compare(name, *(_counted(side.messages(lane), advance) for side in sides))
+    told += found[0] + found[1]
 
 
 def _counted(messages: Iterator[Numbered], advance: Callable[[int], None]) -> Iterator[Numbered]:
@@ -123,11 +128,15 @@ def _compare(name: str, first: Iterator[Numbered], second: Iterator[Numbered]) -
 
 
 def show_differences(first: Target, second: Target, as_json: bool, limit: int, *, quiet: bool = False) -> int:
-    """Exit code 1 when there are any; `limit` of them are shown, in the end, below the bar."""
+    """Exit code 1 when there are any, or damage; 3 where a format is not known.
+
+    `limit` differences are shown, in the end, below the bar.
+    """
     shown: list[Difference] = []
     count = 0
     more: dict[str, Any] = {}
-    for found in differences(first, second, quiet, more):
+    told: list[Problem] = []
+    for found in differences(first, second, quiet, more, told):
         count += 1
         if len(shown) < limit:
             shown.append(found)
@@ -136,15 +145,15 @@ def show_differences(first: Target, second: Target, as_json: bool, limit: int, *
             emit(_text(found))
     if as_json:
         more |= {"in_use": True} if any(target.is_in_use for target in (first, second)) else {}
-        emit_json({"same": count == 0, "count": count, "differences": [found._asdict() for found in shown]} | more)
+        emit_json({"same": count == 0 and not told, "count": count, "differences": [found._asdict() for found in shown]} | more)
     elif count == 0:
-        emit("The same messages")
+        emit("The same messages, of those that could be read" if told or "not_read" in more else "The same messages")
     elif count > limit:
         say(f"brokerstore: {count} differences; the first {limit} were shown, --limit N shows more")
     for target in (first, second):
         if target.is_in_use:
             say(f"brokerstore: {target.path} is in use: messages that come meanwhile are compared or not")
-    return PROBLEM if count else CLEAN
+    return PROBLEM if count else outcome(told)
 
 
 def _text(found: Difference) -> str:

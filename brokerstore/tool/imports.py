@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from brokerstore.file_import import import_file
 from brokerstore.identify import FolderKind, identify
 from brokerstore.migrate import Moved, export_to_rabbit, import_rabbit
@@ -11,6 +13,7 @@ from storageio import REAL_DISK, UnknownStore
 
 from .codes import CLEAN, PROBLEM
 from .output import emit, emit_json, progress, say
+from .rabbit_commands import not_read_keys, say_not_read
 from .target import say_if_running
 
 
@@ -24,7 +27,8 @@ def import_from_rabbit(source: str, store: str, vhost: str | None, as_json: bool
     config = StoreConfig.small() if small and is_new else StoreConfig()
     with progress("import", total, wanted=not quiet, is_bytes=False) as advance:
         moved = import_rabbit(source, store, vhost=vhost, config=config, progress=advance)
-    return _show(moved, as_json)
+    say_not_read(source)
+    return _show(moved, as_json, not_read_keys(source))
 
 
 def import_to_rabbit(source: str, rabbit: str, vhost: str | None, as_json: bool, quiet: bool) -> int:
@@ -49,11 +53,12 @@ def _must_be(source: str, kind: FolderKind) -> None:
         raise UnknownStore(f"{source}: a {found.kind.value} folder; this direction reads a {kind.value} one")
 
 
-def _show(moved: Moved, as_json: bool) -> int:
+def _show(moved: Moved, as_json: bool, more: dict[str, Any] | None = None) -> int:
     for failure in moved.failed:
         say(f"brokerstore: left out: {failure}")
     if as_json:
-        emit_json({"queues": moved.queues, "messages": moved.messages, "skipped": moved.skipped, "failed": moved.failed})
+        counts = {"queues": moved.queues, "messages": moved.messages, "skipped": moved.skipped, "failed": moved.failed}
+        emit_json(counts | (more or {}))
     else:
         emit(f"{moved.messages} messages of {moved.queues} queues; {moved.skipped} were there; {len(moved.failed)} left out")
     return PROBLEM if moved.failed else CLEAN

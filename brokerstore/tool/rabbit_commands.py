@@ -42,19 +42,19 @@ def open_folder(target: Target, told: list[Problem]) -> Iterator[VhostFolder]:
             for problem in told:
                 say(f"brokerstore: {problem_text(problem)}")
             _say_notes(len(dict.fromkeys(folder.notes)))
-            _say_unread(target)
+            say_not_read(target.path)
 
 
-def _say_unread(target: Target) -> None:
+def say_not_read(path: str) -> None:
     """Report on stderr the queues of a node's folder that no command reads."""
-    node = survey(target.path)
+    node = survey(path)
     if node is not None and node.not_read():
         say(f"brokerstore: not read: {node.not_read()}; the answer is about classic queues alone")
 
 
-def _unread(target: Target) -> dict[str, Any]:
+def not_read_keys(path: str) -> dict[str, Any]:
     """Return the same for JSON; empty where there are none."""
-    node = survey(target.path)
+    node = survey(path)
     if node is None or not node.not_read():
         return {}
     return {"not_read": {"quorum_queues": node.quorum_queues, "streams": node.streams}}
@@ -159,7 +159,7 @@ def list_queues(target: Target, as_json: bool) -> int:
     with open_folder(target, told) as folder:
         rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
     if as_json:
-        emit_json({"queues": rows, **_unread(target)})
+        emit_json({"queues": rows, **not_read_keys(target.path)})
     else:
         table(KEYS, [["unknown" if cell is None else cell for cell in row.values()] for row in rows])
     return outcome(told)
@@ -282,12 +282,12 @@ def verify_folder(target: Target, as_json: bool, quiet: bool = False) -> int:
     path = vhost_path(target)
     with progress("verify", size_bytes(path), wanted=not quiet) as advance:
         found = verify(path, progress=advance)
-    _say_unread(target)
+    say_not_read(target.path)
     counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
     if as_json:
         problems = [problem._asdict() for problem in found.problems]
         notes = [note._asdict() for note in found.notes]
-        emit_json({"ok": found.ok, "problems": problems, "notes": notes, "counts": counts, **_unread(target)})
+        emit_json({"ok": found.ok, "problems": problems, "notes": notes, "counts": counts, **not_read_keys(target.path)})
         return outcome(found.problems + unsupported(found.notes))
     for problem in found.problems:
         emit(f"problem: {problem_text(problem)}")
@@ -332,7 +332,7 @@ def show_stats(target: Target, as_json: bool, quiet: bool = False) -> int:
     found = [dict(zip(names, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     if as_json:
-        emit_json({"queues": found, "total": total, "stores": stores, **_unread(target)})
+        emit_json({"queues": found, "total": total, "stores": stores, **not_read_keys(target.path)})
     else:
         table(names, [list(row.values()) for row in found])
     return outcome(told)

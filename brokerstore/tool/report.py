@@ -7,30 +7,35 @@ from brokerstore.report import Facts, rabbit_facts, render, store_facts
 from rabbitstore.check import size_bytes
 from storageio import REAL_DISK, StoreError
 
-from .codes import CLEAN, PROBLEM
+from .codes import CLEAN, NO_STORE, PROBLEM
 from .export import text_file
 from .offsets import lag_rows
 from .output import emit_json, in_use_keys, progress, say, say_in_use, size_text
-from .rabbit_commands import vhost_path
+from .rabbit_commands import not_read_keys, say_not_read, vhost_path
 from .target import Target
 from .verify import check_target
 
 
 def write_report(target: Target, out: str | None, as_json: bool, quiet: bool) -> int:
-    """Exit code 1 when the page tells of problems."""
+    """Exit code 1 when the page tells of problems, 3 when something in the folder is of an unsupported format."""
     facts, checked_to = (_rabbit(target, quiet), None) if target.is_rabbit else _store(target, quiet)
     page = render(facts, REAL_DISK.now_ms())
     with text_file(out) as write:
         write(page)
     if facts.problems:
         say(f"brokerstore: {len(facts.problems)} problems; the page has them")
+    if facts.unread:
+        say(f"brokerstore: {facts.unread} of an unsupported format were not read; `brokerstore verify` names each")
+    say_not_read(target.path)
     say_in_use(checked_to)
     if as_json:
         found = {"file": out, "size_bytes": len(page.encode()), "problems": len(facts.problems)}
-        emit_json(found | in_use_keys(checked_to))
+        emit_json(found | in_use_keys(checked_to) | not_read_keys(target.path))
     elif out is not None and not quiet:
         say(f"brokerstore: the page is {out}, {size_text(len(page.encode()))}")
-    return PROBLEM if facts.problems else CLEAN
+    if facts.problems:
+        return PROBLEM
+    return NO_STORE if facts.unread else CLEAN
 
 
 def _rabbit(target: Target, quiet: bool) -> Facts:
