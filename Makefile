@@ -121,7 +121,7 @@ crash: $(VENV)/.kernels $(VENV)/.dev
 
 HOURS ?= 8
 lab-night: $(VENV)/.kernels $(VENV)/.dev
-	@$(RUN) scripts/lab.py --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/lab-report.md
+	@$(RUN) scripts/lab.py --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/evidence/lab-report.md
 
 # Coverage finds the way (atheris, where it can be had, else mutations of the corpus): a share of a minute for each decoder.
 fuzz: $(VENV)/.kernels $(VENV)/.dev
@@ -143,7 +143,7 @@ coverage: $(VENV)/.dev
 		tests/messagestore tests/rabbitstore tests/storageio tests/lab tests/faults tests/brokerstore
 	@$(RUN) -m coverage report
 
-# Mutants of write and recovery code on the plain build, each in a forked child of one warm pytest; docs/mutants.md.
+# Mutants of write and recovery code on the plain build, each in a forked child of one warm pytest; docs/evidence/mutants.md.
 mutants: $(VENV)/.dev
 	@$(RUN) -m pip install $(PIP_OPTIONS) "coverage>=7.6"
 	@nice -n 19 $(RUN) -m tests.mutants --count $(or $(MUTANTS),600) --state mutants.jsonl

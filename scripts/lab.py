@@ -1,7 +1,7 @@
 """The reliability lab for as long as wanted: crash images, faults and state machines over both engines, from ever new seeds.
 
     python scripts/lab.py --seconds 60                      # make crash
-    python scripts/lab.py --seconds 28800 --state lab.json --report docs/lab-report.md       # make lab-night
+    python scripts/lab.py --seconds 28800 --state lab.json --report docs/evidence/lab-report.md       # make lab-night
 
 With `--state` it goes on where it stopped, whoever stopped it.  A broken promise is written down with the seed and the program
 that show it, the run goes on, and the command ends with 1; `--seed N --part NAME` runs that one again.

@@ -167,7 +167,7 @@ def page(found: dict[str, Any]) -> str:
         f"Measured {machine['date']}: {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']},",
         f"Python {machine['python']}.",
         "Made by `make bench-peers` and `python -m bench.peers.page`: change those, not this page. What was found while",
-        "tuning is in [performance-notes.md](performance-notes.md).", "", NOISE,
+        "tuning is in [performance-notes.md](evidence/performance-notes.md).", "", NOISE,
         "## Against RocketMQ's store", "", "![ratios to RocketMQ's store](performance-rocketmq.svg)", "", *table(java), "",
         *_embedded(others), WHY.format(missed=named or "No row is missed."), SETUP,
     ]  # fmt: skip

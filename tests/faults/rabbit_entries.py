@@ -24,7 +24,7 @@ SMALL_QUEUES = ("q.mixed", "q.props", "q.fan1", "q.fan2", "q.prio")
 RDQ_HEAD, RDQ_TAIL, IDX_PUBLISH, IDX_MARK, JIF_PUBLISH, JIF_MARK = 24, 1, 34, 2, 40, 8
 LARGE = "msg_store_persistent/0.rdq", "msg_store_persistent/1.rdq", "msg_store_persistent/6.rdq"
 CLEAN = ("recovery.dets", "clean.dot", "file_summary.ets", "msg_store_index.ets")
-# What nothing in the formats speaks about (docs/safety.md, "Bits that no rule covers").
+# What nothing in the formats speaks about (docs/safety.md, "Fields without protection").
 UNCOVERED = {"expiry_us", "persistent", "size", "seq_id", "redelivered"}
 GONE = "a message is gone, unsaid"
 SMALL_SEGMENT = 4

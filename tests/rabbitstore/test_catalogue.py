@@ -1,7 +1,7 @@
 """What the RabbitMQ-style store must hold, line by line, and the tests that hold it.
 
 The names are of test functions; a module stands for all of its tests.  What is measured and not tested stands in
-docs/performance-notes.md: `bench.rabbitmq.compare`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
+docs/evidence/performance-notes.md: `bench.rabbitmq.compare`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
 """
 
 import ast
