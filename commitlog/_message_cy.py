@@ -9,6 +9,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import InvalidMessage
+from storebytes.source_signature import SourceSignature
 
 from .hosts import decode_host
 from .layout import BORN_HOST_V6, CRC_SIZE, NAME_END, PAIR_END, PROPERTIES_SIZE_MAX, STORE_HOST_V6
@@ -61,6 +62,7 @@ class Message:
         "properties_raw", "queue_id", "reconsume_times", "store_host", "sys_flag", "tags", "topic",
     )  # fmt: skip
 
+    __signature__ = SourceSignature()
     topic: str
     body: bytes
     tags: str | None
