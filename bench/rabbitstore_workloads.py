@@ -17,12 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from rabbitstore import IndexSettings, RabbitSettings, StoreSettings
-from rabbitstore.content import Content, decode_content, encode_content
-from rabbitstore.content_cy import encode_many
-from rabbitstore.queue_index_cy import QueueIndex
-from rabbitstore.shared_store_cy import SharedStore
-from rabbitstore.store_recovery import open_store
-from rabbitstore.variable_queue_cy import VariableQueue, Waiting
+from rabbitstore.engine.msg_store_cy import MsgStore
+from rabbitstore.engine.msg_store_recovery import open_store
+from rabbitstore.engine.queue_index_cy import QueueIndex
+from rabbitstore.engine.variable_queue_cy import PendingConfirms, VariableQueue
+from rabbitstore.format.content import Content, decode_content, encode_content
+from rabbitstore.format.content_cy import encode_many
 from storageio import REAL_DISK
 
 WINDOW = 1000
@@ -51,7 +51,7 @@ def _index(folder: Path) -> QueueIndex:
 class Flight:
     """At most WINDOW messages written and not yet reported safe; a second thread syncs, as the server's store process does."""
 
-    def __init__(self, store: SharedStore) -> None:
+    def __init__(self, store: MsgStore) -> None:
         self._store = store
         self._count = 0
         self._is_over = False
@@ -156,7 +156,7 @@ def index(folder: Path, count: int, size: int, *, embedded: bool) -> Rates:
     return found
 
 
-def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], Waiting]]) -> None:
+def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], PendingConfirms]]) -> None:
     future, waiting = syncs.popleft()
     future.result()
     queue.end_sync(waiting)
@@ -172,7 +172,7 @@ def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
     messages = _messages(count, size)
 
     def publish() -> None:
-        syncs: deque[tuple[Future[None], Waiting]] = deque()
+        syncs: deque[tuple[Future[None], PendingConfirms]] = deque()
         with ThreadPoolExecutor(1) as pool:
             for number, message in enumerate(messages):
                 embedded = size < settings.index.embed_below

@@ -31,8 +31,8 @@ from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import is_system_topic
 from rabbitstore import RabbitStore, StoredMessage
-from rabbitstore import properties as blocks
-from rabbitstore.content import Content
+from rabbitstore.format import properties as blocks
+from rabbitstore.format.content import Content
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 

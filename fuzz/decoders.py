@@ -18,15 +18,15 @@ from messagestore.broker.config import fast_json
 from messagestore.checkpoint import decode as decode_checkpoint
 from messagestore.read.compression import decompress
 from messagestore.write._dispatch_cy import Dispatcher
-from rabbitstore import properties as blocks
-from rabbitstore import tables, terms
-from rabbitstore.content import decode_content
-from rabbitstore.journal import read_journal
-from rabbitstore.names import read_queue_name, read_segment_entries
-from rabbitstore.records import find_record as find_rabbit_record
-from rabbitstore.records import scan_records
-from rabbitstore.segment_cy import read_segment, write_segment
-from rabbitstore.version2 import read_chunk, read_index
+from rabbitstore.format import properties as blocks
+from rabbitstore.format import tables, terms
+from rabbitstore.format.content import decode_content
+from rabbitstore.format.index_v2 import read_chunk, read_index
+from rabbitstore.format.journal import read_journal
+from rabbitstore.format.names import read_queue_name, read_segment_entries
+from rabbitstore.format.rdq import find_record as find_rabbit_record
+from rabbitstore.format.rdq import scan_records
+from rabbitstore.format.segment_cy import read_segment, write_segment
 from storageio import StoreError
 
 SLOTS, ITEMS = 4, 16

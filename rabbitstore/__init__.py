@@ -33,16 +33,16 @@ deletes their folders.
 
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
-from .check import Checked, verify
+from .engine.live_queue import Delivery
 from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
-from .folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
-from .live_queue import Delivery
-from .problems import Problem
-from .recover import Plan, apply_recovery, plan_recovery
+from .format.problems import Problem
+from .read.statistics import Statistics, statistics
+from .read.stored_message import StoredMessage
+from .read.vhost_folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
+from .repair.check import Checked, verify
+from .repair.recover import Plan, apply_recovery, plan_recovery
 from .settings import IndexSettings, RabbitSettings, StoreSettings
-from .statistics import Statistics, statistics
 from .store import RabbitStore
-from .stored_message import StoredMessage
 
 __all__ = [
     "Checked",

@@ -1,4 +1,4 @@
-"""Errors of this engine; all are `StoreError`."""
+"""The errors of the RabbitMQ engine; each is a `StoreError`."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from typing import TYPE_CHECKING
 from storageio import StoreError
 
 if TYPE_CHECKING:
-    from .content import Content
+    from .format.content import Content
 
 
 class StoreBroken(StoreError):
-    """A count that cannot be: the caller removed what it never wrote, or wrote or removed twice what is in flight."""
+    """A reference count that cannot be: a remove without a write, or two writes or removes of one message in flight."""
 
 
-class UnknownQueue(StoreError, KeyError):
-    """No queue has this name."""
+class _UnknownKey(StoreError, KeyError):
+    """A `KeyError` that shows its message without quotes."""
 
     def __str__(self) -> str:
-        """Without the quotes of `KeyError`."""
         return str(self.args[0])
 
 
-class PartlyPublished(StoreError):
-    """Some queues have the message and others could not take it; nothing of it is confirmed yet.
+class UnknownQueue(_UnknownKey):
+    """No queue has this name."""
 
-    `failed` maps each queue that lacks it to its error, `published` names those that have it.  `content` is the message:
-    put it into the rest with `RabbitStore.publish_content`, and they share the one stored copy.
+
+class PartlyPublished(StoreError):
+    """Some queues have the message and others failed; no queue has confirmed it yet.
+
+    `published` names the queues that have it, `failed` maps each other queue to its error.  Publish `content` to those with
+    `RabbitStore.publish_content`: all queues then share one stored copy.
     """
 
     def __init__(self, content: Content, published: list[str], failed: dict[str, StoreError]) -> None:
-        """At least one queue failed."""
+        """Create the error for at least one failed queue."""
         self.content = content
         self.published = published
         self.failed = failed
@@ -38,9 +41,5 @@ class PartlyPublished(StoreError):
         super().__init__(f"message {content.msg_id.hex()} is in {published or 'no queue'}, not in {reasons}")
 
 
-class UnknownDelivery(StoreError, KeyError):
+class UnknownDelivery(_UnknownKey):
     """No unacknowledged delivery has this tag."""
-
-    def __str__(self) -> str:
-        """Without the quotes of `KeyError`."""
-        return str(self.args[0])

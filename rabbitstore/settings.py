@@ -1,4 +1,4 @@
-"""What may be set, with RabbitMQ's own values as the defaults."""
+"""The settings of a virtual host; the defaults are those of RabbitMQ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from storageio import InvalidSetting
 from storageio.settings import I32_MAX, I64_MAX, Range, check_settings
 
-from . import layout
+from .format import layout
 
 _STORE_RANGES: dict[str, Range] = {
     "file_size_limit": (1, I64_MAX),
@@ -29,12 +29,11 @@ _RANGES: dict[str, Range] = {
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Of a message store.
+    """Settings of a message store.
 
-    The collector runs when the files hold more than `collect_above_files` times the limit and more than
-    `garbage_fraction` of all bytes is garbage (RabbitMQ's rule; a store idles at up to twice its live bytes).
-    `file_garbage_fraction` is the stricter rule: any closed file with more garbage than this is rewritten on its own;
-    with 0.1 a store stays below 1.2 times its live bytes.
+    The collector runs when the files exceed `collect_above_files` times the size limit and more than `garbage_fraction` of
+    all bytes is garbage.  With this rule of RabbitMQ a store takes up to twice its live bytes.  `file_garbage_fraction` adds
+    a rule: a closed file with more garbage than this is rewritten.  With 0.1 a store stays below 1.2 times its live bytes.
     """
 
     file_size_limit: int = layout.FILE_SIZE_LIMIT
@@ -43,7 +42,7 @@ class StoreSettings:
     collect_above_files: int = 2
     file_garbage_fraction: float | None = None
     open_files_max: int = 64
-    client_credit: tuple[int, int] = (4000, 800)  # of a queue towards the store: {initial, more_after}, see `credit`
+    client_credit: tuple[int, int] = (4000, 800)  # of a queue: (initial, more_after), see `engine.credit`
 
     def __post_init__(self) -> None:
         """Check every field.  Raises `InvalidSetting` for a wrong type or value."""
@@ -53,7 +52,7 @@ class StoreSettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Of a queue index."""
+    """Settings of a queue index."""
 
     segment_entries: int = layout.SEGMENT_ENTRIES_NEW
     journal_entries_max: int = layout.JOURNAL_ENTRIES_MAX  # a publish counts twice, as in 3.10
@@ -61,21 +60,21 @@ class IndexSettings:
     embed_below: int = layout.EMBED_BELOW
 
     def __post_init__(self) -> None:
-        """Check every field before a folder is made.  Raises `InvalidSetting` for a wrong type or value."""
+        """Check every field before a folder is created.  Raises `InvalidSetting` for a wrong type or value."""
         check_settings(self, _INDEX_RANGES)
 
 
 @dataclass(frozen=True)
 class RabbitSettings:
-    """Of a virtual host."""
+    """Settings of a virtual host."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
     flush_interval_ms: int = 25
     memory_limit_bytes: int = 256 * 1024 * 1024  # of message bodies and positions held in memory, over all queues
     io_batch_size: int = 4096  # betas are pushed to delta in batches of at least this many
-    publisher_credit: tuple[int, int] = (400, 200)  # of a publisher towards its queues: {initial, more_after}
-    background: bool = True  # flush and collect on a thread of our own
+    publisher_credit: tuple[int, int] = (400, 200)  # of a publisher: (initial, more_after)
+    background: bool = True  # sync and collect in a background thread
 
     def __post_init__(self) -> None:
         """Check every field.  Raises `InvalidSetting` for a wrong type or value."""
@@ -84,7 +83,7 @@ class RabbitSettings:
 
 
 def _check_credit(name: str, credit: tuple[int, int]) -> None:
-    """Raise `InvalidSetting` where the portion that is granted is larger than the first credit: a sender would stay blocked."""
+    """Raise `InvalidSetting` for a grant larger than the initial credit: a sender would stay blocked."""
     initial, more_after = credit
     if more_after > initial:
         raise InvalidSetting(f"{name} is {credit}; expected (initial, more_after) with more_after from 1 to initial")

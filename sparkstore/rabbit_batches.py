@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.findings import Finding
 from rabbitstore import Problem, StoredMessage
-from rabbitstore.folder import VhostFolder
-from rabbitstore.properties import to_json
+from rabbitstore.format.properties import to_json
+from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 
 from .batches import ReadRequest, told

@@ -122,7 +122,7 @@ def plan_log(store: StoreKind, options: ReadOptions) -> list[LogSplit]:
 
 def plan_rabbit(store: StoreKind, options: ReadOptions) -> list[RabbitSplit]:
     """A split a queue, of every virtual host or of the wanted one.  Raises `UnknownStore` where that is not there."""
-    from rabbitstore.folder import VhostFolder, find_vhosts
+    from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
     made: list[RabbitSplit] = []
     vhosts = []

@@ -43,15 +43,24 @@ class BackgroundThread:
     early, `stop` ends it for good.  An exception that leaves `step` ends the thread; `failure` keeps it.
     """
 
-    def __init__(self, name: str, step: Callable[[], float | None], first_pause_s: float | None = 0.0) -> None:
-        """Create it; nothing runs before `start`.  The first step follows a sleep of `first_pause_s`."""
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        first_pause_s: float | None = 0.0,
+        wakeup: Wakeup | None = None,
+    ) -> None:
+        """Create it; nothing runs before `start`.  The first step follows a sleep of `first_pause_s`.
+
+        Pass `wakeup` to give it to those who wake the thread before the thread exists.
+        """
         self.name = name
         self.was_woken = False  # whether `wake`, not the time, ended the sleep before this step
         self.is_stopping = False
         self.failure: BaseException | None = None
         self._step = step
         self._first_pause_s = first_pause_s
-        self._wakeup = Wakeup()
+        self._wakeup = wakeup or Wakeup()
         self._stopped = Wakeup()
         self._thread: threading.Thread | None = None
 

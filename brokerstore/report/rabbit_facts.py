@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rabbitstore import RabbitStore, VhostFolder
-from rabbitstore.check import verify
-from rabbitstore.node import survey
-from rabbitstore.problems import UNSUPPORTED
+from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.read.node import survey
+from rabbitstore.repair.check import verify
 
 from .facts import Facts, FileMap, Times, Words, size_counts, size_place
 
@@ -45,7 +45,7 @@ def _facts(folder: VhostFolder, path: str) -> Facts:
         keys.add(message.routing_keys)
         if not message.embedded:
             for name, store in folder.stores.items():
-                if message.msg_id in store.places:
+                if message.msg_id in store.locations:
                     live[name].add(message.msg_id)
     cards = [
         ("Messages", f"{sum(row[0] for row in queues.values()):,}"), ("Queues", str(len(queues))),
@@ -64,12 +64,12 @@ def _file_maps(folder: VhostFolder, name: str, live: set[bytes]) -> list[FileMap
     store = folder.stores[name]
     maps = {number: FileMap(f"{name} {number}", store.size_of(number) or 0) for number in store.file_numbers()}
     for msg_id in live:
-        number, record = store.places[msg_id]
+        number, record = store.locations[msg_id]
         if number in maps:
             maps[number].live += record.total_size
     for number, found in maps.items():
         good = {record.offset: record.total_size for record in store.scan(number, []).records}
-        good |= {record.offset: record.total_size for record in store.found_behind.get(number, ())}
+        good |= {record.offset: record.total_size for record in store.found_past_damage.get(number, ())}
         whole = min(sum(good.values()), found.size_bytes)
         found.damaged = found.size_bytes - whole
         found.garbage = max(0, whole - found.live)

@@ -84,7 +84,7 @@ def _refused(error: StoreError, _command: str, place: str) -> str:
 def _is_strange_sidecar(file: str, place: str) -> bool:
     """Whether a link or folder lies in place of a file of our own, or of what is about to become that file."""
     from messagestore.sidecar import OWN_FILES
-    from rabbitstore.own_files import OWN_FILES as RABBIT_FILES
+    from rabbitstore.format.layout import SIDECAR_FILES as RABBIT_FILES
 
     own = os.path.join(place, "brokerstore")
     if os.path.dirname(file) != own:

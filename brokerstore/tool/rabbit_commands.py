@@ -10,10 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
-from rabbitstore.check import size_bytes, verify
-from rabbitstore.node import Node, survey
-from rabbitstore.problems import UNSUPPORTED
-from rabbitstore.recover import apply_recovery, plan_recovery
+from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.read.node import Node, survey
+from rabbitstore.repair.check import size_bytes, verify
+from rabbitstore.repair.recover import apply_recovery, plan_recovery
 from storageio import StoreCorrupt
 
 from .absent import NoSuchMessage

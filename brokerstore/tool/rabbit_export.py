@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from rabbitstore.check import size_bytes
+from rabbitstore.repair.check import size_bytes
 
 from .export import Item, Order, export_items
 from .output import json_line

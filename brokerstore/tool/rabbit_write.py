@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from rabbitstore import QueueInfo, RabbitStore
-from rabbitstore.clean_stop import CLEAN_FILES
-from rabbitstore.formats import refuse_unsupported
-from rabbitstore.properties import FIELDS, encode
+from rabbitstore.format.layout import CLEAN_FILES
+from rabbitstore.format.properties import FIELDS, encode
+from rabbitstore.read.unsupported import refuse_unsupported
 from storageio import REAL_DISK, StoreError
 
 from .absent import NoSuchMessage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokerstore.identify import FolderKind
 from brokerstore.report import Facts, rabbit_facts, render, store_facts
-from rabbitstore.check import size_bytes
+from rabbitstore.repair.check import size_bytes
 from storageio import REAL_DISK, StoreError
 
 from .codes import CLEAN, NO_STORE, PROBLEM

@@ -134,7 +134,7 @@ class _Reader(DataSourceReader):
         return [InputPartition(split) for split in splits]
 
     def _vhosts(self, store: StoreKind) -> list[VhostSplit]:
-        from rabbitstore.folder import find_vhosts
+        from rabbitstore.read.vhost_folder import find_vhosts
 
         return [VhostSplit(store.path, folder) for folder in find_vhosts(store.path, disk_for(store.path))]
 
@@ -450,7 +450,7 @@ def _queue_rows(split: StoreSplit) -> Iterator[Row]:
 
 
 def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
-    from rabbitstore.check import verify
+    from rabbitstore.repair.check import verify
 
     found = verify(split.folder, disk_for(split.folder))
     for problem in found.problems:

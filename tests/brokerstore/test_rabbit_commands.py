@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from brokerstore import RabbitStore
-from rabbitstore.check import verify
+from rabbitstore.repair.check import verify
 from storageio import REAL_DISK, Writer
 from tests.brokerstore.tool import run
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
+from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, verify
+from rabbitstore.read import statistics
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 

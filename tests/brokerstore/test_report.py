@@ -16,7 +16,7 @@ from brokerstore.report.pictures import FILES_SHOWN, grouped
 from commitlog import Message
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
-from rabbitstore.store_folder import StoreFolder
+from rabbitstore.read.store_folder import StoreFolder
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 

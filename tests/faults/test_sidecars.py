@@ -13,7 +13,7 @@ import pytest
 from messagestore import MessageStore, StoreConfig
 from messagestore import sidecar as rocket_names
 from rabbitstore import RabbitStore
-from rabbitstore import own_files as rabbit_names
+from rabbitstore.format import layout as rabbit_names
 from storageio import REAL_DISK, Kind, misplaced
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
@@ -241,7 +241,7 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
     (store / "commitlog" / "notes.txt").write_bytes(b"stray")
     run("recover", store, "--apply")
     run("rebuild", store, "all")
-    tables = (store, rocket_names.OWN_FILES), (vhost, rabbit_names.OWN_FILES)
+    tables = (store, rocket_names.OWN_FILES), (vhost, rabbit_names.SIDECAR_FILES)
     for place, table in tables:
         own = place / "brokerstore"
         for path in own.iterdir():

@@ -88,7 +88,7 @@ def test_expiries_of_any_64_bits_are_read() -> None:
     """Found by fuzzing: a flipped first bit of a message's expiry ended `verify` of a RabbitMQ folder with an OverflowError."""
     publish = bytes(8) + b"i" * 16 + b"\xff" * 8 + bytes(4) + b"\0\0\0\2" + b"\x83j"
     run_one(TARGETS["rabbit_journal"], publish)
-    from rabbitstore.journal import read_journal
+    from rabbitstore.format.journal import read_journal
 
     found, end = read_journal(publish, "journal.jif", [])
     assert end == len(publish) and found[0].publish is not None and found[0].publish.expiry_us == -1

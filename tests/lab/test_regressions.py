@@ -194,7 +194,7 @@ def test_a_queue_whose_records_were_deleted_still_knows_its_next_offset(lab: Any
 def index_of(world: Any) -> Any:
     """A queue index on a disk."""
     settings = world.module("rabbitstore.settings").IndexSettings(segment_entries=8)
-    return lambda disk: world.module("rabbitstore.queue_index_cy").QueueIndex(disk, "/q", settings)
+    return lambda disk: world.module("rabbitstore.engine.queue_index_cy").QueueIndex(disk, "/q", settings)
 
 
 def entries_of(index: Any) -> list[int]:
@@ -222,7 +222,7 @@ def test_entries_are_not_put_behind_the_zeros_that_a_crash_left_in_a_segment(ind
 
 def test_the_journals_copy_counts_where_a_segment_was_torn(index_of: Any, world: Any) -> None:
     """A flush was cut short: the torn embedded message won over the whole one, and the journal was emptied."""
-    content, is_whole = world.module("rabbitstore.content"), world.module("rabbitstore.opening").is_whole
+    content, is_whole = world.module("rabbitstore.format.content"), world.module("rabbitstore.engine.opening").is_whole
     whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
     disk = ForgettingDisk()
     index = index_of(disk)
@@ -242,7 +242,7 @@ def test_the_journals_copy_counts_where_a_segment_was_torn(index_of: Any, world:
 
 def test_a_torn_embedded_message_at_the_journals_end_is_dropped(index_of: Any, world: Any) -> None:
     """It was never confirmed; it was handed out as a message that nobody could decode."""
-    content, is_whole = world.module("rabbitstore.content"), world.module("rabbitstore.opening").is_whole
+    content, is_whole = world.module("rabbitstore.format.content"), world.module("rabbitstore.engine.opening").is_whole
     whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
     disk = ForgettingDisk()
     index = index_of(disk)
@@ -445,8 +445,8 @@ def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_jour
 
     Opening took the entry into its segment, where `verify` called it damage for ever.
     """
-    content, entry = world.module("rabbitstore.content"), world.module("rabbitstore.entry_cy")
-    opening = world.module("rabbitstore.opening")
+    content, entry = world.module("rabbitstore.format.content"), world.module("rabbitstore.format.entry_cy")
+    opening = world.module("rabbitstore.engine.opening")
     ident = b"0123456789abcdef"
     term = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"body", ident, True))
 

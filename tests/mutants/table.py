@@ -80,8 +80,8 @@ GROUPS = {
     ),
     "rabbitstore": Group(
         _below(
-            "rabbitstore", "clean_stop", "collector", "journal", "opening", "queue_index_cy", "recover", "shared_store_cy",
-            "store_recovery",
+            "rabbitstore", "engine/clean_stop", "engine/collector", "engine/msg_store_cy", "engine/msg_store_recovery",
+            "engine/opening", "engine/queue_index_cy", "format/journal", "repair/compaction", "repair/recover",
         ),
         (
             *_tests(

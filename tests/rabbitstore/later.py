@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from rabbitstore.layout import V2_CHUNK, V2_HEAD_SIZE
+from rabbitstore.format.layout import V2_CHUNK, V2_HEAD_SIZE
 
 VHOST = Path("msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L")
 Tree = dict[str, bytes | None]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, housekeeper
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
+from rabbitstore.engine import housekeeper
 from storageio import DiskError, StoreError
 from storageio.testing import WrappedDisk
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rabbitstore.content import Content, decode_content, encode_content
-from rabbitstore.content_cy import encode_many
+from rabbitstore.format.content import Content, decode_content, encode_content
+from rabbitstore.format.content_cy import encode_many
+from rabbitstore.format.terms import Atom, encode
 from rabbitstore.settings import StoreSettings
-from rabbitstore.terms import Atom, encode
 from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat
 
 from .test_shared_store import fresh, ident
@@ -82,7 +82,7 @@ def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
     data[data.index(ident(1)) + 3] ^= 1
     with path.open("r+b") as file:
         file.write(data)
-    with pytest.raises(StoreCorrupt, match="not the record"):
+    with pytest.raises(StoreCorrupt, match="not the expected record"):
         client.read_contents([ident(1)])
     assert client.read_contents([ident(2)]) == [MIXED[1]]
     store.close()

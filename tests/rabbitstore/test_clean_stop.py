@@ -6,11 +6,13 @@ from collections import Counter
 
 import pytest
 
-from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, tables, verify
-from rabbitstore.clean_stop import CLEAN_FILES, _changed_since
-from rabbitstore.dets_table import SLOTS, phash2, read_dets, write_dets
-from rabbitstore.ets_table import CHUNK, HEAD, read_ets
-from rabbitstore.terms import CharList
+from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, verify
+from rabbitstore.format import tables
+from rabbitstore.format.dets_table import SLOTS, phash2, read_dets, write_dets
+from rabbitstore.format.ets_table import CHUNK, HEAD, read_ets
+from rabbitstore.format.layout import CLEAN_FILES
+from rabbitstore.format.terms import CharList
+from rabbitstore.stop_checksums import changed_since_stop
 from storageio import REAL_DISK, DiskError, StoreCorrupt
 
 from . import test_damage as damages
@@ -307,10 +309,10 @@ def test_a_file_of_our_stop_that_changed_since_is_named(tmp_path):
     path = tmp_path / "vhost"
     with RabbitStore.open(str(path), settings=QUIET) as store:
         fill(store)
-    assert _changed_since(REAL_DISK, str(path)) == []
+    assert changed_since_stop(REAL_DISK, str(path)) == []
     with open(path / "recovery.dets", "ab") as file:
         file.write(b"x")
-    assert [problem.file for problem in _changed_since(REAL_DISK, str(path))] == ["recovery.dets"]
+    assert [problem.file for problem in changed_since_stop(REAL_DISK, str(path))] == ["recovery.dets"]
     with open(path / STORE / "clean.dot", "ab") as file:
         file.write(b"x")
-    assert _changed_since(REAL_DISK, str(path)) == []
+    assert changed_since_stop(REAL_DISK, str(path)) == []

@@ -14,7 +14,7 @@ from .conftest import FailsOnce
 QUIET = RabbitSettings(background=False)
 
 
-class Waiting:
+class PendingConfirms:
     """A consumer that waits on a thread of its own; what happens in the `with` happens before it can wake."""
 
     def __init__(self, store, name):
@@ -51,7 +51,7 @@ def store(tmp_path):
 
 def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again(store):
     """It came to the closed consumer, and nobody gave it back: no other consumer saw it before a restart."""
-    with Waiting(store, "q") as waiting:
+    with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"first")
         waiting.consumer.close()
         store.publish("q", b"second")
@@ -63,7 +63,7 @@ def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again
 
 def test_a_message_on_its_way_to_a_consumer_goes_with_its_queue(store):
     """Deleted, with the message acknowledged: it was delivered all the same, and could not be acknowledged."""
-    with Waiting(store, "q") as waiting:
+    with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"gone")
         store.delete_queue("q")
     assert waiting.found == [None] and not waiting.queue.unacked
@@ -73,7 +73,7 @@ def test_a_message_on_its_way_to_a_consumer_goes_with_its_queue(store):
 
 def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_queue(store):
     """It may expire before it is taken, so it is not handed over; the consumer wakes all the same."""
-    with Waiting(store, "q") as waiting:
+    with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"short", properties={"expiration": "60000"})
         assert len(waiting.queue) == 1 and not waiting.queue.direct
     assert waiting.found[0].body == b"short"
@@ -84,7 +84,7 @@ def test_a_message_on_its_way_that_cannot_be_read_for_once_comes_with_the_next_g
     disk = FailsOnce()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
         store.declare_queue("q")
-        with Waiting(store, "q") as waiting:
+        with PendingConfirms(store, "q") as waiting:
             store.publish("q", b"x" * 9000)
             store.process()
             store.parts.persistent._roll()  # the file is closed, so that the message is in no cache

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, tables
-from rabbitstore.check import size_bytes, verify
-from rabbitstore.recover import apply_recovery, plan_recovery
+from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings
+from rabbitstore.format import tables
+from rabbitstore.repair.check import size_bytes, verify
+from rabbitstore.repair.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
 from tests.faults.golden import fast_folder
@@ -375,7 +376,7 @@ def test_damage_before_good_records_is_not_cut_at_opening(damaged):
     """Without a clean stop all is scanned: a torn tail is cut, this is named; recovery keeps all but the damaged message."""
     (damaged / STORE / "clean.dot").unlink()
     sizes = {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
-    with pytest.raises(StoreCorrupt, match="damage before good records"):
+    with pytest.raises(StoreCorrupt, match="damage before whole records"):
         RabbitStore.open(str(damaged), "r+", settings=QUIET)
     assert sizes == {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
     apply_recovery(plan_recovery(str(damaged)))

@@ -4,13 +4,13 @@ import hashlib
 
 import pytest
 
-from rabbitstore import properties, tables
-from rabbitstore.content import decode_content, encode_content
-from rabbitstore.folder import VhostFolder
-from rabbitstore.layout import PERSISTENT_FOLDER
-from rabbitstore.names import queue_folder_name, vhost_folder_name
-from rabbitstore.records import TERM_AT, encode_record, scan_records
-from rabbitstore.statistics import statistics
+from rabbitstore.format import properties, tables
+from rabbitstore.format.content import decode_content, encode_content
+from rabbitstore.format.layout import PERSISTENT_FOLDER
+from rabbitstore.format.names import queue_folder_name, vhost_folder_name
+from rabbitstore.format.rdq import TERM_AT, encode_record, scan_records
+from rabbitstore.read.statistics import statistics
+from rabbitstore.read.vhost_folder import VhostFolder
 
 
 def _part(message):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, VhostFolder, behind, verify
-from rabbitstore.layout import CONFIG_NAME, PERSISTENT_FOLDER
-from rabbitstore.paths import FILE_SIZE_MAX, read_all
-from rabbitstore.records import encode_record
-from rabbitstore.recover import apply_recovery, plan_recovery
-from rabbitstore.store_folder import StoreFolder
+from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings, VhostFolder, verify
+from rabbitstore.files import FILE_SIZE_MAX, read_all
+from rabbitstore.format.layout import CONFIG_NAME, PERSISTENT_FOLDER
+from rabbitstore.format.rdq import encode_record
+from rabbitstore.read import salvage
+from rabbitstore.read.store_folder import StoreFolder
+from rabbitstore.repair.recover import apply_recovery, plan_recovery
 from storageio import REAL_DISK, DiskError, StoreCorrupt, UnknownStore
 
 from .conftest import FailsOnce, WhenItWasWritten
@@ -150,11 +151,11 @@ def test_a_damaged_file_of_any_length_is_not_read_into_memory(tmp_path):
     file.parent.mkdir()
     file.write_bytes(encode_record(ident(1), term(1)) + b"\xff" * 60 + encode_record(ident(2), b"\x83" + term(2)))
     store = StoreFolder(REAL_DISK, str(tmp_path), PERSISTENT_FOLDER)
-    assert store.place(ident(1)) and store.place(ident(2))
+    assert store.locate(ident(1)) and store.locate(ident(2))
     store.close()
     os.truncate(file, FILE_SIZE_MAX + 1)
     store = StoreFolder(REAL_DISK, str(tmp_path), PERSISTENT_FOLDER)
-    assert store.place(ident(1)) and store.place(ident(2)) is None
+    assert store.locate(ident(1)) and store.locate(ident(2)) is None
     store.close()
     with pytest.raises(StoreCorrupt, match="file too long"):
         read_all(REAL_DISK, str(file))
@@ -167,6 +168,6 @@ def test_a_segment_made_of_places_that_may_be_entries_is_searched_so_far(monkeyp
     true = b"\xc0\x07" + bytes(15) + b"\7" + bytes(12) + bytes(4) + b"\x40\x07"
     data = b"\x11" + false * 50 + b"\x11" + true
     if is_bounded:
-        monkeypatch.setattr(behind, "_SEARCHED_MAX", 20 * len(data))
-    found, _end = behind.read_segment_past(data, 0, 16, "0.idx", [])
+        monkeypatch.setattr(salvage, "_SEARCHED_MAX", 20 * len(data))
+    found, _end = salvage.read_segment_past_damage(data, 0, 16, "0.idx", [])
     assert [entry.seq_id for entry in found.values()] == ([] if is_bounded else [7])

@@ -122,7 +122,7 @@ def test_a_requeue_that_cannot_read_one_message_gives_back_the_others(path, mode
     queue.parts[0].set_target_ram_count(0)  # what is unacknowledged has no copy in memory
     queue.parts[0].set_target_ram_count(float("inf"))
     is_read = mode == "default"  # a lazy queue takes them back without their bytes
-    store._opened.persistent._cache.clear()
+    store.parts.persistent._cache.clear()
     disk.fail_at = len(disk.calls) + 1
     with pytest.raises(DiskError) if is_read else contextlib.nullcontext():
         if multiple:
@@ -143,7 +143,7 @@ def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path):
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, "lazy")
     assert store.get("q", auto_ack=True).body.startswith(b"old 0")
-    store._opened.persistent._cache.clear()
+    store.parts.persistent._cache.clear()
     disk.fail_at = len(disk.calls) + 1
     with pytest.raises(DiskError):
         store.get("q", auto_ack=True)
@@ -159,7 +159,7 @@ def test_a_damaged_message_that_is_requeued_keeps_no_other(path):
     part = store.queue("q").parts[0]
     part.set_target_ram_count(0)
     part.set_target_ram_count(float("inf"))
-    store._opened.persistent._cache.clear()
+    store.parts.persistent._cache.clear()
     file = Path(path) / "msg_store_persistent" / "0.rdq"
     file.write_bytes(b"\xee" + file.read_bytes()[1:])
     with pytest.raises(StoreCorrupt):

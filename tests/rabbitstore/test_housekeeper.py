@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,14 @@ from typing import Any, cast
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore
-from rabbitstore.housekeeper import Housekeeper
+from rabbitstore.engine.housekeeper import Housekeeper
+from storageio.background import Wakeup
 
 INTERVAL_S = 0.025
 
 
-class StoreOnPaper:
-    """Counts what the thread asks of a store."""
+class CountingVhost:
+    """Counts the calls of the housekeeper."""
 
     def __init__(self) -> None:
         self.settings = RabbitSettings()
@@ -36,40 +36,40 @@ class StoreOnPaper:
         self.balances += 1
 
 
-class Woken(threading.Event):
-    """An event that comes when it is waited for, if it has not come before."""
+class FakeThread:
+    """A thread that somebody has woken; only its pauses move the clock, and `during` is called in each."""
 
-    def __init__(self, keeper: Housekeeper) -> None:
-        super().__init__()
-        if keeper._woken.is_set():
-            self.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.set()
-        return super().wait(timeout)
-
-
-class Turns:
-    """A housekeeper without a thread; `during` is called in each of its pauses."""
+    was_woken = True
 
     def __init__(self) -> None:
         self.now = 100.0
         self.pauses: list[float] = []
         self.during: Callable[[], None] = lambda: None
-        self.store = StoreOnPaper()
-        self.keeper = Housekeeper(cast(Any, self.store), clock=lambda: self.now)
-        self.keeper._pause = self.pause
+        self.is_woken = self.is_stopping = False
 
-    def pause(self, seconds: float = 0.0) -> bool:
+    def wake(self) -> None:
+        self.is_woken = True
+
+    def pause(self, seconds: float) -> bool:
         self.pauses.append(seconds)
         self.now += seconds
         self.during()
-        return False
+        return self.is_stopping
+
+
+class Turns:
+    """A housekeeper without a thread of its own."""
+
+    def __init__(self) -> None:
+        self.thread = FakeThread()
+        self.store = CountingVhost()
+        self.keeper = Housekeeper(cast(Any, self.store), Wakeup(), clock=lambda: self.thread.now)
+        self.keeper.thread = cast(Any, self.thread)
 
     def turn(self) -> None:
-        """Something happens while the thread waits, or has happened."""
-        self.keeper._woken = Woken(self.keeper)
-        self.keeper._turn()
+        """One step after somebody called `wake`."""
+        self.thread.is_woken = False
+        self.keeper.step()
 
 
 @pytest.fixture
@@ -81,36 +81,36 @@ def test_a_lone_publish_is_synced_without_a_wait(turns: Turns) -> None:
     """RabbitMQ syncs when nothing else waits; each lone publish waited 25 ms."""
     for _ in range(3):
         turns.turn()
-        turns.now += 2 * INTERVAL_S
-    assert (turns.store.syncs, turns.pauses) == (3, [])
+        turns.thread.now += 2 * INTERVAL_S
+    assert (turns.store.syncs, turns.thread.pauses) == (3, [])
 
 
 def test_a_publish_right_after_a_sync_waits_for_quiet_alone(turns: Turns) -> None:
     """One pause, in which nothing arrives."""
     turns.turn()
-    turns.now += 0.002
+    turns.thread.now += 0.002
     turns.turn()
     assert turns.store.syncs == 2
-    assert len(turns.pauses) == 1
-    assert sum(turns.pauses) < INTERVAL_S / 5
+    assert len(turns.thread.pauses) == 1
+    assert sum(turns.thread.pauses) < INTERVAL_S / 5
 
 
 def test_while_messages_keep_arriving_a_sync_takes_them_together(turns: Turns) -> None:
     """One each 25 ms, as before: a bulk of publishes is not slowed down by a sync for each."""
     turns.turn()
-    turns.during = turns.keeper.wake
-    turns.store.during_sync = turns.keeper.wake
+    turns.thread.during = turns.thread.wake
+    turns.store.during_sync = turns.thread.wake
     for _ in range(4):
         turns.turn()
     assert turns.store.syncs == 5
-    assert sum(turns.pauses) == pytest.approx(4 * INTERVAL_S)
-    assert len(turns.pauses) == 5, "the interval is one pause: a thread that runs each millisecond takes time from publishers"
+    assert sum(turns.thread.pauses) == pytest.approx(4 * INTERVAL_S)
+    assert len(turns.thread.pauses) == 5, "one pause: a thread that runs each millisecond slows down publishers"
 
 
 def test_a_store_that_closes_ends_the_wait(turns: Turns) -> None:
     """Nothing is synced then: the stop does that itself."""
     turns.turn()
-    turns.during = lambda: turns.keeper._stopped.set()
+    turns.thread.during = lambda: setattr(turns.thread, "is_stopping", True)
     turns.turn()
     assert turns.store.syncs == 1
 
@@ -119,7 +119,7 @@ def test_memory_targets_are_calculated_on_a_timer(turns: Turns) -> None:
     """While a store was busy without many bytes nobody did: RabbitMQ's monitor does each 2.5 s."""
     for _ in range(100):
         turns.turn()
-        turns.now += 0.1
+        turns.thread.now += 0.1
     assert turns.store.balances == 4
     assert turns.store.syncs == 100
 

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from rabbitstore.queue_index_cy import QueueIndex
+from rabbitstore.engine.queue_index_cy import QueueIndex
+from rabbitstore.format.torn import SECTOR_SIZE
 from rabbitstore.settings import IndexSettings
-from rabbitstore.torn import SECTOR_SIZE
 from storageio import REAL_DISK, DiskError
 from storageio.testing import FailingDisk
 

@@ -30,7 +30,7 @@ def mark(kind: int, seq_id: int) -> bytes:
 @pytest.fixture
 def journal(world: World) -> Any:
     """Return the module on one build."""
-    return world.module("rabbitstore.journal")
+    return world.module("rabbitstore.format.journal")
 
 
 def read(journal: Any, data: bytes) -> Any:

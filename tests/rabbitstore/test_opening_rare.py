@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, tables, verify
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, verify
+from rabbitstore.format import tables
 from storageio import DiskError, UnknownStore
 
 from .conftest import ChangesFail, WhenItWasWritten

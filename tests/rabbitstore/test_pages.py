@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from rabbitstore import check, layout, properties, recover
+from rabbitstore.format import layout, properties
+from rabbitstore.repair import check, recover
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "formats"
 
@@ -39,7 +40,7 @@ def test_the_property_table():
 
 def test_every_kind_of_damage_is_on_its_page():
     """And no page names a kind that the code does not."""
-    sources = "".join(path.read_text() for path in Path(check.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(check.__file__).parents[1].rglob("*.py"))
     kinds = set(re.findall(r"`(\w+)`", re.sub(r"^(?!\|).*$", "", page("damage"), flags=re.MULTILINE)))
     kinds -= {"queue_name", "recover", "N"}
     assert all(f'"{kind}"' in sources for kind in kinds)

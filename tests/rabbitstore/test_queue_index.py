@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from rabbitstore.queue_folder import QueueFolder
-from rabbitstore.queue_index_cy import QueueIndex
+from rabbitstore.engine.queue_index_cy import QueueIndex
+from rabbitstore.format.torn import SECTOR_SIZE
+from rabbitstore.read.queue_folder import QueueFolder
 from rabbitstore.settings import IndexSettings
-from rabbitstore.torn import SECTOR_SIZE
 from storageio import REAL_DISK, DiskError
 from storageio.testing import FailingDisk
 from tests.faults.golden import fast_folder

@@ -9,11 +9,11 @@ import shutil
 import pytest
 
 from rabbitstore import RabbitStore, verify
-from rabbitstore.layout import RECORD_HEAD
-from rabbitstore.node import survey
-from rabbitstore.problems import UNSUPPORTED
-from rabbitstore.records import encode_record, scan_records
-from rabbitstore.terms import FALSE, NONE, Atom
+from rabbitstore.format.layout import RECORD_HEAD
+from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.format.rdq import encode_record, scan_records
+from rabbitstore.format.terms import FALSE, NONE, Atom
+from rabbitstore.read.node import survey
 from storageio import StoreCorrupt
 from tests.archives import unpack
 from tests.brokerstore.schema import check_schema
@@ -180,7 +180,7 @@ def test_a_torn_record_behind_a_hole_is_damage():
 
 def test_a_damaged_container_is_damage(tmp_path):
     """A term that is cut, or whose id is gone, is no unsupported format."""
-    from rabbitstore.content import decode_content
+    from rabbitstore.format.content import decode_content
 
     whole = container(b"body")
     assert decode_content(whole).body == b"body" and not decode_content(whole).persistent

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, VhostFolder
-from rabbitstore.check import verify
-from rabbitstore.clean_stop import CLEAN_FILES
-from rabbitstore.recover import apply_recovery, plan_recovery
+from rabbitstore.format.layout import CLEAN_FILES
+from rabbitstore.repair.check import verify
+from rabbitstore.repair.recover import apply_recovery, plan_recovery
 
 from .conftest import WhenItWasWritten
 from .test_damage import ALL, DEEP, MIXED, STORE, cut, damaged_summary, patch, readable, torn_journal, unfinished_compaction

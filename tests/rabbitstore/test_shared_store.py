@@ -5,11 +5,12 @@ import threading
 
 import pytest
 
-from rabbitstore.collector import collect
+from rabbitstore.engine.collector import collect
+from rabbitstore.engine.msg_store_recovery import open_store
 from rabbitstore.errors import StoreBroken
-from rabbitstore.records import check_record
+from rabbitstore.format.rdq import check_record
+from rabbitstore.repair.compaction import recover_crashed_compaction
 from rabbitstore.settings import StoreSettings
-from rabbitstore.store_recovery import open_store, salvage
 from storageio import REAL_DISK, DiskError, StoreClosed, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 
@@ -109,7 +110,7 @@ def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_p
     client.remove([ident(1)])
     client.write(ident(2), term(2))
     store.sync()
-    assert (told, store.files.total_bytes, len(client.flying)) == ([ident(1), ident(2)], 225, 0)
+    assert (told, store.files.total_bytes, len(client.in_flight)) == ([ident(1), ident(2)], 225, 0)
     assert not store.contains(ident(1)) and store.contains(ident(2))
     store.close()
 
@@ -125,12 +126,12 @@ def test_what_a_dead_client_wrote_is_ignored_when_the_owner_meets_it(tmp_path):
     dead.write_many((ident(number), term(number)) for number in (3, 4, 5))
     alive.write(ident(4), term(4))
     dead.remove([ident(1), ident(2), ident(5)])
-    dead.die()
+    dead.terminate()
     store.sync()
     counts = {msg_id: location.ref_count for msg_id, location in store.locations.items() if location.ref_count}
     assert counts == {ident(2): 1, ident(4): 1}
     assert (store.read(ident(3)), store.read(ident(4))) == (None, term(4))
-    assert told == [ident(1), ident(2)] and not dead.flying.counts
+    assert told == [ident(1), ident(2)] and not dead.in_flight.counts
     with pytest.raises(StoreClosed):
         dead.write(ident(6), term(6))
     store.check()
@@ -428,5 +429,5 @@ def test_what_a_salvage_joins_stands_alone_behind_the_whole_records(tmp_path):
     whole, joined = first.read_bytes(), second.read_bytes()
     first.write_bytes(whole + bytes(400) + b"\xff" * 100)
     first.with_suffix(".rdt").write_bytes(joined)
-    salvage(REAL_DISK, str(first.parent), 0)
+    recover_crashed_compaction(REAL_DISK, str(first.parent), 0)
     assert first.read_bytes() == whole + joined and not first.with_suffix(".rdt").exists()

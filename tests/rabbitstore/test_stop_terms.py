@@ -25,5 +25,5 @@ def test_a_note_counts_while_nobody_has_changed_the_index_since(
         persistent_count=count, next_deliver_seq_id=0, index=SimpleNamespace(next_seq_id=next_seq_id)
     )  # fmt: skip
     row = SimpleNamespace(persistent_count=5, next_seq_id=10, next_deliver_seq_id=8)
-    world.module("rabbitstore.opening")._apply_terms(part, row)
+    world.module("rabbitstore.engine.opening")._apply_terms(part, row)
     assert (part.index.next_seq_id, part.next_deliver_seq_id) == wanted

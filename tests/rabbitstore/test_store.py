@@ -11,20 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import (
-    PartlyPublished,
-    RabbitSettings,
-    RabbitStore,
-    StoreSettings,
-    UnknownDelivery,
-    UnknownQueue,
-    housekeeper,
-    verify,
-)  # fmt: skip
-from rabbitstore.content import Content
-from rabbitstore.credit import Credit
-from rabbitstore.layout import SEGMENT_HEAD, SEGMENT_MARK
-from rabbitstore.names import vhost_folder_name
+from rabbitstore import PartlyPublished, RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue, verify
+from rabbitstore.engine import housekeeper  # fmt: skip
+from rabbitstore.engine.credit import Credit
+from rabbitstore.format.content import Content
+from rabbitstore.format.layout import SEGMENT_HEAD, SEGMENT_MARK
+from rabbitstore.format.names import vhost_folder_name
 from storageio import (
     DiskError,
     DiskFull,
@@ -86,7 +78,7 @@ def test_a_message_to_three_queues_is_stored_once(path):
             store.declare_queue(name)
         store.publish(["a", "b", "c"], b"x" * 8000, exchange="ex.fan")
         store.sync()
-        persistent = store._opened.persistent
+        persistent = store.parts.persistent
         assert persistent.files.total_bytes < 9000 and len(persistent.locations) == 1
         for left, name in ((2, "a"), (1, "b")):
             assert drained(store, name) == [b"x" * 8000]
@@ -284,8 +276,8 @@ def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path):
             store.publish_content([queues[0], gone], Content("/", "", ("k",), b"\x10\x00\x02", b"x" * 5000, b"i" * 16, True))
         store.publish_content([queues[1]], caught.value.content)
         store.sync()
-        assert list(store._opened.persistent.locations) == [b"i" * 16]
-        assert store._opened.persistent.locations[b"i" * 16].ref_count == 2
+        assert list(store.parts.persistent.locations) == [b"i" * 16]
+        assert store.parts.persistent.locations[b"i" * 16].ref_count == 2
         assert drained(store, "a") == drained(store, "b") == [b"x" * 5000]
 
 
@@ -310,7 +302,7 @@ def test_memory_limit_and_collector_under_load(path):
                 kept.append(number)
         store.sync()
         store.collect()
-        files = store._opened.persistent.files
+        files = store.parts.persistent.files
         assert files.total_bytes < 2 * files.valid_bytes + 100_000
         kill(store)
     with RabbitStore.open(path, settings=settings) as store:
@@ -353,7 +345,7 @@ def test_purge_and_delete(path):
         store.requeue(held)
         assert store.delete_queue("q") == 1
         store.process()
-        assert store._opened.persistent.files.valid_bytes == 0
+        assert store.parts.persistent.files.valid_bytes == 0
         with pytest.raises(UnknownQueue):
             store.publish("q", b"")
     with RabbitStore.open(path) as store:
@@ -575,7 +567,7 @@ def test_many_threads_publish_and_consume(path):
         is_over.set()
         consumer.join()
         assert errors == [] and len(store.queue("q").unacked) == 0
-        persistent = store._opened.persistent
+        persistent = store.parts.persistent
         until(
             lambda: store.process() or persistent.files.valid_bytes == 0
         )  # a file that is being collected gives them up later

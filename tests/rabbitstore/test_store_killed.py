@@ -72,7 +72,7 @@ def _survivors(path):
             assert bodies == sorted(bodies, key=lambda body: int(body.split(b":")[0]))
             found[name] = set(bodies)
         store.collect()
-        for store_part in (store._opened.persistent, store._opened.transient):
+        for store_part in (store.parts.persistent, store.parts.transient):
             store_part.process()
             store_part.check()
     return found

@@ -8,8 +8,8 @@ import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue
 from rabbitstore import store as store_module
-from rabbitstore.collector import collect, collect_one
-from rabbitstore.records import FEW_IDS, check_record, encode_record, find_any_record
+from rabbitstore.engine.collector import collect, collect_one
+from rabbitstore.format.rdq import FEW_IDS, check_record, encode_record, find_any_record
 from storageio import DiskError, InvalidMessage, StoreClosed, StoreCorrupt, StoreError, StoreLocked
 from storageio.testing import WrappedDisk
 
@@ -153,7 +153,8 @@ def test_a_message_whose_file_went_is_named_at_its_fetch(tmp_path):
     with RabbitStore.open(str(path), settings=settings) as store:
         lost = [ident_ for ident_, location in store.parts.persistent.locations.items() if location.file == 1]
         for msg_id in lost:
-            del store.parts.persistent.locations[msg_id]
+            location = store.parts.persistent.locations.pop(msg_id)
+            store.parts.persistent.files.adjust(store.parts.persistent.files[1], -location.total_size)
         found, errors = [], 0
         for _ in range(8):
             try:
@@ -260,7 +261,7 @@ def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path):
     living.write(ident(1), term(1))
     store.process()
     dead.write(ident(1), term(1))
-    dead.die()
+    dead.terminate()
     store.process()
     assert store.read(ident(1)) == term(1)
     living.remove([ident(1)])
@@ -288,7 +289,7 @@ def test_a_queue_that_is_declared_again_alike_is_the_same(tmp_path):
         queue = store.declare_queue("q", max_priority=3)
         store.publish("q", b"kept")
         assert store.declare_queue("q", max_priority=3) is queue and store.is_writable
-        with pytest.raises(StoreError, match="is there with"):
+        with pytest.raises(StoreError, match="exists with"):
             store.declare_queue("q")
         with pytest.raises(UnknownQueue, match="no queue is called 'other'"):
             store.delete_queue("other")

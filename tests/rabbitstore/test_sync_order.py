@@ -32,12 +32,14 @@ class MessageStores:
     """The modules of one build, and a message store on a disk."""
 
     def __init__(self, world: Any) -> None:
-        self.recovery = world.module("rabbitstore.store_recovery")
-        self.collector = world.module("rabbitstore.collector")
-        self.clean_stop = world.module("rabbitstore.clean_stop")
-        self.records = world.module("rabbitstore.records")
-        self.content = world.module("rabbitstore.content")
-        self.index = world.module("rabbitstore.queue_index_cy")
+        self.recovery = world.module("rabbitstore.engine.msg_store_recovery")
+        self.compaction = world.module("rabbitstore.repair.compaction")
+        self.collector = world.module("rabbitstore.engine.collector")
+        self.clean_stop = world.module("rabbitstore.engine.clean_stop")
+        self.layout = world.module("rabbitstore.format.layout")
+        self.records = world.module("rabbitstore.format.rdq")
+        self.content = world.module("rabbitstore.format.content")
+        self.index = world.module("rabbitstore.engine.queue_index_cy")
         settings = world.module("rabbitstore.settings")
         self.settings = settings.StoreSettings(file_size_limit=4 * SIZE, file_garbage_fraction=0.2)
         self.index_settings = settings.IndexSettings(segment_entries=8)
@@ -95,7 +97,7 @@ def test_a_salvaged_tail_is_on_the_disk_before_its_file_goes(stores: MessageStor
         file.close()
     disk.sync_folder("/")
     disk.sync_folder(FOLDER)
-    stores.recovery.salvage(disk, FOLDER, 0)
+    stores.compaction.recover_crashed_compaction(disk, FOLDER, 0)
     assert f"{FOLDER}/0.rdt" not in disk.files()
     for image in images_of(disk):
         stores.open(ForgettingDisk.of(image), range(4)).abandon()
@@ -186,12 +188,11 @@ def test_the_collector_waits_for_a_reader_of_its_file(stores: MessageStores) -> 
 
 def test_a_deleted_clean_mark_stays_deleted_and_goes_before_the_tables(stores: MessageStores) -> None:
     """A mark that came back would vouch for tables of an earlier stop; one beside other tables, for those."""
-    clean = stores.clean_stop
     disk = ForgettingDisk()
-    folders = sorted({f"/{name}".rpartition("/")[0] or "/" for name in clean.CLEAN_FILES})
+    folders = sorted({f"/{name}".rpartition("/")[0] or "/" for name in stores.layout.CLEAN_FILES})
     for folder in folders:
         disk.make_folder(folder)
-    for name in clean.CLEAN_FILES:
+    for name in stores.layout.CLEAN_FILES:
         file = disk.open(f"/{name}", Mode.CREATE)
         file.write(0, b"of the last stop")
         file.sync()
@@ -200,13 +201,16 @@ def test_a_deleted_clean_mark_stays_deleted_and_goes_before_the_tables(stores: M
         disk.sync_folder(folder)
     disk.watch = lambda _operation, _path: left.extend(images_of(disk))
     left: list[Image] = []
-    clean.delete_clean_stop(disk, "")
+    stores.clean_stop.delete_clean_stop(disk, "")
     assert len(left) > 8
     for image in left:
-        marks = {name for name in clean.MARKS if f"/{name}" in image.files}
-        assert not marks or {f"/{name}" for name in clean.CLEAN_FILES if name not in clean.MARKS} <= image.files.keys()
+        marks = {name for name in stores.layout.CLEAN_MARKS if f"/{name}" in image.files}
+        assert (
+            not marks
+            or {f"/{name}" for name in stores.layout.CLEAN_FILES if name not in stores.layout.CLEAN_MARKS} <= image.files.keys()
+        )
     for image in images_of(disk):
-        assert not [name for name in clean.CLEAN_FILES if f"/{name}" in image.files]
+        assert not [name for name in stores.layout.CLEAN_FILES if f"/{name}" in image.files]
 
 
 def test_a_segment_that_a_killed_server_did_not_sync_is_on_the_disk_before_its_journal_is_empty(stores: MessageStores) -> None:

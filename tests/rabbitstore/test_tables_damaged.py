@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, tables, verify
-from rabbitstore.dets_table import ACTIVE, BASE_AT, CLOSED_AT, OBJECTS_AT, read_dets, write_dets
-from rabbitstore.ets_table import CHUNK, HEAD, MAGIC, MD5_FROM, read_ets
-from rabbitstore.terms import Atom, CharList, encode
+from rabbitstore import RabbitSettings, RabbitStore, verify
+from rabbitstore.format import tables
+from rabbitstore.format.dets_table import ACTIVE, BASE_AT, CLOSED_AT, OBJECTS_AT, read_dets, write_dets
+from rabbitstore.format.ets_table import CHUNK, HEAD, MAGIC, MD5_FROM, read_ets
+from rabbitstore.format.terms import Atom, CharList, encode
 from storageio import StoreCorrupt, UnsupportedFormat
 
 from .conftest import WhenItWasWritten
@@ -224,5 +225,5 @@ def test_a_location_with_bytes_behind_it_is_no_row():
     length = int.from_bytes(data[start : start + 4], "big")
     stop = start + 8 + length
     longer = data[:start] + (length + 1).to_bytes(4, "big") + data[start + 4 : stop] + b"\0" + data[stop:]
-    with pytest.raises(StoreCorrupt, match="bytes behind the term"):
+    with pytest.raises(StoreCorrupt, match="bytes after the term"):
         tables.read_locations(longer, "msg_store_index.ets")

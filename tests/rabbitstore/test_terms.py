@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rabbitstore import properties
-from rabbitstore.content import Content, decode_content, encode_content
-from rabbitstore.content_cy import split_term
-from rabbitstore.journal import read_journal
-from rabbitstore.properties import Typed
-from rabbitstore.terms import Atom, CharList, Opaque, decode, encode
+from rabbitstore.format import properties
+from rabbitstore.format.content import Content, decode_content, encode_content
+from rabbitstore.format.content_cy import split_term
+from rabbitstore.format.journal import read_journal
+from rabbitstore.format.properties import Typed
+from rabbitstore.format.terms import Atom, CharList, Opaque, decode, encode
 from storageio import InvalidMessage, StoreCorrupt
 
 LEAVES = st.one_of(
@@ -67,7 +67,7 @@ def test_the_bytes_are_otp_25s(term, data):
         (b"\x83l\x00\x00\x00\x01a\x01a", "without an end"),
         (b"\x83\x01", "unknown tag"),
         (b"\x83h\x01" + b"h\x01" * 100 + b"a\x01", "too deep"),
-        (b"\x83a\x01\x00", "behind the term"),
+        (b"\x83a\x01\x00", "after the term"),
     ],
 )
 def test_bad_terms_are_named(data, reason):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rabbitstore.journal import read_journal
-from rabbitstore.layout import JOURNAL_ACKNOWLEDGED, JOURNAL_PUBLISH_TRANSIENT
-from rabbitstore.segment_cy import read_segment
-from rabbitstore.torn import SECTOR_SIZE
+from rabbitstore.format.journal import read_journal
+from rabbitstore.format.layout import JOURNAL_ACKNOWLEDGED, JOURNAL_PUBLISH_TRANSIENT
+from rabbitstore.format.segment_cy import read_segment
+from rabbitstore.format.torn import SECTOR_SIZE
 
 IDENT = b"0123456789abcdef"
 BODY = IDENT + bytes(8) + (7).to_bytes(4, "big")

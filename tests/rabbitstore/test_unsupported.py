@@ -12,7 +12,7 @@ from brokerstore.migrate import export_to_rabbit
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
-from rabbitstore.recover import Action, Plan
+from rabbitstore.repair.recover import Action, Plan
 from storageio import DiskError, StoreError, UnsupportedFormat
 from storageio.testing import WrappedDisk
 from tests.archives import unpack

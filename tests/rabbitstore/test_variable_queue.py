@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rabbitstore.queue_index_cy import QueueIndex
+from rabbitstore.engine.msg_store_recovery import open_store
+from rabbitstore.engine.queue_index_cy import QueueIndex
+from rabbitstore.engine.variable_queue_cy import DEFAULT, LAZY, VariableQueue
 from rabbitstore.settings import IndexSettings, RabbitSettings, StoreSettings
-from rabbitstore.store_recovery import open_store
-from rabbitstore.variable_queue_cy import DEFAULT, LAZY, VariableQueue
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 SETTINGS = RabbitSettings(
@@ -145,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.waiting[seq_id] = self.pending.pop(seq_id)
         if limit is not None:
             self.queue.set_target_ram_count(limit)
-            self.queue.reduce_memory()
+            self.queue.reduce_memory_use()
 
     @rule()
     def purge(self):

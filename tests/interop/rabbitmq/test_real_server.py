@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, tables
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
+from rabbitstore.format import tables
 from storageio import StoreLocked
 
 from .broker import AMQP_PORT, Broker, why_not

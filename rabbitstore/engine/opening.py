@@ -1,0 +1,301 @@
+"""Open a virtual host's folder for writing (docs/formats/rabbitmq-clean-stop.md#how-brokerstore-uses-them).
+
+The clean-stop files are read, then deleted; from there on the folder counts as not cleanly stopped.  If they fit the folder,
+the store resumes from them: it reads no message file, and of each index only the ends and what the journal touches.  Otherwise
+`OpenedVhost.problems` names what does not fit and everything is read: reference counts come from the indexes, locations from a
+scan.  An entry whose message is in no file is acknowledged and listed in `OpenedVhost.lost`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+
+from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
+from storageio.invariants import check_invariants
+
+from ..declarations import QueueOptions, read_options, write_options
+from ..format import layout
+from ..format.content import is_message
+from ..format.entry_cy import IndexEntry
+from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
+from ..format.problems import Problem
+from ..format.tables import RecoveryRow
+from ..read.queue_folder import QueueFolder
+from ..read.vhost_folder import VhostFolder
+from ..settings import IndexSettings, RabbitSettings
+from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
+from .msg_store_cy import MsgStore
+from .msg_store_recovery import open_store, resume_store
+from .queue_index_cy import QueueIndex
+
+_LOG = logging.getLogger("brokerstore")
+_ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
+_FOLDERS = (*layout.STORE_FOLDERS, layout.QUEUES_FOLDER, layout.SIDECAR_FOLDER)
+
+
+@dataclass
+class LoadedQueue:
+    """One queue folder with its replayed index."""
+
+    queue: str
+    priority: int | None
+    index: QueueIndex
+    next_deliver_seq_id: int | None = None  # None: what was delivered is unknown
+    stored: list[tuple[int, bytes, int]] = field(default_factory=list)  # (sequence number, id, size) of entries not embedded
+    persistent_count: int = 0
+    persistent_bytes: int = 0
+
+
+@dataclass
+class OpenedVhost:
+    """The result of an opening."""
+
+    vhost: str
+    index_settings: IndexSettings
+    persistent: MsgStore
+    transient: MsgStore
+    queues: list[LoadedQueue]
+    options: dict[str, QueueOptions]
+    lost: list[Problem]
+    problems: list[Problem]  # of the folder as it was found
+    is_resumed: bool  # from the clean-stop files, without a scan
+
+
+@dataclass
+class _Folder:
+    """The folder that is opened, and its settings."""
+
+    disk: Disk
+    vhost: VhostFolder
+    queues: list[QueueFolder]
+    options: dict[str, QueueOptions]
+    settings: RabbitSettings
+
+    def is_dropped(self, folder: QueueFolder) -> bool:
+        """Return whether a queue is half made, or does not survive a restart."""
+        return folder.is_half_made or not self.options.get(folder.queue, QueueOptions()).durable
+
+    def index_of(self, folder: QueueFolder) -> QueueIndex:
+        """Return the queue's index, not yet loaded."""
+        return QueueIndex(self.disk, folder.path, self.settings.index)
+
+
+def check_empty(disk: Disk, path: str) -> None:
+    """Raise `UnknownStore` when the folder has other files than brokerstore's own."""
+    names = [entry.name for entry in disk.list(path)] if disk.stat(path) is not None else []
+    foreign = [name for name in names if name != layout.SIDECAR_FOLDER]
+    if foreign:
+        raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host, and not empty ({foreign[0]})")
+
+
+def create_folder(disk: Disk, path: str, vhost: str, settings: RabbitSettings) -> None:
+    """Create an empty virtual host as RabbitMQ does."""
+    disk.make_folder(path)
+    for name in _FOLDERS:
+        disk.make_folder(f"{path}/{name}")
+    replace_file(disk, f"{path}/{layout.VHOST_NAME_FILE}", vhost.encode())
+    replace_file(disk, f"{path}/{layout.CONFIG_NAME}", CONFIG_TEXT % settings.index.segment_entries)
+
+
+def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedVhost:
+    """Recover the folder; the caller holds its lock."""
+    vhost = VhostFolder(path, disk)
+    _refuse_wrong_config(vhost)
+    settings = replace(settings, index=replace(settings.index, segment_entries=vhost.segment_entries))
+    problems: list[Problem] = []
+    queues = vhost.queue_folders()
+    clean = read_clean_stop(vhost, problems)
+    folder = _Folder(disk, vhost, queues, read_options(disk, path), settings)
+    vhost.close()
+    for name in _FOLDERS:
+        disk.make_folder(f"{path}/{name}")
+    delete_clean_stop(disk, path)
+    _delete_transient_store(disk, path)
+    resumed = _resume(folder, clean, problems) if clean is not None else None
+    problems = [*vhost.problems, *problems]
+    for problem in problems:
+        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
+    lost: list[Problem] = []
+    if resumed is not None:
+        persistent, loaded = resumed
+    else:
+        loaded = _load_queues(folder)
+        vhost.close()
+        persistent, lost = _scan_persistent(folder, loaded)
+    transient, _ = open_store(disk, f"{path}/{layout.TRANSIENT_FOLDER}", settings.store, {}, is_synced=False)
+    known = complete_options(folder.options, loaded)
+    if known != folder.options:
+        write_options(disk, path, known)
+    return OpenedVhost(vhost.vhost, settings.index, persistent, transient, loaded, known, lost, problems, resumed is not None)
+
+
+def _refuse_wrong_config(vhost: VhostFolder) -> None:
+    """Raise `StoreCorrupt` for a damaged `.config`: with a wrong number of entries an opening would mix up the queues."""
+    for problem in vhost.problems:
+        if problem.kind == "bad_config":
+            file = f"{vhost.path}/{problem.file}"
+            expected = f"{{segment_entry_count, N}}., likely N = {vhost.segment_entries}"
+            raise StoreCorrupt("unusable .config", file=file, offset=0, expected=expected, found=problem.found)
+
+
+def _delete_transient_store(disk: Disk, path: str) -> None:
+    folder = f"{path}/{layout.TRANSIENT_FOLDER}"
+    for entry in disk.list(folder):
+        if entry.kind is Kind.FILE:
+            disk.delete(f"{folder}/{entry.name}")
+
+
+def _load_queues(folder: _Folder) -> list[LoadedQueue]:
+    """Read every index in full."""
+    loaded = []
+    for queue in folder.queues:
+        index = folder.index_of(queue)
+        if folder.is_dropped(queue):
+            index.delete()
+            continue
+        found = LoadedQueue(queue.queue, queue.priority, index)
+        for entry in index.load(is_persistent, is_whole, folder.vhost.has_message):
+            found.persistent_count += 1
+            found.persistent_bytes += entry.size
+            if entry.term is None:
+                found.stored.append((entry.seq_id, entry.msg_id, entry.size))
+        _apply_terms(found, (folder.vhost.recovery or {}).get(queue.folder))
+        loaded.append(found)
+    return loaded
+
+
+def _resume(folder: _Folder, clean: CleanStop, problems: list[Problem]) -> tuple[MsgStore, list[LoadedQueue]] | None:
+    """Continue from the clean stop; return None, with a problem added, when a queue does not fit its terms."""
+    loaded: list[LoadedQueue] = []
+    try:
+        misfit = _resume_queues(folder, clean.terms, loaded)
+        if misfit is None:
+            for queue in folder.queues:
+                if folder.is_dropped(queue):
+                    folder.index_of(queue).delete()
+            path = f"{folder.vhost.path}/{layout.PERSISTENT_FOLDER}"
+            return resume_store(folder.disk, path, folder.settings.store, clean), loaded
+    except BaseException:
+        _abandon(loaded)
+        raise
+    _abandon(loaded)
+    expected = f"the entries of queue {misfit}"
+    problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "something else"))
+    return None
+
+
+def _resume_queues(folder: _Folder, terms: dict[str, RecoveryRow], loaded: list[LoadedQueue]) -> str | None:
+    """Collect the queues; return the folder of the first one that does not fit its terms."""
+    known = {queue.folder for queue in folder.queues if not folder.is_dropped(queue)}
+    for row in terms.values():
+        if row.persistent_count and row.folder not in known:
+            return row.folder
+    for queue in folder.queues:
+        if queue.folder in known:
+            found = _resume_queue(folder, queue, terms.get(queue.folder))
+            if found is None:
+                return queue.folder
+            loaded.append(found)
+    return None
+
+
+def _resume_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None) -> LoadedQueue | None:
+    """Return a queue with the numbers of its terms; None when its index does not fit them."""
+    if row is None:
+        return None
+    has_message = folder.vhost.has_message
+    index = folder.index_of(queue)
+    counts = row.persistent_count, row.persistent_bytes
+    if row.persistent_count == sum(row.segments.values()):
+        fits = index.resume(row.segments, row.next_seq_id, is_persistent, has_message)
+    else:  # the index has transient messages, which do not survive: read all of it to find them
+        fits = sum(1 for _ in index.load(is_persistent, is_whole, has_message)) == row.persistent_count
+        fits = fits and index.next_seq_id <= row.next_seq_id
+        index.next_seq_id = row.next_seq_id
+    if not fits:
+        index.abandon()
+        return None
+    return LoadedQueue(queue.queue, queue.priority, index, row.next_deliver_seq_id, [], *counts)
+
+
+def _abandon(loaded: list[LoadedQueue]) -> None:
+    for queue in loaded:
+        queue.index.abandon()
+
+
+def is_persistent(entry: IndexEntry) -> bool:
+    """Return whether the entry survives a restart."""
+    return entry.persistent
+
+
+def _apply_terms(queue: LoadedQueue, row: RecoveryRow | None) -> None:
+    """Take over the numbers of the last stop, unless the index has changed since."""
+    if row is None or row.persistent_count != queue.persistent_count or row.next_seq_id < queue.index.next_seq_id:
+        return
+    queue.index.next_seq_id = row.next_seq_id
+    queue.next_deliver_seq_id = row.next_deliver_seq_id
+
+
+def is_whole(entry: IndexEntry) -> bool:
+    """Return whether an embedded message was written to its end: a term with a run of zeros must decode as the message.
+
+    Other damage is not a torn write; the consumer that fetches the message gets the error.
+    """
+    term = entry.term
+    if term is None or not (_ZERO_RUN in term or term.startswith(b"\0") or term.endswith(b"\0")):
+        return True
+    return is_message(term, entry.msg_id)
+
+
+def _scan_persistent(folder: _Folder, loaded: list[LoadedQueue]) -> tuple[MsgStore, list[Problem]]:
+    """Scan the message files; acknowledge and return the entries whose messages no file has."""
+    counts: dict[bytes, int] = {}
+    for queue in loaded:
+        for _seq_id, msg_id, _size in queue.stored:
+            counts[msg_id] = counts.get(msg_id, 0) + 1
+    try:
+        path = f"{folder.vhost.path}/{layout.PERSISTENT_FOLDER}"
+        store, missing = open_store(folder.disk, path, folder.settings.store, counts)
+        lost = [problem for queue in loaded for problem in _drop_lost(queue, missing)]
+    except BaseException:
+        _abandon(loaded)
+        raise
+    check_invariants(_check_references, store, loaded, missing)
+    for queue in loaded:
+        queue.stored.clear()
+    return store, lost
+
+
+def _drop_lost(queue: LoadedQueue, missing: set[bytes]) -> list[Problem]:
+    gone = [entry for entry in queue.stored if entry[1] in missing] if missing else []
+    if gone:
+        queue.index.acknowledge(seq_id for seq_id, _, _ in gone)
+        queue.index.flush()  # else the next reader of the folder reports these messages again
+    queue.persistent_count -= len(gone)
+    queue.persistent_bytes -= sum(size for _, _, size in gone)
+    return [Problem(queue.index.folder, seq_id, "message_lost", msg_id.hex(), "in no file") for seq_id, msg_id, _ in gone]
+
+
+def _check_references(store: MsgStore, loaded: list[LoadedQueue], missing: set[bytes]) -> None:
+    """Assert that the store counts each index entry once."""
+    entries = sum(msg_id not in missing for queue in loaded for _, msg_id, _ in queue.stored)
+    assert entries == sum(location.ref_count for location in store.locations.values())
+
+
+def complete_options(options: dict[str, QueueOptions], loaded: list[LoadedQueue]) -> dict[str, QueueOptions]:
+    """Return the declarations of durable queues, completed for queues that only the folder shows."""
+    known = {name: declared for name, declared in options.items() if declared.durable}
+    for queue in loaded:
+        declared = known.get(queue.queue, QueueOptions())
+        known[queue.queue] = replace(declared, max_priority=max(declared.max_priority, queue.priority or 0))
+    return known
+
+
+def make_index(disk: Disk, path: str, vhost: str, queue: str, priority: int | None, settings: IndexSettings) -> QueueIndex:
+    """Create the folder and the name file of a new queue; return its index."""
+    name = part_name(queue, priority)
+    folder = f"{path}/{layout.QUEUES_FOLDER}/{queue_folder_name(vhost, name)}"
+    disk.make_folder(folder)
+    replace_file(disk, f"{folder}/{layout.QUEUE_NAME_FILE}", queue_name_text(vhost, name))
+    return QueueIndex(disk, folder, settings)

@@ -1,0 +1,69 @@
+"""Read files of a virtual host's folder, with limits on the size of those that are read into memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from storageio import Disk, Kind, Mode, StoreCorrupt
+
+from .format.names import numbered
+
+FILE_SIZE_MAX = 1 << 30  # of a file that is read whole; RabbitMQ's largest have 16 MiB and one message
+SMALL_SIZE_MAX = 1 << 20  # of a file with a name or a setting
+JSON_SIZE_MAX = 64 << 20
+
+
+def read_all(disk: Disk, path: str) -> bytes:
+    """Read a whole file.  Raise `StoreCorrupt` for one that is too large for memory: a sparse file can have any size."""
+    with closing(disk.open(path, Mode.READ)) as file:
+        size = file.size()
+        if size > FILE_SIZE_MAX:
+            raise StoreCorrupt("file too long", file=path, offset=0, expected=f"at most {FILE_SIZE_MAX} bytes", found=size)
+        return file.read(0, size)
+
+
+def read_head(disk: Disk, path: str, size_max: int = SMALL_SIZE_MAX) -> bytes | None:
+    """Read at most `size_max` bytes from a file's start; return None when there is no file."""
+    if disk.stat(path) is None:
+        return None
+    with closing(disk.open(path, Mode.READ)) as file:
+        return file.read(0, min(file.size(), size_max))
+
+
+def read_if_there(disk: Disk, path: str) -> bytes | None:
+    """Read a whole file; return None when there is no file."""
+    return None if disk.stat(path) is None else read_all(disk, path)
+
+
+def read_json(disk: Disk, path: str) -> dict[str, Any]:
+    """Read a JSON object; return an empty one when the file is missing or damaged."""
+    entry = disk.stat(path)
+    data = read_head(disk, path, JSON_SIZE_MAX) if entry is not None and entry.kind is Kind.FILE else None
+    try:
+        found = json.loads(data) if data is not None else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def mapped(disk: Disk, path: str) -> Iterator[memoryview]:
+    """Map a whole file for reading."""
+    with closing(disk.open(path, Mode.READ)) as file:
+        size = file.size()
+        if size == 0:
+            yield memoryview(b"")
+            return
+        with closing(file.map(size, writable=False)) as held:
+            yield held.view
+
+
+def numbers_in(disk: Disk, folder: str, ending: str) -> list[int]:
+    """Return the N of every file `N.ending`, ascending; an empty list when the folder does not exist."""
+    if disk.stat(folder) is None:
+        return []
+    found = (numbered(entry.name, ending) for entry in disk.list(folder) if entry.kind is Kind.FILE)
+    return sorted(number for number in found if number is not None)

@@ -1,0 +1,149 @@
+"""The stored message: the `basic_message` term of 3.10 (docs/formats/rabbitmq-terms.md) or the container of 3.13 and later."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from storageio import StoreCorrupt, UnsupportedFormat, random_bytes
+
+from . import properties as blocks
+from .container import CONTAINER, read_container
+from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_term
+from .layout import MSG_ID_SIZE
+from .terms import FALSE, TRUE, Atom, Term, decode, is_damaged_name
+
+
+class Content(NamedTuple):
+    """A message without its position in a queue.
+
+    `properties_bin` is the AMQP property block as it came over the wire (`rabbitstore.format.properties` decodes it).
+    """
+
+    vhost: str
+    exchange: str
+    routing_keys: tuple[str, ...]
+    properties_bin: bytes
+    body: bytes
+    msg_id: bytes
+    persistent: bool
+
+
+class HasContent:
+    """The fields of `content` as attributes."""
+
+    content: Content
+
+    @property
+    def vhost(self) -> str:
+        """The name of the virtual host in the message."""
+        return self.content.vhost
+
+    @property
+    def msg_id(self) -> bytes:
+        """The id: 16 opaque bytes."""
+        return self.content.msg_id
+
+    @property
+    def exchange(self) -> str:
+        """The name of the exchange; empty for the default exchange."""
+        return self.content.exchange
+
+    @property
+    def routing_keys(self) -> tuple[str, ...]:
+        """The routing keys; CC and BCC headers add to the first."""
+        return self.content.routing_keys
+
+    @property
+    def body(self) -> bytes:
+        """The payload of the message."""
+        return self.content.body
+
+    @cached_property
+    def properties(self) -> dict[str, Any]:
+        """The AMQP properties that are set, by name.  Raises `StoreCorrupt` when the block is damaged."""
+        return blocks.decode(self.content.properties_bin)
+
+
+def new_msg_id() -> bytes:
+    """Return a new message id: random bytes without a meaning."""
+    return random_bytes(MSG_ID_SIZE)
+
+
+def encode_content(content: Content) -> bytes:
+    """Encode the term with the bytes that RabbitMQ writes."""
+    check_msg_id(content.msg_id)
+    return encode_parts(*content)
+
+
+def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
+    """Decode the message of a term; errors name `file` and the offset `base` of the term in it.
+
+    Raise `StoreCorrupt` for damaged bytes, `UnsupportedFormat` for a whole term of another kind.
+    """
+    parts = split_term(term)
+    if parts is not None:
+        return tuple.__new__(Content, parts)  # faster than `Content(*parts)`
+    found = decode(term, file=file, base=base)
+    _refuse_unknown(found, file, base)
+    try:
+        content = Content(*read_container(found, file, base)) if _name(found) == CONTAINER else _content(found)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        text = repr(found)[:80]
+        raise StoreCorrupt("not a message", file=file, offset=base, expected="a message", found=text) from error
+    return content
+
+
+def _name(term: Term) -> str:
+    """Return the name of a record; an empty one for any other term."""
+    name = term[0] if isinstance(term, tuple) and term else None
+    return str(name) if isinstance(name, Atom) else ""
+
+
+def _refuse_unknown(term: Term, file: str, base: int) -> None:
+    """Raise `UnsupportedFormat` for a record of another name or number of fields."""
+    name = _name(term)
+    if not name or not isinstance(term, tuple) or is_damaged_name(name, NAME):
+        return
+    if (name, len(term)) not in _SHAPES:
+        found = f"{name} of {len(term)} fields"
+        raise UnsupportedFormat("message term", file=file, offset=base, found=found, supported="basic_message of 6, mc of 4")
+
+
+_SHAPES = ((NAME, 6), (CONTAINER, 4))
+
+
+def is_message(term: bytes, msg_id: bytes) -> bool:
+    """Return whether a term is a whole message of this id.
+
+    True for a message of an unsupported format: it is whole, and nothing here can read its id.
+    """
+    parts = split_term(term)
+    if parts is None:
+        try:
+            parts = decode_content(term)
+        except UnsupportedFormat:
+            return True
+        except StoreCorrupt:
+            return False
+    return bool(parts[5] == msg_id)
+
+
+def _content(term: Any) -> Content:
+    """Convert a `basic_message`; raise `ValueError`, `TypeError` or `AttributeError` for another form."""
+    name, resource, keys, content, msg_id, persistent = term
+    _resource, vhost, _exchange, exchange = resource
+    _content_name, class_id, _decoded, properties_bin, _protocol, parts = content
+    if name != NAME or class_id != CLASS_ID or persistent not in (TRUE, FALSE):
+        raise ValueError("another record")
+    if len(msg_id) != MSG_ID_SIZE or not isinstance(properties_bin, bytes) or isinstance(properties_bin, Atom):
+        raise ValueError("another record")
+    return Content(
+        vhost.decode("utf-8", "replace"),
+        exchange.decode("utf-8", "replace"),
+        tuple(key.decode("utf-8", "surrogateescape") for key in keys),
+        properties_bin,
+        b"".join(reversed(parts)),
+        msg_id,
+        persistent == TRUE,
+    )

@@ -1,0 +1,253 @@
+"""Encode and split message terms in bulk (docs/formats/rabbitmq-terms.md).
+
+The bytes before the body are cached per route.  `terms.decode` reads a term in another form, such as other tags for atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from struct import Struct
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import InvalidMessage
+
+from .layout import MSG_ID_SIZE
+from .terms import FALSE, NONE, TRUE, Atom, Term, encode
+
+if not cython.compiled:
+    from storebytes._bytes_cy import SOURCE_HASH, Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
+
+FRAGMENT_SIZE = 131064  # RabbitMQ's default frame_max - 8
+CLASS_ID = 60
+Fields = tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool]  # in the order of `content.Content`
+NAME = Atom("basic_message")
+_RESOURCE, _EXCHANGE, _CONTENT = Atom("resource"), Atom("exchange"), Atom("content")
+_PROTOCOL = Atom("rabbit_framing_amqp_0_9_1")
+LIST: Size = 108
+NIL: Size = 106
+BINARY: Size = 109
+HEAD_SIZE: Size = 5  # tag and 32-bit length of a list or a binary
+
+
+def _bare(term: Term) -> bytes:
+    """Encode a term without the version byte."""
+    return encode(term)[1:]
+
+
+START: bytes = b"\x83h\x06" + _bare(NAME) + b"h\x04" + _bare(_RESOURCE)
+EXCHANGE: bytes = _bare(_EXCHANGE)
+CONTENT_START: bytes = b"h\x06" + _bare(_CONTENT) + _bare(CLASS_ID) + _bare(NONE)
+PROTOCOL: bytes = _bare(_PROTOCOL)
+TRUE_TERM: bytes = _bare(TRUE)
+FALSE_TERM: bytes = _bare(FALSE)
+_BINARY = Struct(">cI")  # tag, size
+_pack_binary = _BINARY.pack
+ID_HEAD: bytes = _pack_binary(b"m", MSG_ID_SIZE)
+_LIST_OF_ONE: bytes = b"l" + (1).to_bytes(4, "big")
+AFTER_BODY: bytes = b"j" + ID_HEAD  # a list's end, and the head of the id
+# of the last message written: prefix, property block, both encoded, and the same with the head of a list of one
+_last_head: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")
+_last: tuple[bytes, str, str, tuple[str, ...]] = (b"\0", "", "", ())  # the last route that was read: its bytes and texts
+
+
+@lru_cache(maxsize=4096)
+def _prefix(vhost: str, exchange: str, routing_keys: tuple[str, ...]) -> bytes:
+    """Return the bytes before the property block: the same for every message of one route."""
+    keys: list[Term] = [key.encode("utf-8", "surrogateescape") for key in routing_keys]
+    route = _bare(vhost.encode()), EXCHANGE, _bare(exchange.encode()), _bare(keys)
+    return b"".join((START, *route, CONTENT_START))
+
+
+def _fragments(body: bytes) -> bytes:
+    """Encode the body as a list of AMQP frames, last first."""
+    starts = range(0, len(body), FRAGMENT_SIZE)
+    return _bare([body[start : start + FRAGMENT_SIZE] for start in reversed(starts)])
+
+
+def encode_parts(
+    vhost: str,
+    exchange: str,
+    routing_keys: tuple[str, ...],
+    properties_bin: bytes,
+    body: bytes,
+    msg_id: bytes,
+    persistent: bool,
+) -> bytes:
+    """Encode the term of a message; the arguments are the fields of `content.Content`."""
+    return _encode_after(_prefix(vhost, exchange, routing_keys), properties_bin, body, msg_id, persistent)
+
+
+@cython.cfunc
+def _encode_after(prefix: bytes, properties_bin: bytes, body: bytes, msg_id: bytes, persistent: Bool) -> bytes:
+    """Encode a term; the part before the body is reused while prefix and properties stay the same."""
+    global _last_head
+    size: Size = len(body)
+    last = _last_head
+    if last[0] != prefix or last[1] != properties_bin:
+        head = b"".join((prefix, _pack_binary(b"m", len(properties_bin)), properties_bin, PROTOCOL))
+        last = _last_head = prefix, properties_bin, head, head + _LIST_OF_ONE
+    end = TRUE_TERM if persistent else FALSE_TERM
+    if 0 < size <= FRAGMENT_SIZE:
+        return b"".join((last[3], _pack_binary(b"m", size), body, AFTER_BODY, msg_id, end))
+    return b"".join((last[2], _fragments(body), ID_HEAD, msg_id, end))
+
+
+def check_msg_id(msg_id: bytes) -> None:
+    """Raise `InvalidMessage` for an id of another length."""
+    if len(msg_id) != MSG_ID_SIZE:
+        raise InvalidMessage(f"a message id has {MSG_ID_SIZE} bytes, not {len(msg_id)}")
+
+
+def encode_many(contents: Iterable[Fields]) -> list[tuple[bytes, bytes]]:
+    """Return (id, term) of each message, as `StoreClient.write_many` takes them."""
+    found = []
+    for vhost, exchange, routing_keys, properties_bin, body, msg_id, persistent in contents:
+        check_msg_id(msg_id)
+        prefix = _prefix(vhost, exchange, routing_keys)
+        found.append((msg_id, _encode_after(prefix, properties_bin, body, msg_id, persistent)))
+    return found
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _binary_size(source: Source, at: Size, stop: Size) -> Size:
+    """Return the size of the binary whose tag is at `at`, or -1."""
+    if stop - at < HEAD_SIZE or source[at] != BINARY:
+        return -1
+    size: Size = get_i32(source, at + 1)
+    return size if 0 <= size <= stop - at - HEAD_SIZE else -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _has(source: Source, at: Size, stop: Size, wanted: bytes) -> Size:
+    """Return where `wanted` ends if it is at `at`, or -1."""
+    size: Size = len(wanted)
+    if stop - at < size or not is_same(source, at, size, source_of_bytes(wanted), size):
+        return -1
+    return at + size
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _take_list(source: Source, at: Size, stop: Size, found: list[bytes]) -> Size:
+    """Collect a list of binaries and return where it ends, or -1."""
+    if at < stop and source[at] == NIL:
+        return at + 1
+    if stop - at < HEAD_SIZE or source[at] != LIST:
+        return -1
+    count: Size = get_i32(source, at + 1)
+    size: Size
+    at += HEAD_SIZE
+    while count > 0:
+        size = _binary_size(source, at, stop)
+        if size < 0:
+            return -1
+        found.append(take_bytes(source, at + HEAD_SIZE, size))
+        at += HEAD_SIZE + size
+        count -= 1
+    return at + 1 if count == 0 and at < stop and source[at] == NIL else -1
+
+
+@cython.cfunc
+def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
+    """Return the fields of `content.Content` of the term in start..stop; None for a term in another form.
+
+    Most messages have the route of the one before: comparing its bytes saves decoding its texts.
+    """
+    global _last
+    keys: list[bytes] = []
+    fragments: list[bytes] = []
+    block_size: Size
+    block_at: Size
+    is_true: Size
+    last = _last
+    at: Size = _has(source, start, stop, last[0])
+    if at < 0:
+        at = _take_route(source, start, stop, keys)
+        if at < 0:
+            return None
+        last = _last
+    block_size = _binary_size(source, at, stop)
+    block_at = at + HEAD_SIZE
+    if block_size < 0:
+        return None
+    at = _has(source, block_at + block_size, stop, PROTOCOL)
+    if at < 0:
+        return None
+    at = _take_list(source, at, stop, fragments)
+    if at < 0:
+        return None
+    at = _has(source, at, stop, ID_HEAD)
+    if at < 0 or stop - at < MSG_ID_SIZE:
+        return None
+    is_true = _has(source, at + MSG_ID_SIZE, stop, TRUE_TERM)
+    if is_true != stop and _has(source, at + MSG_ID_SIZE, stop, FALSE_TERM) != stop:
+        return None
+    if len(fragments) == 1:
+        body = fragments[0]
+    else:
+        fragments.reverse()
+        body = b"".join(fragments)
+    block = take_bytes(source, block_at, block_size)
+    return last[1], last[2], last[3], block, body, take_bytes(source, at, MSG_ID_SIZE), is_true == stop
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _take_route(source: Source, start: Size, stop: Size, keys: list[bytes]) -> Size:
+    """Keep the bytes before the property block as the last route and return where they end, or -1."""
+    global _last
+    vhost_size: Size
+    vhost_at: Size
+    exchange_size: Size
+    exchange_at: Size
+    at: Size = _has(source, start, stop, START)
+    if at < 0:
+        return -1
+    vhost_size = _binary_size(source, at, stop)
+    vhost_at = at + HEAD_SIZE
+    if vhost_size < 0:
+        return -1
+    at = _has(source, vhost_at + vhost_size, stop, EXCHANGE)
+    if at < 0:
+        return -1
+    exchange_size = _binary_size(source, at, stop)
+    exchange_at = at + HEAD_SIZE
+    if exchange_size < 0:
+        return -1
+    at = _take_list(source, exchange_at + exchange_size, stop, keys)
+    if at < 0:
+        return -1
+    at = _has(source, at, stop, CONTENT_START)
+    if at < 0:
+        return -1
+    vhost = take_bytes(source, vhost_at, vhost_size).decode("utf-8", "replace")
+    exchange = take_bytes(source, exchange_at, exchange_size).decode("utf-8", "replace")
+    _last = take_bytes(source, start, at - start), vhost, exchange, _texts(keys)
+    return at
+
+
+def split_term(term: bytes) -> Fields | None:
+    """Call `split_at` with a whole term."""
+    return split_at(source_of_bytes(term), 0, len(term))
+
+
+def _texts(keys: list[bytes]) -> tuple[str, ...]:
+    if len(keys) == 1:
+        return (keys[0].decode("utf-8", "surrogateescape"),)
+    return tuple([key.decode("utf-8", "surrogateescape") for key in keys])
+
+
+def is_compiled() -> bool:
+    """Which build runs."""
+    return cython.compiled
+
+
+def source_hash() -> int:
+    """Of the source this was built from; 0 when plain."""
+    return SOURCE_HASH

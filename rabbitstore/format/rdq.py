@@ -1,0 +1,142 @@
+"""Scan and encode the records of `N.rdq` (docs/formats/rabbitmq-rdq.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+
+from .container import START as CONTAINER_START
+from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
+from .problems import Problem
+from .rdq_scan_cy import frame
+from .terms import VERSION as TERM_VERSION
+
+TERM_AT = RECORD_HEAD.size  # offset in a record
+_NOT_ZERO = re.compile(rb"[^\0]")
+RECORD_END = bytes((RECORD_END_MARK,))
+
+
+class Record(NamedTuple):
+    """The location of a record; `total_size` includes the size field and the end mark."""
+
+    msg_id: bytes
+    offset: int
+    total_size: int
+
+
+class Scan(NamedTuple):
+    """The records of a file.
+
+    `valid_end` is where the last whole record ends, `stopped_at` where no further record could be framed, and
+    `unframed_from` where the first bytes outside of whole records begin: a wrong size hides the records that it spans.
+    """
+
+    records: list[Record]
+    valid_end: int
+    stopped_at: int
+    unframed_from: int = 0
+
+
+def encode_record(msg_id: bytes, term: bytes) -> bytes:
+    """Encode a whole record."""
+    return RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id) + term + RECORD_END
+
+
+def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | None = None) -> Scan:
+    """Return every record with an end mark, up to a size of 0 or a record that does not fit.
+
+    A record without the mark is skipped; `valid_end` passes it only when a whole record follows, as in RabbitMQ 3.10.
+    The compaction of RabbitMQ 3.13 and later leaves zeros between records; a scan of its files continues after them.
+    """
+    rows: list[tuple[bytes, int, int]] = []
+    unmarked: list[int] = []
+    view = memoryview(data)
+    valid_end, at = frame(view, rows, unmarked)
+    if (at < len(view) or unmarked) and CONTAINER_START in (whole := bytes(view)):
+        rows, unmarked = [], []
+        valid_end, at = _frame_across_holes(whole, rows, unmarked)
+    if problems is not None:
+        problems += (Problem(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
+        if at < len(view):
+            problems.append(Problem(file, at, "torn_record", "a record", f"{len(view) - at} other bytes"))
+    return Scan(list(map(Record._make, rows)), valid_end, at, first_unframed(rows, unmarked, at))
+
+
+def _frame_across_holes(data: bytes, rows: list[tuple[bytes, int, int]], unmarked: list[int]) -> tuple[int, int]:
+    """Do the work of `frame`, but skip runs of zeros, at the end of the file too."""
+    valid_end = at = 0
+    while len(data) - at >= RECORD_MIN:
+        size, msg_id = RECORD_HEAD.unpack_from(data, at)
+        total = size + RECORD_OVERHEAD
+        fits = size >= MSG_ID_SIZE and total <= len(data) - at
+        if fits and data[at + total - 1] == RECORD_END_MARK:
+            rows.append((msg_id, at, total))
+            valid_end = at = at + total
+        elif (after := _after_hole(data, at)) > at:
+            at = after
+        elif fits:
+            unmarked.append(at + total - 1)
+            at += total
+        else:
+            break
+    return valid_end, at if data[at:].strip(b"\0") else len(data)
+
+
+def _after_hole(data: bytes, at: int) -> int:
+    """Return where the record after the zeros at `at` begins, or the file's end; `at` when neither follows.
+
+    The size field of a record begins with zeros too, so up to eight offsets are tried.
+    """
+    found = _NOT_ZERO.search(data, at)
+    if found is None:
+        return len(data)
+    for start in range(max(at + 1, found.start() - RECORD_SIZE_BYTES + 1), found.start() + 1):
+        total = RECORD_HEAD.unpack_from(data, start)[0] + RECORD_OVERHEAD if start + RECORD_MIN < len(data) else 0
+        is_framed = RECORD_MIN < total <= len(data) - start and data[start + total - 1] == RECORD_END_MARK
+        if is_framed and data[start + TERM_AT] == TERM_VERSION:
+            return start
+    return at
+
+
+def first_unframed(rows: list[tuple[bytes, int, int]], unmarked: list[int], stopped_at: int) -> int:
+    """Return where the first bytes outside of whole records begin: before a wrong end mark, or where framing stopped."""
+    if not unmarked:
+        return stopped_at
+    return max((offset + total for _, offset, total in rows if offset < unmarked[0]), default=0)
+
+
+def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
+    """Find a whole record of this id at or after `start`, past damage that stops a scan.
+
+    Use it only for an id that an index entry refers to: any bytes may look like a record.
+    """
+    at = data.find(msg_id, start + RECORD_SIZE_BYTES)
+    while at >= 0:
+        offset = at - RECORD_SIZE_BYTES
+        size = RECORD_HEAD.unpack_from(data, offset)[0] if offset + RECORD_MIN <= len(data) else 0
+        total = size + RECORD_OVERHEAD
+        is_whole = size > MSG_ID_SIZE and total <= len(data) - offset and data[offset + total - 1] == RECORD_END_MARK
+        if is_whole and data[offset + TERM_AT] == TERM_VERSION:
+            return Record(msg_id, offset, total)
+        at = data.find(msg_id, at + 1)
+    return None
+
+
+FEW_IDS = 64
+
+
+def find_any_record(data: bytes, msg_ids: Set[bytes]) -> bytes | None:
+    """Return an id that has a whole record in `data`, or None.  Many ids are searched in one pass over the data."""
+    wanted: Iterable[bytes] = msg_ids
+    if len(msg_ids) > FEW_IDS:
+        size = MSG_ID_SIZE
+        wanted = (part for at in range(len(data) - size) if (part := data[at : at + size]) in msg_ids)
+    return next((msg_id for msg_id in wanted if find_record(data, msg_id, 0)), None)
+
+
+def check_record(data: bytes, msg_id: bytes, total_size: int) -> bool:
+    """Return whether these are exactly the bytes of that record."""
+    if len(data) != total_size or total_size < RECORD_MIN:
+        return False
+    return RECORD_HEAD.unpack_from(data) == (total_size - RECORD_OVERHEAD, msg_id) and data[-1] == RECORD_END_MARK

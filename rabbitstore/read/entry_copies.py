@@ -1,0 +1,67 @@
+"""Two copies of one index entry: after a kill in the middle of a flush the journal repeats what a segment has.
+
+A flush syncs the segments before it empties the journal.  So a crash that tore a segment left the whole entry in the journal,
+and the journal's copy counts.  Where only the segment's copy has its message in a file, the journal is damaged instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..format.content import is_message
+from ..format.entry_cy import IndexEntry
+from ..format.journal import JournalEntry
+from ..format.problems import Problem
+
+HasMessage = Callable[[bytes], bool]  # whether a message store has this id
+
+
+def no_message(_msg_id: bytes) -> bool:
+    """Return false: for a reader without message stores."""
+    return False
+
+
+class Difference(NamedTuple):
+    """An entry whose copies differ; `journal_counts` tells which copy was kept."""
+
+    problem: Problem
+    journal_counts: bool
+
+
+def drop_worse_copies(
+    in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first_seq_id: int, has_message: HasMessage
+) -> list[Difference]:
+    """Remove one copy of every entry whose copies differ, and return what differed."""
+    found = []
+    for seq_id, late in journal.items():
+        entry = in_file.get(seq_id - first_seq_id)
+        if entry is None or late.publish is None or _is_same(late.publish, entry):
+            continue
+        journal_counts = _journal_counts(late.publish, entry, has_message)
+        wanted, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {late.publish.msg_id.hex()}"
+        problem = Problem(late.publish.file, late.publish.offset, "entries_differ", wanted, got)
+        found.append(Difference(problem, journal_counts))
+        if journal_counts:
+            del in_file[seq_id - first_seq_id]
+        else:
+            late.publish = None
+    return found
+
+
+def _is_same(late: IndexEntry, entry: IndexEntry) -> bool:
+    return (late.msg_id, late.term, late.size, late.expiry_us) == (entry.msg_id, entry.term, entry.size, entry.expiry_us)
+
+
+def _journal_counts(late: IndexEntry, entry: IndexEntry, has_message: HasMessage) -> bool:
+    """Return whether the segment's copy is the damaged one.
+
+    When both copies have a message but of different ids, the number in the journal is damaged.
+    """
+    if not _has_message(entry, has_message):
+        return True
+    return late.msg_id == entry.msg_id and _has_message(late, has_message)
+
+
+def _has_message(entry: IndexEntry, has_message: HasMessage) -> bool:
+    return is_message(entry.term, entry.msg_id) if entry.term is not None else has_message(entry.msg_id)

@@ -1,0 +1,253 @@
+"""A virtual host's folder: its queues, messages and problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat
+
+from ..files import numbers_in, read_head, read_if_there
+from ..format import layout, tables
+from ..format.content import decode_content
+from ..format.dets_table import is_closed
+from ..format.entry_cy import IndexEntry
+from ..format.problems import Problem, to_problem
+from ..format.rdq import TERM_AT
+from .queue_folder import QueueFolder
+from .segment_entries import detect_segment_entries
+from .store_folder import StoreFolder, store_names
+from .stored_message import StoredMessage
+
+
+class QueueInfo(NamedTuple):
+    """One queue as `ls` shows it; the parts of a priority queue are one queue.
+
+    `messages` counts those that are not acknowledged and have a body, `unacked` those of them that a consumer held (None when
+    the stop was not clean), `persistent` those that survive a restart.  `segments` counts index files; `version` is the
+    index's.
+    """
+
+    queue: str
+    vhost: str
+    messages: int
+    unacked: int | None
+    persistent: int
+    segments: int
+    version: int
+
+
+def is_vhost_folder(disk: Disk, path: str) -> bool:
+    """Return whether `path` looks like a virtual host's folder."""
+    names = (*layout.STORE_FOLDERS, layout.QUEUES_FOLDER)
+    return any((found := disk.stat(f"{path}/{name}")) is not None and found.kind is Kind.FOLDER for name in names)
+
+
+def find_vhosts(path: str, disk: Disk = REAL_DISK) -> list[str]:
+    """Return the folders of the virtual hosts in a node's data folder, or `path` itself if it is one."""
+    if is_vhost_folder(disk, path):
+        return [path]
+    above = f"{path}/msg_stores/vhosts"
+    if disk.stat(above) is None:
+        return []
+    folders = [f"{above}/{entry.name}" for entry in disk.list(above) if entry.kind is Kind.FOLDER]
+    return [folder for folder in folders if is_vhost_folder(disk, folder)]
+
+
+def find_vhost(path: str, vhost: str | None, disk: Disk = REAL_DISK) -> str:
+    """Return the folder of the only virtual host, or of the one called `vhost`; raise `UnknownStore` otherwise."""
+    found = find_vhosts(path, disk)
+    if vhost is not None:
+        found = [folder for folder in found if VhostFolder(folder, disk).vhost == vhost]
+    if not found:
+        raise UnknownStore(f"{path}: no folder of a RabbitMQ virtual host" + (f" {vhost!r}" if vhost else ""))
+    if len(found) > 1:
+        names = ", ".join(VhostFolder(folder, disk).vhost for folder in found)
+        raise UnknownStore(f"{path}: several virtual hosts, name one of: {names}")
+    return found[0]
+
+
+class VhostFolder:
+    """Queues, messages and tables of one folder.  `problems` collects damage; the rest stays readable.
+
+    `notes` lists transient messages that are in no file: a killed server had their bodies in memory.  That is not damage,
+    since a server drops every transient message when it starts.
+    """
+
+    def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:
+        """Raise `UnknownStore` when the folder is not that of a virtual host."""
+        if not is_vhost_folder(disk, path):
+            raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
+        self.disk = disk
+        self.path = path
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+        name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}")
+        self.vhost = "/" if name is None else name.decode("utf-8", "replace")
+        self.stores = {name: StoreFolder(disk, path, name) for name in layout.STORE_FOLDERS}
+        self.recovery = self._read_recovery()
+        config = read_head(disk, f"{path}/{layout.CONFIG_NAME}")
+        self.segment_entries, is_right = detect_segment_entries(disk, path, config, self.recovery or {})
+        if not is_right:
+            expected = f"{{segment_entry_count, {self.segment_entries}}}."
+            self.problems.append(Problem(layout.CONFIG_NAME, 0, "bad_config", expected, str(config)[:200]))
+
+    def _read_recovery(self) -> dict[str, tables.RecoveryRow] | None:
+        """Return the terms of the last clean stop; None without one, so that every message counts as redelivered."""
+        try:
+            data = read_if_there(self.disk, f"{self.path}/{layout.RECOVERY_NAME}")
+            if data is None:
+                return None
+            if not self._has_mark() and not is_closed(data):  # a server runs or was killed
+                return None
+            found = tables.read_recovery(data, layout.RECOVERY_NAME)
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.problems.append(to_problem(error, "bad_recovery_terms"))
+            return None
+        return found if found or self._has_mark() else None  # a running server empties the table first
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the clean-stop files of the last stop are there."""
+        return self.recovery is not None and self._has_mark()
+
+    def _has_mark(self) -> bool:
+        return self.disk.stat(f"{self.path}/{layout.PERSISTENT_FOLDER}/{layout.CLEAN_NAME}") is not None
+
+    def queue_folders(self) -> list[QueueFolder]:
+        """Return every queue's folder, by name; the parts of a priority queue from the highest priority down."""
+        above = f"{self.path}/{layout.QUEUES_FOLDER}"
+        names = [entry.name for entry in self.disk.list(above) if entry.kind is Kind.FOLDER] if self.disk.stat(above) else []
+        settings = self.segment_entries, self.problems, self.has_message
+        found = [QueueFolder(self.disk, self.path, name, *settings) for name in names]
+        return sorted(found, key=lambda folder: (folder.queue, -1 if folder.priority is None else -folder.priority))
+
+    def queues(self) -> list[QueueInfo]:
+        """Return one row per queue."""
+        found: dict[str, QueueInfo] = {}
+        for folder in self.queue_folders():
+            row = self._queue_info(folder)
+            known = found.get(folder.queue)
+            found[folder.queue] = row if known is None else _merged(known, row)
+        return list(found.values())
+
+    def _queue_info(self, folder: QueueFolder) -> QueueInfo:
+        terms = (self.recovery or {}).get(folder.folder)
+        bound = terms.next_deliver_seq_id if terms else 0
+        messages = unacked = persistent = 0
+        for entry in folder.entries(self.problems):
+            if entry.acked:
+                continue
+            if self.was_in_memory(entry):
+                self.notes.append(_memory_note(entry))
+            else:
+                messages += 1
+                unacked += entry.seq_id < bound
+                persistent += entry.persistent
+        held = unacked if terms else None
+        count = len(folder.segment_numbers())
+        return QueueInfo(folder.queue, folder.vhost or self.vhost, messages, held, persistent, count, folder.version)
+
+    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[StoredMessage]:
+        """Yield the messages of one queue or of all, in the order in which a broker would deliver them."""
+        for folder in self.queue_folders():
+            if queue is None or folder.queue == queue:
+                yield from self.messages_in(folder, include_acked=include_acked)
+
+    def messages_in(self, folder: QueueFolder, *, include_acked: bool = False) -> Iterator[StoredMessage]:
+        """Yield the messages of one queue folder by sequence number."""
+        terms = (self.recovery or {}).get(folder.folder)
+        for entry in folder.entries(self.problems):
+            if entry.acked and not include_acked:
+                continue
+            redelivered = terms is None or entry.seq_id < terms.next_deliver_seq_id or entry.seq_id in terms.delivered
+            message = self.message_of(folder, entry, redelivered)
+            if message is not None:
+                yield message
+
+    def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
+        """Return the message of an entry; None, with a problem added, when it is in no file or damaged."""
+        term, file, offset, term_at = entry.term, entry.file, entry.offset, entry.offset
+        if term is None:
+            found = self._find_stored(entry)
+            if found is None:
+                if not entry.acked:
+                    self._report_missing(entry)
+                return None
+            term, file, offset = found
+            term_at = offset + TERM_AT
+        try:
+            content = decode_content(term, file=file, base=term_at)
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.problems.append(to_problem(error, "bad_term"))
+            return None
+        if not content.vhost:  # a container has no name of a virtual host
+            content = content._replace(vhost=folder.vhost or self.vhost)
+        return StoredMessage(
+            folder.queue,
+            folder.priority,
+            entry.seq_id,
+            entry.persistent,
+            entry.acked,
+            redelivered,
+            entry.expiry_us,
+            entry.size,
+            entry.term is not None,
+            file,
+            offset,
+            content,
+        )
+
+    def was_in_memory(self, entry: IndexEntry) -> bool:
+        """Return whether this is a transient message whose body is in no file."""
+        if entry.persistent or entry.term is not None:
+            return False
+        return all(self.stores[name].locate(entry.msg_id) is None for name in store_names(entry.persistent))
+
+    def _report_missing(self, entry: IndexEntry) -> None:
+        if self.was_in_memory(entry):
+            self.notes.append(_memory_note(entry))
+        else:
+            wrong = Problem(entry.file, entry.offset, "message_lost", f"message {entry.msg_id.hex()}", "in no store")
+            self.problems.append(wrong)
+
+    def _find_stored(self, entry: IndexEntry) -> tuple[bytes, str, int] | None:
+        """Return (term, file, offset) from the store that has the message."""
+        for name in store_names(entry.persistent):
+            store = self.stores[name]
+            for _attempt in range(2):  # a collector may move the record after the scan
+                found = store.locate(entry.msg_id)
+                if found is None:
+                    break
+                term = store.term(*found)
+                if term is not None:
+                    return term, f"{name}/{found[0]}.rdq", found[1].offset
+                store.forget()
+        return None
+
+    def has_message(self, msg_id: bytes) -> bool:
+        """Return whether a message store has this id, unfinished compactions included."""
+        if any(store.locate(msg_id) is not None for store in self.stores.values()):
+            return True
+        left = ((store, number) for store in self.stores.values() for number in numbers_in(self.disk, store.path, "rdt"))
+        return any(msg_id in store.compaction_ids(number) for store, number in left)
+
+    def close(self) -> None:
+        """Close the message files."""
+        for store in self.stores.values():
+            store.close()
+
+
+def _memory_note(entry: IndexEntry) -> Problem:
+    found = "in no file: it was only in the server's memory, and the server drops it at its next start"
+    return Problem(entry.file, entry.offset, "transient_in_memory", f"message {entry.msg_id.hex()}", found)
+
+
+def _merged(left: QueueInfo, right: QueueInfo) -> QueueInfo:
+    unacked = None if left.unacked is None and right.unacked is None else (left.unacked or 0) + (right.unacked or 0)
+    return left._replace(
+        messages=left.messages + right.messages,
+        unacked=unacked,
+        persistent=left.persistent + right.persistent,
+        segments=left.segments + right.segments,
+    )
