@@ -14,6 +14,7 @@ OTHERS = ("tests", "scripts", "bench", "fuzz", "examples", "docs")
 UNFINISHED = {"commitlog", "consumequeue", "indexfile", "messagestore", "storebytes"}  # still cite old numbers
 ABSOLUTE = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([\w-]+))?\)")
+FILE = re.compile(rf"`((?:{'|'.join((*PACKAGES, *OTHERS[:-1]))})/[\w/]+\.py)\b")
 OLD_NUMBER = re.compile(r"\b[Ss]ections? \d|\brows? [A-Z]\d")
 
 
@@ -42,6 +43,13 @@ def test_every_reference_to_a_page_resolves() -> None:
         if path.suffix == ".md":
             named += [((path.parent / page) if page else path, heading) for page, heading in LINK.findall(text)]
         wrong += [f"{path.relative_to(ROOT)}: {page.name}#{heading}" for page, heading in named if missing(page, heading)]
+    assert wrong == []
+
+
+def test_every_file_that_a_document_names_exists() -> None:
+    """Pages about the code follow its moves; reports of past runs may name files as they were."""
+    pages = [page for page in [*sources("docs", ends=(".md",)), *ROOT.glob("*.md")] if "evidence" not in page.parts]
+    wrong = [f"{page.name}: {file}" for page in pages for file in FILE.findall(page.read_text()) if not (ROOT / file).exists()]
     assert wrong == []
 
 
