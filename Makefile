@@ -8,7 +8,7 @@ PLAIN := .venv-plain
 RUN := $(VENV)/bin/python
 RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
 PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore sparkstore storebytes storageio
-KERNELS := $(wildcard $(foreach depth,/* /*/* /*/*/*,$(addsuffix $(depth)_cy.py,$(PACKAGES)) $(addsuffix $(depth).pxd,$(PACKAGES))))
+KERNELS := $(shell find $(PACKAGES) -name '*_cy.py' -o -name '*.pxd')
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench
 DEMO ?=
@@ -56,7 +56,7 @@ $(PLAIN)/.test: pyproject.toml
 
 $(VENV)/.kernels: $(VENV)/.cli setup.py $(KERNELS)
 	@echo "building the kernels"
-	@$(RUN) setup.py -q build_ext --inplace > $(VENV)/kernels.log 2>&1 || { cat $(VENV)/kernels.log; exit 1; }
+	@$(RUN) setup.py -q build_ext --inplace 3>&2 > $(VENV)/kernels.log 2>&1 || { cat $(VENV)/kernels.log; exit 1; }
 	@$(RUN) -c 'from storebytes.builds import build_name; print("kernels:", build_name())'
 	@$(RUN) -c 'from storebytes.builds import build_name; build_name() == "plain" and print(\
 		"  nothing was compiled (no C compiler, or BROKERSTORE_PURE=1): the kernels run as plain Python, many times slower ($(VENV)/kernels.log has the reason)")'
@@ -157,4 +157,4 @@ doctor: $(VENV)/.kernels
 
 clean:
 	rm -rf $(VENV) $(PLAIN) build dist *.egg-info
-	rm -f $(foreach depth,/* /*/*,$(addsuffix $(depth).so,$(PACKAGES)) $(addsuffix $(depth).c,$(PACKAGES)))
+	find $(PACKAGES) -name '*.so' -delete

@@ -28,7 +28,7 @@ from .status import PutStatus
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, Bool, I64s, Size, Source, Target, count_byte, has_bytes, i64s_of, now_ms, publish_i32, put_bytes,
+        I32, I64, Bool, I64s, Size, Source, Target, count_byte, has_bytes, i64s_of, now_ms, publish_i32, put_bytes,
         source_of,
         source_of_bytes, target_of, window,
     )  # fmt: skip
@@ -774,13 +774,3 @@ def _append_rows(
             publish_i32(log._target, log.position - log._origin, 0)
         row += 1
     return row - first
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -16,7 +16,7 @@ from ._scan_cy import Reader
 from .checks import CHECK_ALL
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Size
+    from storebytes._bytes_cy import I32, I64, Size
 
 NO_TIME = -1  # the store time where no record begins
 
@@ -92,13 +92,3 @@ class LogReaders:
         """When the record that begins there was stored, in ms; -1 where none begins: see `Reader.store_time`."""
         reader: Reader | None = self.reader_of(offset)
         return NO_TIME if reader is None else reader.store_time(offset - reader.base)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

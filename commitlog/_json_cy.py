@@ -22,7 +22,7 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, has_bytes, i32s_of,
+        I32, I64, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, has_bytes, i32s_of,
         i64s_of, is_same, put_base64, put_bytes, put_decimal, put_hex, put_json_text, source_of, source_of_bytes, target_of,
         window,
     )  # fmt: skip
@@ -349,13 +349,3 @@ def _put_keys(out: Target, at: Size, source: Source, start: Size, size: Size) ->
             is_first = False
         begin = end + 1
     return at
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -1,3 +1,4 @@
+# cython: auto_pickle=True
 """What users put, what a put returns, what a read returns; properties as text and as a dictionary."""
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .status import PutStatus
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, SOURCE_HASH, Bool, Size, Source, Target, count_byte, encode_keys_and_tags, encode_pairs, find_byte, is_same,
+        I32, Bool, Size, Source, Target, count_byte, encode_keys_and_tags, encode_pairs, find_byte, is_same,
         put_bytes, put_text, source_of_bytes, take_text, take_text_again,
     )  # fmt: skip
 
@@ -565,16 +566,6 @@ def _host_bytes(high: int, low: int, port: int, is_v6: bool) -> bytes:
 
 
 ALL_64 = (1 << 64) - 1
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH
 
 
 assert PROPERTIES_SIZE_MAX > CRC_SIZE

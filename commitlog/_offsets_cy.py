@@ -15,7 +15,7 @@ from storageio import InvalidMessage
 from .layout import MAGIC_V1, MAGIC_V2, QUEUES_MAX, TOPIC_SIZE_MAX, TOPIC_SIZE_MAX_V1
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64s, SOURCE_HASH, Bool, Size, i64s_of
+    from storebytes._bytes_cy import I64s, Bool, Size, i64s_of
 
 QUEUES_FIRST = 8
 
@@ -128,13 +128,3 @@ class QueueOffsets:
         for name, found in list(self._topics.items()):
             for queue_id, queue_offset in found.queues():
                 yield name, queue_id, queue_offset
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

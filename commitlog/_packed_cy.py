@@ -12,7 +12,7 @@ from ._message_cy import Message
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I64s, SOURCE_HASH, Size, Target, i64s_of, put_bytes, source_of, source_of_bytes, target_of,
+        I64s, Size, Target, i64s_of, put_bytes, source_of, source_of_bytes, target_of,
     )  # fmt: skip
 
     from ._message_cy import put_keys_and_tags
@@ -63,13 +63,3 @@ class Packed:
         self._held = held
         self._bytes = target_of(held)
         self._capacity = capacity
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

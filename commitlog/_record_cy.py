@@ -20,7 +20,7 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same_at, publish_i32,
+        I32, I64, U32, Bool, Nothing, Size, Source, Target, get_i16, get_i32, get_i64, is_same_at, publish_i32,
         put_bytes, put_i16, put_i32, put_i64, source_of_bytes, target_of,
     )  # fmt: skip
     from storebytes._crc_cy import crc32, crc32_more
@@ -361,13 +361,3 @@ def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> 
     place: Size = topic_place(source, at)
     place += topic_size_size(source, at) + topic_size_at(source, at, place)
     return bool(has_trailer(source, at + size, get_i16(source, place)))
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

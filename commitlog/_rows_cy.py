@@ -17,7 +17,7 @@ from .layout import BODY_AT, BORN_HOST_V6, CRC_SIZE, HOST_GROWTH, NAME_END, PAIR
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of, i64s_of,
+        I32, I64, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of, i64s_of,
         is_same, prefetch, put_bytes, source_of, source_of_bytes, target_of, window,
     )  # fmt: skip
 
@@ -324,13 +324,3 @@ def _add_text(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
         column.high |= source[at + index]
         index += 1
     return _add(column, source, at, size)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

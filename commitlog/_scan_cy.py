@@ -23,7 +23,7 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, SOURCE_HASH, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
+        I32, I64, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
         i64s_of, is_same, is_same_at, prefetch, put_bytes, source_of, source_of_bytes, take_bytes, take_view, target_of, window,
     )  # fmt: skip
 
@@ -751,13 +751,3 @@ def column_of(column: Any, item_size: int) -> memoryview:
     ):
         raise ValueError(f"a contiguous writable column of {item_size}-byte integers is wanted")
     return view
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

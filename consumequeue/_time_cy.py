@@ -20,7 +20,7 @@ from .boundary import Boundary
 from .layout import SIZE_AT, UNIT_SIZE
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool, Size, Source, get_i32, get_i64, source_of
+    from storebytes._bytes_cy import I64, Bool, Size, Source, get_i32, get_i64, source_of
 
 StoreTimeOf = Callable[[int, int], int]
 """(physical offset, size) -> store time in ms, or -1 where the log has no such record."""
@@ -167,13 +167,3 @@ def _time(queue: Any, queue_offset: int, store_time_of: Any) -> int:
     if isinstance(store_time_of, LogReaders):
         return store_time_of.store_time(unit.physical_offset)
     return store_time_of(unit.physical_offset, unit.size_bytes)  # type: ignore[no-any-return]
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

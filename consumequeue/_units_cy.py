@@ -14,7 +14,6 @@ from .layout import PHYSICAL_OFFSET_MAX, PRE_BLANK, SIZE_AT, UNIT_SIZE
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        SOURCE_HASH,
         I32,
         I64,
         Bool,
@@ -180,13 +179,3 @@ def _count_run(units: bytes | memoryview, max_physical_offset: int, wants_new: b
     with cython.nogil:
         _run(source, count, new, state)
     return state[1], state[0]
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

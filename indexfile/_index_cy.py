@@ -42,7 +42,6 @@ if not cython.compiled:
     from storebytes._bytes_cy import (
         I32,
         I64,
-        SOURCE_HASH,
         Bool,
         I32s,
         I64s,
@@ -523,13 +522,3 @@ def hash_of(topic: bytes, key: bytes) -> I32:
     code: I32 = java_hash(source_of_bytes(topic), 0, len(topic), 0)
     code = java_hash(_JOINT, 0, 1, code)
     return java_hash(source_of_bytes(key), 0, len(key), code)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -79,6 +79,10 @@ cdef extern from *:
     #ifndef SOURCE_HASH
     #define SOURCE_HASH 0
     #endif
+    #define STOREBYTES_STRING_OF(text) #text
+    #define STOREBYTES_STRING(macro) STOREBYTES_STRING_OF(macro)
+    /* `builds.py` searches the extension's file for these bytes. */
+    static const char storebytes_source_hash[] __attribute__((used)) = "storebytes source hash " STOREBYTES_STRING(SOURCE_HASH);
     #endif
     """
     unsigned int storebytes_big32(unsigned int value) nogil
@@ -91,7 +95,6 @@ cdef extern from *:
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
     const char *storebytes_64
     const char *storebytes_16
-    const unsigned int SOURCE_HASH              # of the .py and .pxd files that an extension was built from
 
 cdef extern from "pythread.h":
     PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long timeout_us, int is_interruptible) nogil

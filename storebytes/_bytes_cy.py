@@ -28,8 +28,6 @@ I32s: TypeAlias = Any  # a column of native integers; int * when compiled
 I64s: TypeAlias = Any
 RawLock: TypeAlias = Any  # a lock of the interpreter's thread library, without an object around it
 
-SOURCE_HASH = 0
-
 _I16, _I32, _I64, _U32_LITTLE = Struct(">h"), Struct(">i"), Struct(">q"), Struct("<I")
 put_i16 = _I16.pack_into  # put_i16(target, at, value)
 put_i32 = _I32.pack_into

@@ -17,7 +17,7 @@ if not cython.compiled:
     from array import array
     from zlib import crc32 as _zlib_crc32
 
-    from ._bytes_cy import I32, SOURCE_HASH, U32, Bool, Size, Source, get_u32_little, source_of_bytes
+    from ._bytes_cy import I32, U32, Bool, Size, Source, get_u32_little, source_of_bytes
 
     _TABLES = array("I", bytes(4 * 4096))
 
@@ -123,16 +123,6 @@ def use_fold(wanted: bool) -> bool:
             _FOLDS = False
             break
     return bool(_FOLDS)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH
 
 
 _fill_tables()

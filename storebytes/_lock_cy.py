@@ -11,7 +11,7 @@ except ModuleNotFoundError:
     from . import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
     from ._bytes_cy import (
-        SOURCE_HASH, Bool, RawLock, free_raw_lock, give_raw_lock, new_raw_lock, take_raw_lock, take_raw_lock_now,
+        Bool, RawLock, free_raw_lock, give_raw_lock, new_raw_lock, take_raw_lock, take_raw_lock_now,
     )  # fmt: skip
 
 US_PER_SECOND = 1_000_000
@@ -91,13 +91,3 @@ def give(lock: Lock) -> Bool:
 def is_taken(lock: Lock) -> Bool:
     """`locked` without a call."""
     return lock._is_held if cython.compiled else lock.locked()
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

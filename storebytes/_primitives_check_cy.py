@@ -10,7 +10,6 @@ if not cython.compiled:
     from ._bytes_cy import (
         I32,
         I64,
-        SOURCE_HASH,
         Size,
         count_byte,
         encode_keys_and_tags,
@@ -156,13 +155,3 @@ def encoded(data: bytes, start: int, size: int, value: I64) -> list[bytes]:
 def clock() -> int:
     """Wall time."""
     return now_ms()
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from types import ModuleType
 
-from storebytes.builds import PACKAGES, PlainFinder, kernel_builds
+from storebytes.builds import HEADER_ONLY, PACKAGES, PlainFinder, is_compiled, kernel_builds
 
 BUILDS = ("compiled", "plain")
 OURS = (*PACKAGES, "brokerstore", "storageio")
@@ -79,7 +79,7 @@ def load(build: str) -> World:
     wrong = [
         name
         for name, module in modules.items()
-        if name.endswith("_cy") and hasattr(module, "is_compiled") and module.is_compiled() != (build == "compiled")
+        if name.endswith("_cy") and name != HEADER_ONLY and is_compiled(module) != (build == "compiled")
     ]
     if wrong:
         raise ImportError(f"wanted the {build} build of {wrong}")

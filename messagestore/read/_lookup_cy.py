@@ -28,7 +28,7 @@ if not cython.compiled:
     from indexfile._index_cy import (
         ask_for_newest, begins_at, ends_at, is_unused, key_hash, leads_nowhere, next_item, walk,
     )  # fmt: skip
-    from storebytes._bytes_cy import I32, I64, SOURCE_HASH, Bool, I64s, Size, i64s_of
+    from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of
 
 FOR_EVER_MS = (1 << 63) - 1
 HITS_AT_ONCE = 64
@@ -298,13 +298,3 @@ def _encoded(text: str) -> bytes:
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:
     """Whether an index hit is no stranger that only shares the hash."""
     return message.topic == topic and (key in message.keys or message.properties.get("UNIQ_KEY") == key)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

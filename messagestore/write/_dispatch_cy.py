@@ -41,7 +41,6 @@ if not cython.compiled:
     from storebytes._bytes_cy import (
         I32,
         I64,
-        SOURCE_HASH,
         Bool,
         I32s,
         I64s,
@@ -526,13 +525,3 @@ def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, 
 
 
 _NO_INDEX = IndexBuffer(bytearray(40 + 4 + 40), 1, 2)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

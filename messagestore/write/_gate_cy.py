@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
+    from storebytes._bytes_cy import I64, Bool
 
 NOTHING = -1
 
@@ -27,13 +27,3 @@ class Gate:
         self.is_closed: Bool = False
         self.is_idle: Bool = False
         self.dispatched: I64 = NOTHING
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -20,7 +20,6 @@ from storageio import DiskError, FlushTimeout
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I64,
-        SOURCE_HASH,
         Bool,
         I64s,
         RawLock,
@@ -163,13 +162,3 @@ class GroupCommit:
                     let_go.append(following)
         open_all(let_go)
         return True
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

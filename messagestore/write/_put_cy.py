@@ -19,7 +19,7 @@ from ..broker.services.names import DELAY, INNER_COUNT, LIGHT_NAMES
 from ..broker.services.putting import refused
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I32, SOURCE_HASH, Bool
+    from storebytes._bytes_cy import I32, Bool
     from storebytes._lock_cy import is_taken
 
 OK = PutStatus.PUT_OK
@@ -132,13 +132,3 @@ def _is_special(message: Message) -> Bool:
         return True
     properties = message.properties
     return properties is not None and (DELAY in properties or LIGHT_NAMES in properties or INNER_COUNT in properties)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

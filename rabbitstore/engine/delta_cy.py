@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH
+    from storebytes._bytes_cy import I64
 
 
 class Delta:
@@ -32,13 +32,3 @@ class Delta:
     def clear(self) -> None:
         """Remove all messages."""
         self.start = self.count = self.stop = 0
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

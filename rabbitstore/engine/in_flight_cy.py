@@ -13,7 +13,7 @@ except ModuleNotFoundError:
 from ..errors import StoreBroken
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
+    from storebytes._bytes_cy import I64, Bool
 
 
 class InFlight:
@@ -47,13 +47,3 @@ class InFlight:
         if known == 0:
             del counts[msg_id]
         return False
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

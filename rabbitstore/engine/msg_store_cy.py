@@ -32,7 +32,6 @@ from .msg_store_state_cy import Files, FileSummary, Location
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I64,
-        SOURCE_HASH,
         Bool,
         Size,
         Source,
@@ -569,13 +568,3 @@ def _is_record(view: memoryview, msg_id: bytes, start: Size, total: Size) -> Boo
 
 def _corrupt(path: str, offset: int, msg_id: bytes, data: bytes) -> StoreCorrupt:
     return StoreCorrupt("not the expected record", file=path, offset=offset, expected=msg_id.hex(), found=data[:TERM_AT].hex())
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -11,7 +11,7 @@ except ModuleNotFoundError:
 from ..format.layout import RECORD_MIN
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH
+    from storebytes._bytes_cy import I64
 
 
 class Location:
@@ -161,13 +161,3 @@ def resume_rows(
             locations[msg_id] = Location(ref_count, number, offset, total)
             valid[number] += total
     return valid, -1
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -45,7 +45,7 @@ from ..format.segment_cy import read_segment, write_segment
 from ..settings import IndexSettings
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
+    from storebytes._bytes_cy import I64, Bool
 
 
 _LOG = logging.getLogger("brokerstore")
@@ -573,13 +573,3 @@ def _entry_of(seq_id: int, persistent: bool, head: bytes, term: bytes, file: str
 def _head_of(entry: IndexEntry) -> bytes:
     head = entry.seq_id if entry.persistent else _TRANSIENT | entry.seq_id
     return _PUBLISH.pack(head, entry.msg_id, entry.expiry_us, entry.size, len(entry.term or b""))
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

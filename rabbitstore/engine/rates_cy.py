@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Bool
+    from storebytes._bytes_cy import I64, Bool
 
 HALF_LIFE_S = 5.0
 OPERATIONS_PER_UPDATE = 100
@@ -51,13 +51,3 @@ class Rates:
     def total(self) -> float:
         """The sum of all four rates."""
         return self.ingress + self.egress + self.fetched + self.acked
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

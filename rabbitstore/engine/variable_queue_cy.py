@@ -34,7 +34,7 @@ from ..settings import RabbitSettings
 from .msg_store_cy import StoreClient
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH
+    from storebytes._bytes_cy import I64
 
 
 class PendingConfirms(NamedTuple):
@@ -635,13 +635,3 @@ class VariableQueue:
 
 def _seq_id(message: IndexEntry) -> int:
     return message.seq_id
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -19,7 +19,7 @@ from .layout import MSG_ID_SIZE
 from .terms import FALSE, NONE, TRUE, Atom, Term, encode
 
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH, Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
 
 FRAGMENT_SIZE = 131064  # RabbitMQ's default frame_max - 8
 CLASS_ID = 60
@@ -241,13 +241,3 @@ def _texts(keys: list[bytes]) -> tuple[str, ...]:
     if len(keys) == 1:
         return (keys[0].decode("utf-8", "surrogateescape"),)
     return tuple([key.decode("utf-8", "surrogateescape") for key in keys])
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

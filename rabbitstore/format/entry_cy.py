@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-try:
-    import cython
-except ModuleNotFoundError:
-    from storebytes import no_cython as cython  # type: ignore[no-redef]
-if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH
-
 
 class IndexEntry:
     """A message of a queue.
@@ -54,13 +47,3 @@ class IndexEntry:
         """Return the number, id and marks (persistent, delivered, acknowledged)."""
         marks = "".join(letter for letter, is_on in (("P", self.persistent), ("D", self.delivered), ("A", self.acked)) if is_on)
         return f"<{self.seq_id} {self.msg_id.hex()} {marks}>"
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

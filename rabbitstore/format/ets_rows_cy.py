@@ -10,7 +10,7 @@ from .layout import MSG_ID_SIZE
 from .terms import Atom, encode
 
 if not cython.compiled:
-    from storebytes._bytes_cy import SOURCE_HASH, Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
 
 HEAD_SIZE: Size = 8  # length:32 "bWLA"
 MAGIC: bytes = b"bWLA"
@@ -64,13 +64,3 @@ def _take_row(source: Source, at: Size, length: Size, rows: list[tuple[bytes, in
         return False
     rows.append((take_bytes(source, id_at, MSG_ID_SIZE), numbers[0], numbers[1], numbers[2], numbers[3]))
     return True
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

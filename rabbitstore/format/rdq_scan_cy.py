@@ -9,7 +9,7 @@ except ModuleNotFoundError:
 from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Size, Source, get_i64, source_of, take_bytes
+    from storebytes._bytes_cy import I64, Size, Source, get_i64, source_of, take_bytes
 
 END_MARK: Size = RECORD_END_MARK
 ID_AT: Size = RECORD_SIZE_BYTES
@@ -41,13 +41,3 @@ def frame(view: memoryview, rows: list[tuple[bytes, int, int]], unmarked: list[i
             unmarked.append(at + total - 1)
         at += total
     return valid_end, at
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

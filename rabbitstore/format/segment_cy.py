@@ -14,7 +14,7 @@ from .problems import Problem
 from .torn import is_torn_head
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, SOURCE_HASH, Size, Source, get_i16, get_i32, get_i64, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import I64, Size, Source, get_i16, get_i32, get_i64, source_of_bytes, take_bytes
 
 HEAD_SIZE: Size = SEGMENT_HEAD.size
 EXPIRY_AT: Size = HEAD_SIZE + MSG_ID_SIZE
@@ -97,13 +97,3 @@ def write_segment(entries: dict[int, IndexEntry]) -> bytes:
         parts.append(PUBLISH_BODY.pack(entry.msg_id, entry.expiry_us, entry.size, len(term)) + term)
         parts.append(SEGMENT_HEAD.pack(SEGMENT_MARK | relative) * (1 + entry.acked))
     return b"".join(parts)
-
-
-def is_compiled() -> bool:
-    """Which build runs."""
-    return cython.compiled
-
-
-def source_hash() -> int:
-    """Of the source this was built from; 0 when plain."""
-    return SOURCE_HASH

@@ -186,13 +186,6 @@ def test_a_place_for_answers_that_is_none(world: Any, found: Any) -> None:
         made.select(1, 0, 0, 1, found)
 
 
-def test_a_changed_kernel_is_noticed(world: Any) -> None:
-    """The compiled module carries the hash of its source."""
-    kernel = world.module("indexfile._index_cy")
-    assert kernel.is_compiled() == (world.build == "compiled")
-    assert bool(kernel.source_hash()) == kernel.is_compiled()
-
-
 def test_a_short_file_is_not_mapped(index: Any) -> None:
     """Touching what is missing would kill the process."""
     writer = index(SLOTS, ITEMS)

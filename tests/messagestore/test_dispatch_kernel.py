@@ -69,7 +69,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
     """It is handed out in pieces, none twice and none left out."""
     kernel = world.module("messagestore.write._dispatch_cy")
     count = (1 << 15) + 100
-    if not kernel.is_compiled():
+    if world.build == "plain":
         count = 250
         monkeypatch.setattr(kernel, "UNITS_MAX", 100)
     with open_small(world, tmp_path, mapped_file_size_commit_log=8 << 20, mapped_file_size_consume_queue=6_000_000) as store:

@@ -16,7 +16,7 @@ COMPARISONS = {
     ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
 }  # fmt: skip
 SILENT = ("LOG", "logging", "warnings")  # calls that only report
-NEVER_RUN = ("is_compiled", "source_hash", "__repr__", "__str__", "__del__")
+NEVER_RUN = ("__repr__", "__str__", "__del__")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

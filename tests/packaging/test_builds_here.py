@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
-from storebytes.builds import build_name, kernel_builds, kernel_modules, source_hash
+from storebytes.builds import PACKAGES, build_name, kernel_builds, kernel_modules, kernel_sources, source_hash
 from tests.packaging.house import ROOT
 
 
@@ -28,18 +30,41 @@ def test_the_environment_can_demand_the_plain_text() -> None:
     assert done.stdout == "plain\n"
 
 
-def test_a_changed_declaration_makes_every_kernel_stale(tmp_path: os.PathLike[str]) -> None:
-    """Its bytes are in each one's hash."""
-    import shutil
-
+def test_a_changed_declaration_makes_its_users_stale(tmp_path: os.PathLike[str]) -> None:
+    """The hash of a kernel covers each .pxd that it cimports, directly or through another, and no other .pxd."""
     copy = f"{tmp_path}/tree"
-    for room in {module.partition(".")[0] for module in kernel_modules(ROOT)}:
-        shutil.copytree(ROOT / room, f"{copy}/{room}", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    from pathlib import Path
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, f"{copy}/{package}", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
 
-    before = [source_hash(Path(copy), module) for module in kernel_modules(ROOT)]
-    assert before == [source_hash(ROOT, module) for module in kernel_modules(ROOT)]
-    declaration = Path(copy) / "storebytes" / "_bytes_cy.pxd"
-    declaration.write_text(declaration.read_text() + "\n")
-    after = [source_hash(Path(copy), module) for module in kernel_modules(ROOT)]
-    assert all(old != new for old, new in zip(before, after, strict=True))
+    def changed_by(declaration: str) -> set[str]:
+        before = {module: source_hash(Path(copy), module) for module in kernel_modules(ROOT)}
+        path = Path(copy, *declaration.split(".")).with_suffix(".pxd")
+        path.write_text(path.read_text() + "\n")
+        return {module for module, old in before.items() if source_hash(Path(copy), module) != old}
+
+    assert [source_hash(Path(copy), module) for module in kernel_modules(ROOT)] == [
+        source_hash(ROOT, module) for module in kernel_modules(ROOT)
+    ]
+    assert changed_by("storebytes._bytes_cy") == set(kernel_modules(ROOT))
+    users = changed_by("storebytes._crc_fold")
+    assert {"storebytes._crc_cy", "commitlog._record_cy", "commitlog._append_cy"} <= users
+    assert not {module for module in users if module.startswith("rabbitstore.")}
+    assert changed_by("consumequeue._units_cy") == {"consumequeue._units_cy"}
+
+
+def test_a_kernel_in_a_nested_package_is_found(tmp_path: os.PathLike[str]) -> None:
+    """With its relative and absolute cimports."""
+    folder = Path(tmp_path, "commitlog", "inner")
+    folder.mkdir(parents=True)
+    (folder / "_one_cy.py").write_text("")
+    (folder / "_one_cy.pxd").write_text("from ._two_cy cimport two\nfrom .._outer_cy cimport outer\ncimport cython\n")
+    (folder / "_two_cy.pxd").write_text("from storebytes._bytes_cy cimport (\n    I64,\n)\n")
+    (folder.parent / "_outer_cy.pxd").write_text("")
+    assert kernel_modules(Path(tmp_path)) == ["commitlog.inner._one_cy"]
+    names = [path.relative_to(tmp_path).as_posix() for path in kernel_sources(Path(tmp_path), "commitlog.inner._one_cy")]
+    assert names == [
+        "commitlog/inner/_one_cy.py",
+        "commitlog/_outer_cy.pxd",
+        "commitlog/inner/_one_cy.pxd",
+        "commitlog/inner/_two_cy.pxd",
+    ]
