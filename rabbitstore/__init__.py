@@ -1,37 +1,40 @@
-"""The message store of RabbitMQ 3.10, byte for byte, with no broker running.
+"""The message store of RabbitMQ 3.10, byte for byte, without a broker.
 
 A virtual host's folder (docs/formats/rabbitmq-folder.md):
 
     .vhost .config                              its name; {segment_entry_count, 2048}.
-    msg_store_persistent/0.rdq 1.rdq ..         messages of 4096 bytes and more, each once however many queues have it
-    msg_store_transient/0.rdq ..                the same for what does not survive a restart
-    queues/<Q>/.queue_name 0.idx .. journal.jif one folder a queue: its index, with small messages inside
-    queues/<Q>/0.qi 0.qs ..                     version 2 of the same, read only here
-    recovery.dets, */clean.dot, */*.ets         written at a clean stop by RabbitMQ and by us, deleted at the next start
-    brokerstore/                                ours; RabbitMQ ignores it
+    msg_store_persistent/0.rdq 1.rdq ..         messages of 4096 bytes and more, stored once for all queues
+    msg_store_transient/0.rdq ..                the same for messages that a restart drops
+    queues/<Q>/.queue_name 0.idx .. journal.jif one folder per queue: its index, which embeds small messages
+    queues/<Q>/0.qi 0.qs ..                     version 2 of the index, read only
+    recovery.dets, */clean.dot, */*.ets         written at a clean stop, deleted at the next start
+    brokerstore/                                brokerstore's own files, which RabbitMQ ignores
 
-Opened with mode "r" (`RabbitStore.open(path, "r")`) nothing is changed: `queues`, `messages`; nor by `verify`,
-`statistics` and `plan_recovery`.  `apply_recovery` does what a plan says.  Opened for writing, in this order: lock, read
-the clean-stop files, delete them, replay the journals, go on where the files said; if they do not fit or there are none,
-add up the references and scan the message files first (docs/formats/rabbitmq-clean-stop.md).
+Packages, each of which imports only from those before it:
 
-What the words mean:
+    format    bytes of the files        repair    `verify` and `recover`
+    read      a folder, read only       engine    queues and message stores of an open folder; `store` is its interface
 
-- *published*: in memory, and for a persistent message on its way to the disk;
-- *confirmed*: the message's record and its index entry are on the disk (`RabbitStore.sync`: at once
-  when idle, else every 25 ms; or a publisher's `wait`).  It survives a crash;
-- *delivered*: given out with a tag, unacknowledged; back in the queue, flagged redelivered, after a crash or a requeue;
-- *acknowledged*: gone.  An acknowledgement of the last 25 ms may be lost in a crash: the message comes again.
+Mode "r" (`RabbitStore.open(path, "r")`), `verify`, `statistics` and `plan_recovery` change nothing; `apply_recovery` executes a
+plan.  Opening for writing takes the lock, reads and deletes the clean-stop files, replays the journals, and continues from
+those files; if they do not fit the folder, it counts references and scans the message files.
 
-After a clean stop of ours a message is redelivered if it had been delivered before; after any other end all are.
-A message is never lost by a crash at any moment of a compaction (`collector`) or of a journal flush (`queue_index`).
+States of a message:
 
-RabbitMQ opens what we left by a clean stop without a rebuild, with the same flags; what a kill left, as after a crash of its
-own: it rebuilds its counts, and flags every message redelivered.  The queues must be declared in its own database, or it
-deletes their folders.
+- *published*: in memory, and if persistent on its way to disk;
+- *confirmed*: record and index entry are on disk, after `RabbitStore.sync` (in the background at once when idle, else every
+  25 ms) or a publisher's `wait`.  It survives a crash;
+- *delivered*: unacknowledged, with a tag; after a crash or a requeue it is in the queue again, flagged redelivered;
+- *acknowledged*: gone.  A crash may lose an acknowledgement of the last 25 ms; the message is then delivered again.
+
+After a clean stop of brokerstore a message is redelivered if it was delivered before; after any other end all are.  A crash at
+any moment of a compaction (`engine.collector`) or of a journal flush (`engine.queue_index_cy`) loses no message.
+
+RabbitMQ starts on a cleanly stopped folder without a rebuild and with the same flags.  After a kill it rebuilds its counts and
+flags every message redelivered.  Its own database must have the queues, or it deletes their folders.
 """
 
-import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+import storebytes  # noqa: F401  (first: it selects the build of the kernels)
 
 from .engine.live_queue import Delivery
 from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue

@@ -85,8 +85,8 @@ GROUPS = {
         ),
         (
             *_tests(
-                "rabbitstore", "background", "clean_stop", "half_done", "index_rare", "opening_rare", "queue_index",
-                "recover_rare", "shared_store", "store", "store_rare", "torn",
+                "rabbitstore", "background", "clean_stop", "half_done", "index_damage", "msg_store", "opening", "queue_index",
+                "recover", "store", "store_failures", "torn",
             ),
             "tests/lab/test_regressions.py",
         ),

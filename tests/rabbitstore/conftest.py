@@ -1,4 +1,4 @@
-"""The real server's folders, unpacked once."""
+"""Folders of the real server, unpacked once."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ READS = {"open", "list", "stat", "size", "read", "map", "lock"}
 
 
 class TornFile(WrappedFile):
-    """The write during which the process dies leaves its first half behind."""
+    """The process dies during a write, of which the first half reaches the file."""
 
     def write(self, offset, data):
         try:
@@ -50,7 +50,7 @@ class ChangesFail(FailingDisk):
 
 
 class FailsOnce(WrappedDisk):
-    """One read of a message file fails, when it is told to."""
+    """A disk on which one read of a message file can fail."""
 
     will_fail = False
 
@@ -61,7 +61,7 @@ class FailsOnce(WrappedDisk):
 
 
 class WhenItWasWritten(CountingDisk):
-    """A disk whose clock stands where it stood when the server's folders were made: some of their messages expire."""
+    """A disk whose clock shows the time when the server's folders were made: some of their messages expire."""
 
     def now_ms(self) -> int:
         return 1_795_272_400_000

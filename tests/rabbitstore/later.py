@@ -1,4 +1,4 @@
-"""Folders of RabbitMQ 4 as the real servers left them, and folders with one thing in them that no version here knows."""
+"""Folders that real RabbitMQ 4 servers left, and folders with one unknown file, version or term."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Tree = dict[str, bytes | None]
 
 
 def tree(folder: Path) -> Tree:
-    """Every file's bytes, every folder as None."""
+    """Map each file to its bytes and each folder to None."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
 def marks(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Size, time of the inode's change and its number for everything: a write to any of it, or a new name, changes one."""
+    """Return size, change time and number of every inode: each write and each rename changes one of them."""
     found = {path: path.stat() for path in sorted(folder.rglob("*"))}
     return {str(path): (stat.st_size, stat.st_ctime_ns, stat.st_ino) for path, stat in found.items()}
 
 
 def restore(copy: Path, source: Path) -> None:
-    """Make a copy of a tree equal to it again, by files of another size or time."""
+    """Restore a copy of a tree from the files whose size or time differ."""
     for path in sorted(copy.rglob("*")):
         original = source / path.relative_to(copy)
         if not original.exists():
@@ -36,7 +36,7 @@ def restore(copy: Path, source: Path) -> None:
 
 
 def _edit(path: Path, change: Callable[[bytes], bytes]) -> bool:
-    """Whether the file is there and the change changes it."""
+    """Return whether the file exists and the change has an effect."""
     if not path.exists():
         return False
     data = path.read_bytes()
@@ -58,7 +58,7 @@ def _swap(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
 
 
 def _in_chunk(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    """In the first message of a `.qs` file, whose checksum then fits again."""
+    """Change the first message of a `.qs` file and correct its checksum."""
 
     def change(data: bytes) -> bytes:
         if len(data) < V2_HEAD_SIZE + V2_CHUNK.size:
@@ -82,7 +82,7 @@ def _any_queue(vhost: Path) -> Path:
 
 
 def _flag(vhost: Path) -> bool:
-    """Beside the node's folder, as the server keeps it."""
+    """Write the file of feature flags beside the node's folder."""
     node = vhost.parents[2]
     flags = node.parent / f"{node.name}-feature_flags"
     known = re.findall(r"[a-z_0-9']+", flags.read_text()) if flags.exists() else ["quorum_queue"]
@@ -127,7 +127,7 @@ PLANTS: dict[str, Callable[[Path], bool]] = {
 
 
 def node_of(kind: str, source: Path, target: Path) -> Path:
-    """Copy an unpacked fixture to a node's folder `target`; return its virtual host's folder."""
+    """Copy an unpacked fixture to a node's folder `target`; return the folder of its virtual host."""
     if (source / "node").exists():
         shutil.copytree(source / "node", target)
         shutil.copy(source / "feature_flags", target.parent / f"{target.name}-feature_flags")

@@ -1,4 +1,4 @@
-"""The store's own thread when something fails under it: what can be made durable still is, and the log says what cannot."""
+"""The housekeeper's thread when the disk fails: other data still becomes durable, and the failure is logged."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ SETTINGS = RabbitSettings(flush_interval_ms=1, store=StoreSettings(file_size_lim
 
 
 class Failing(WrappedDisk):
-    """Calls fail of which `fails` says so."""
+    """A disk on which the calls for which `fails` is true fail."""
 
     def __init__(self):
         super().__init__()
@@ -44,13 +44,13 @@ def until(is_true):
 
 
 def is_durable(path, name, body):
-    """Whether a copy of the files, as a kill would leave them now, has the message."""
+    """Return whether the files, as a kill would leave them now, have the message."""
     with RabbitStore.open(path, "r") as seen:
         return body in [message.body for message in seen.messages(name)]
 
 
 def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(tmp_path, quick, caplog):
-    """The thread ended with the first queue's error: what was published to the others stayed in memory, and nobody was told."""
+    """The first queue's error used to end the thread, so that messages of other queues stayed in memory."""
     disk, path = Failing(), str(tmp_path / "vhost")
     store = RabbitStore.open(path, disk=disk, settings=SETTINGS)
     bad, _good = (store.declare_queue(name) for name in ("bad", "good"))
@@ -69,7 +69,7 @@ def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(tmp_
 
 
 def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
-    """Only garbage is in it; its error was the end of all syncs."""
+    """The file has only garbage, but its error used to end all syncs."""
     disk, path = Failing(), str(tmp_path / "vhost")
     with RabbitStore.open(path, disk=disk, settings=SETTINGS) as store:
         store.declare_queue("q")
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
 
 
 def test_what_the_collector_lacks_room_for_holds_up_no_sync_and_is_not_tried_each_time(tmp_path, monkeypatch):
-    """Between two tries the thread does everything else."""
+    """Between two attempts the thread does all other work."""
     monkeypatch.setattr(housekeeper, "_RETRY_S", 3600.0)
     disk, path = Failing(), str(tmp_path / "vhost")
     disk.fails = lambda operation, called: operation == "create" and called.endswith(".rdt")
@@ -111,7 +111,7 @@ def test_what_the_collector_lacks_room_for_holds_up_no_sync_and_is_not_tried_eac
 
 
 def test_an_idle_stores_journals_go_to_the_segments(tmp_path, quick):
-    """So that an opening after a kill has little to replay; what comes after it is no less safe."""
+    """An opening after a kill then has little to replay; later messages are as durable as before."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=SETTINGS) as store:
         folder = Path(store.declare_queue("q").parts[0].index.folder)
@@ -125,7 +125,7 @@ def test_an_idle_stores_journals_go_to_the_segments(tmp_path, quick):
 
 
 class Stopping(logging.Handler):
-    """An application that stops when it is told of an error: within the thread that tells it."""
+    """An application that closes the store when an error is logged, on the thread that logs it."""
 
     def __init__(self, store):
         super().__init__(logging.ERROR)
@@ -142,7 +142,7 @@ class Stopping(logging.Handler):
 
 
 def test_an_application_that_closes_the_store_on_its_error_does_not_wait_for_itself(tmp_path, quick):
-    """Told on the store's own thread: it stopped that thread, and would wait for it for ever."""
+    """`close` on the store's own thread used to wait for that thread."""
     disk, path = Failing(), str(tmp_path / "vhost")
     store = RabbitStore.open(path, disk=disk, settings=SETTINGS)
     folder = store.declare_queue("bad").parts[0].index.folder

@@ -1,4 +1,4 @@
-"""Many messages at once: written from parts, read back where they lie, and what is no message among them."""
+"""Bulk encoding and reading of messages, with removed and damaged ones among them."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from rabbitstore.format.terms import Atom, encode
 from rabbitstore.settings import StoreSettings
 from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat
 
-from .test_shared_store import fresh, ident
+from .test_msg_store import fresh, ident
 
-FRAGMENT_SIZE = 131064  # of a body in one AMQP frame as RabbitMQ ships (format page, section 2)
+FRAGMENT_SIZE = 131064  # of a body in one AMQP frame as RabbitMQ ships
 SMALL = StoreSettings(file_size_limit=20_000)
 
 
@@ -39,7 +39,7 @@ def stored(tmp_path):
 
 
 def test_messages_read_in_bulk_are_those_that_were_written(tmp_path):
-    """From the cache, from the current file, from closed files at the first look and at the next, and after a new opening."""
+    """Messages come from the cache, the current file, closed files with and without a map, and after a reopening."""
     store, client = stored(tmp_path)
     ids = [message.msg_id for message in MIXED]
     assert client.read_contents(ids) == MIXED
@@ -55,7 +55,7 @@ def test_messages_read_in_bulk_are_those_that_were_written(tmp_path):
 
 
 def test_a_message_that_is_gone_leaves_its_place_in_a_bulk_read_empty(tmp_path):
-    """Removed, or never written: None, and its neighbours are what they are."""
+    """A removed or unknown id gives None and does not affect its neighbours."""
     store, client = stored(tmp_path)
     store.sync()
     client.remove([ident(3)])
@@ -66,7 +66,7 @@ def test_a_message_that_is_gone_leaves_its_place_in_a_bulk_read_empty(tmp_path):
 
 
 def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
-    """In a closed file: a record under the reader's feet, a term that is no message or one of an unknown name is an error."""
+    """In a closed file a changed record, a term that is not a message, and an unknown record name are errors."""
     store, client = stored(tmp_path)
     client.write(ident(20), encode([b"something", b"else"]))
     client.write(ident(21), encode((Atom("something"), b"else")))
@@ -90,7 +90,7 @@ def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("msg_id", [b"", bytes(15), bytes(17)])
 def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id):
-    """Its record could not be framed."""
+    """A record with a wrong id could not be framed."""
     wrong = content(1)._replace(msg_id=msg_id)
     with pytest.raises(InvalidMessage, match="16 bytes"):
         encode_many([content(2), wrong])
@@ -99,7 +99,7 @@ def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id):
 
 
 def test_a_term_with_an_id_of_another_length_is_no_message():
-    """Or with text of the wrong kind where the properties should be."""
+    """A term of the wrong form, or with an atom in place of the properties, is not a message."""
     resource = (Atom("resource"), b"/", Atom("exchange"), b"")
     body = (Atom("content"), 60, Atom("none"), b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [b"x"])
     good = (Atom("basic_message"), resource, [b"q"], body, bytes(16), Atom("true"))

@@ -1,4 +1,4 @@
-"""What the RabbitMQ-style store must hold, line by line, and the tests that hold it.
+"""The guarantees of the RabbitMQ-style store, and the tests that check each of them.
 
 The names are of test functions; a module stands for all of its tests.  What is measured and not tested stands in
 docs/evidence/performance-notes.md: `bench.rabbitmq.compare`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
@@ -14,7 +14,7 @@ from .test_damage import TABLE
 
 TESTS = Path(__file__).resolve().parents[1]
 RULES = "rabbitstore/test_variable_queue.py"
-STORE = "rabbitstore/test_shared_store.py"
+STORE = "rabbitstore/test_msg_store.py"
 FIXTURES = "rabbitstore/test_fixtures.py"
 DAMAGE = "rabbitstore/test_damage.py"
 SERVER = "interop/rabbitmq/test_real_server.py"
@@ -67,7 +67,7 @@ BAD_INPUT = {  # a line of the list: the damages of TABLE and MISFITS that stand
 
 @pytest.mark.parametrize("line", CATALOGUE)
 def test_each_line_has_its_test(line):
-    """By its name, in its file."""
+    """Each test of the catalogue exists."""
     file, _, name = CATALOGUE[line].partition("::")
     tree = ast.parse((TESTS / file).read_text())
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -76,12 +76,12 @@ def test_each_line_has_its_test(line):
 
 @pytest.mark.parametrize("line", BAD_INPUT)
 def test_each_kind_of_bad_input_is_in_the_table(line):
-    """Each damage is one that is named, read past and mended."""
+    """Each damage is reported, read past and repaired."""
     assert {row[0].__name__ for row in TABLE} >= BAD_INPUT[line]
 
 
 def test_each_clean_stop_file_is_missing_once_and_damaged_once():
-    """Of those that an opening trusts."""
+    """Every misfit of files that an opening trusts has a test."""
     known = {row[0].__name__ for row in MISFITS}
     for name in ("msg_store_persistent/file_summary.ets", "msg_store_persistent/msg_store_index.ets", "recovery.dets"):
         assert f"missing {name}" in known

@@ -1,4 +1,4 @@
-"""The files of a clean stop: the server's bytes, true at every moment, named when they are not."""
+"""The clean-stop files: they have the server's bytes, are correct at every moment, and damage to them is reported."""
 
 import contextlib
 import shutil
@@ -23,12 +23,12 @@ QUIET = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_
 
 
 def rows_of(data):
-    """An ets file without its head and first chunk, which tells of a table in the memory of one server."""
+    """Return an ets file without its head and first chunk, which describes a table in one server's memory."""
     return data[len(HEAD) + CHUNK.size + CHUNK.unpack_from(data, len(HEAD))[0] :]
 
 
 def test_what_is_written_is_what_the_server_wrote(clean):
-    """Mark and terms byte for byte; both tables but for the properties that only a running server has."""
+    """Mark and terms are equal byte for byte, both tables except for properties of a running server."""
     data = (clean.vhost / "recovery.dets").read_bytes()
     assert tables.write_recovery(tables.read_recovery(data, "").values()) == data
     for store in (STORE, "msg_store_transient"):
@@ -43,13 +43,13 @@ def test_what_is_written_is_what_the_server_wrote(clean):
 
 
 def test_the_hash_is_erlangs():
-    """Values of `erlang:phash2/1` of OTP 25."""
+    """The values are those of `erlang:phash2/1` of OTP 25."""
     known = {b"a": 49011133, b"628WB79CIFDYO9LJI6DKMI09L": 110563360}
     assert {text: phash2(text) for text in known} == known
 
 
 def test_queues_that_share_a_slot(tmp_path):
-    """More queues than slots: each chain is read whole."""
+    """With more queues than slots every chain is read to its end."""
     rows = [(CharList(b"queue %d" % number), [b"x" * (number % 700), number]) for number in range(5 * SLOTS)]
     assert sorted(read_dets(write_dets(rows), "")) == sorted(rows)
     assert read_dets(write_dets([]), "") == []
@@ -57,14 +57,14 @@ def test_queues_that_share_a_slot(tmp_path):
 
 @pytest.mark.parametrize("keep", [0, 100, 312, 5431, 6000, -1])
 def test_a_torn_dets_file_is_named(keep):
-    """Wherever it ends."""
+    """A table that is cut anywhere is rejected."""
     data = write_dets([(CharList(b"key"), [b"x" * 900]), (CharList(b"other"), [])])
     with pytest.raises(StoreCorrupt):
         read_dets(data[:keep], "recovery.dets")
 
 
 def fill(store):
-    """Queues of every kind, with holes, garbage, unacknowledged and transient messages; {queue: [(body, redelivered)]}."""
+    """Create queues of every kind, with holes, garbage, unacknowledged and transient messages; return their messages."""
     for name, options in (("a", {}), ("b", {"mode": "lazy"}), ("c", {"max_priority": 2}), ("d", {"durable": False})):
         store.declare_queue(name, **options)
         for number in range(40):
@@ -79,7 +79,7 @@ def fill(store):
 
 
 def left(path):
-    """{queue: [(body, redelivered)]} as read from the files."""
+    """Return {queue: [(body, redelivered)]} from the files."""
     found = {}
     for message in RabbitStore.open(path, "r").messages():
         if message.persistent:
@@ -88,7 +88,7 @@ def left(path):
 
 
 def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path):
-    """verify finds nothing; flags are of what was delivered; a second stop says the same."""
+    """`verify` finds nothing, delivered messages have the flag, and a second stop leaves the same."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=QUIET) as store:
         fill(store)
@@ -104,7 +104,7 @@ def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path):
 
 @pytest.mark.parametrize("moment", ["stop", "start"])
 def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
-    """Never a mark beside tables or terms that are not true; every message is there; flags are never missing."""
+    """No crash leaves a mark beside wrong tables or terms, loses a message or misses a flag."""
     fail_at, is_done = 0, False
     while not is_done:
         fail_at += 1
@@ -135,7 +135,7 @@ def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
 
 
 class Looks(WhenItWasWritten):
-    """Notes what is read."""
+    """A disk that records which files are read."""
 
     def __init__(self):
         super().__init__()
@@ -148,12 +148,12 @@ class Looks(WhenItWasWritten):
 
 
 def drained(store):
-    """{queue: bodies} of everything that waits."""
+    """Return {queue: bodies} of all waiting messages."""
     return {name: [message.body for message in iter(lambda: store.get(name), None)] for name in store.queue_names()}  # noqa: B023
 
 
 def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
-    """Nor the middle of an index: what is there is known from the tables, and every message is delivered as before."""
+    """The tables list its contents, so the middle of an index is not read either, and every message is delivered."""
     path = str(tmp_path / "vhost")
     wide = RabbitSettings(background=False, store=QUIET.store, index=IndexSettings(segment_entries=16))
     with RabbitStore.open(path, settings=wide) as store:
@@ -175,7 +175,7 @@ def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
 
 
 def test_the_servers_clean_stop_is_opened_through_its_own_files(clean, tmp_path):
-    """Its journals are not empty, its transient messages do not survive; of message files only terms' names are looked at."""
+    """Its journals have entries and its transient messages do not survive; of message files only the terms' names are read."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
     disk = Looks()
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=disk) as store:
@@ -232,7 +232,7 @@ def terms_that_count_below_zero(folder, _manifest):
 
 
 def tables_of_an_older_stop(folder, _manifest):
-    """Everything consistent with each other, and with files that are not there any more."""
+    """The tables fit each other, but describe files that no longer exist."""
     image = {name: (folder / name).read_bytes() for name in CLEAN_FILES if (folder / name).exists()}
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         store.publish("q.lazy", b"a message after that stop" * 400)
@@ -270,7 +270,7 @@ MISFITS = [
 
 @pytest.mark.parametrize(("damage", "named"), MISFITS, ids=[row[0].__name__ for row in MISFITS])
 def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_path, damage, named):
-    """Everything that the files have is delivered all the same."""
+    """All messages in the files are delivered nevertheless."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
     damage(folder, clean.manifest)
     expected = {message.msg_id for message in RabbitStore.open(str(folder), "r").messages() if message.persistent}
@@ -283,7 +283,7 @@ def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_p
 
 
 def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
-    """Nobody looks into the middle of an index at the start; entries that are gone are counted off, the rest is delivered."""
+    """An opening does not read the middle of an index; missing entries are subtracted later, the others delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16))
     with RabbitStore.open(str(path), settings=settings) as store:
@@ -305,7 +305,7 @@ def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
 
 
 def test_a_file_of_our_stop_that_changed_since_is_named(tmp_path):
-    """By its checksum; behind a stop of the server's, whose mark is another, nothing is known of its files."""
+    """Checksums show the change; after a stop of the server, with another mark, they are not compared."""
     path = tmp_path / "vhost"
     with RabbitStore.open(str(path), settings=QUIET) as store:
         fill(store)

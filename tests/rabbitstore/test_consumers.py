@@ -1,4 +1,4 @@
-"""Consumers that go away, lose their queue or meet a disk that fails: no message stays with somebody who does not have it."""
+"""Consumers that close, lose their queue or meet a failing disk: no message stays assigned to them."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ QUIET = RabbitSettings(background=False)
 
 
 class PendingConfirms:
-    """A consumer that waits on a thread of its own; what happens in the `with` happens before it can wake."""
+    """A consumer that waits on a thread; the body of the `with` runs before it can wake."""
 
     def __init__(self, store, name):
         self.queue = store.queue(name)
@@ -50,7 +50,7 @@ def store(tmp_path):
 
 
 def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again(store):
-    """It came to the closed consumer, and nobody gave it back: no other consumer saw it before a restart."""
+    """A message handed to a closed consumer used to stay with it until a restart."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"first")
         waiting.consumer.close()
@@ -62,7 +62,7 @@ def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again
 
 
 def test_a_message_on_its_way_to_a_consumer_goes_with_its_queue(store):
-    """Deleted, with the message acknowledged: it was delivered all the same, and could not be acknowledged."""
+    """A message of a deleted queue used to be delivered although nobody could acknowledge it."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"gone")
         store.delete_queue("q")
@@ -72,7 +72,7 @@ def test_a_message_on_its_way_to_a_consumer_goes_with_its_queue(store):
 
 
 def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_queue(store):
-    """It may expire before it is taken, so it is not handed over; the consumer wakes all the same."""
+    """A message with an expiry is queued instead of handed over; the consumer still wakes."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"short", properties={"expiration": "60000"})
         assert len(waiting.queue) == 1 and not waiting.queue.direct
@@ -80,7 +80,7 @@ def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_qu
 
 
 def test_a_message_on_its_way_that_cannot_be_read_for_once_comes_with_the_next_get(tmp_path):
-    """Pressure dropped its copy in memory; the read failed, and nobody had the message any more."""
+    """After memory pressure dropped the copy, a failed read used to lose the message."""
     disk = FailsOnce()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
         store.declare_queue("q")
@@ -96,7 +96,7 @@ def test_a_message_on_its_way_that_cannot_be_read_for_once_comes_with_the_next_g
 
 
 def test_a_requeued_message_counts_no_longer_against_the_prefetch(store):
-    """Of one consumer; with `multiple`, all that it holds up to the message."""
+    """They settle one message of the consumer, with `multiple` all of it up to the message."""
     for number in range(4):
         store.publish("q", b"%d" % number)
     with store.consumer("q", prefetch=2) as consumer:
@@ -111,7 +111,7 @@ def test_a_requeued_message_counts_no_longer_against_the_prefetch(store):
 
 
 def test_a_consumer_whose_queue_was_deleted_closes(store):
-    """There is nothing to give back to."""
+    """Closing a consumer of a deleted queue requeues nothing."""
     store.publish("q", b"held")
     consumer = store.consumer("q")
     consumer.get()
@@ -122,7 +122,7 @@ def test_a_consumer_whose_queue_was_deleted_closes(store):
 
 
 def test_expired_messages_of_a_higher_priority_hide_none_of_a_lower_one(tmp_path):
-    """The queue of the high one is empty once they are dropped."""
+    """After expired messages of the high priority are dropped, the lower one is served."""
     disk = WrappedDisk()
     now = [disk.now_ms()]
     disk.now_ms = lambda: now[0]

@@ -1,4 +1,4 @@
-"""Bad input: each damage is named by `verify`, the rest stays readable, and `recover` mends it."""
+"""Damaged folders: `verify` reports each damage, the rest stays readable, and `recover` repairs it."""
 
 import contextlib
 import shutil
@@ -65,14 +65,14 @@ def live_record(manifest, number):
 
 
 def a_missing_mark_before_a_wrong_size(folder, manifest):
-    """Found by the folder fuzzer: two damages that are mended by one rewrite, which was done twice."""
+    """The folder fuzzer found this: one rewrite repairs both damages, and used to run twice."""
     wrong_size_in_the_middle(folder, manifest)
     first = live_records(manifest, 6)[0]
     patch(folder / STORE / "6.rdq", first["offset"] + first["total_size"] - 1, b"\x00")
 
 
 def an_entry_beyond_its_segment(folder, _manifest):
-    """Found by the folder fuzzer: a relative number that only larger segments have was written back by the recovery."""
+    """The folder fuzzer found this: the recovery used to keep a relative number that only larger segments have."""
     path = folder / DEEP / "2.idx"
     data = path.read_bytes()
     path.write_bytes(data + b"\xd0" + data[1 : 34 + int.from_bytes(data[30:34], "big")])
@@ -119,12 +119,12 @@ def wrong_config(folder, _manifest):
 
 
 def config_of_larger_segments(folder, _manifest):
-    """The last stop noted a number that no such segment reaches."""
+    """A segment begins after the queue's next sequence number of the last stop."""
     (folder / ".config").write_text("{segment_entry_count, 16384}.")
 
 
 def config_of_smaller_segments(folder, _manifest):
-    """Ours, with 2048 where 16384 are in a segment: the entries beyond would be cut off as torn."""
+    """`.config` has 2048 for segments of 16384: the entries above would be cut as torn."""
     shutil.rmtree(folder)
     settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16384))
     with RabbitStore.open(str(folder), settings=settings) as store:
@@ -135,7 +135,7 @@ def config_of_smaller_segments(folder, _manifest):
 
 
 def an_id_known_to_no_file(folder, manifest):
-    """One entry of the index names a message that nobody ever stored."""
+    """An index entry refers to a message that was never stored."""
     row = live_record(manifest, 4)
     path = next(path for path in folder.glob("queues/*/*.idx") if bytes.fromhex(row["msg_id"]) in path.read_bytes())
     patch(path, path.read_bytes().index(bytes.fromhex(row["msg_id"])), b"nobody ever knew")
@@ -259,7 +259,7 @@ def readable(folder):
 
 @pytest.mark.parametrize(("damaged", "kinds", "gone"), TABLE, indirect=["damaged"], ids=[row[0].__name__ for row in TABLE])
 def test_named_readable_mended(damaged, kinds, gone):
-    """verify names it; everything else is read; a plan changes nothing; apply makes verify content and loses no more."""
+    """`verify` reports it, the rest is read, a plan changes nothing, and after `apply` `verify` finds nothing."""
     found = verify(str(damaged))
     assert {problem.kind for problem in found.problems} >= kinds
     assert all(problem.file and problem.expected for problem in found.problems)
@@ -285,7 +285,7 @@ def test_named_readable_mended(damaged, kinds, gone):
 
 @pytest.mark.parametrize("damaged", [bad_term], indirect=True)
 def test_a_damaged_message_does_not_stop_the_queue(damaged):
-    """Opened without recovery: the fetch that meets it raises, the next one goes on behind it."""
+    """Without a recovery the fetch of that message raises, and the next fetch returns the following one."""
     with RabbitStore.open(str(damaged), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         total, errors = fetch_all(store)
         assert errors >= 1 and total + errors == 3037
@@ -293,7 +293,7 @@ def test_a_damaged_message_does_not_stop_the_queue(damaged):
 
 @pytest.mark.parametrize("damaged", [wrong_config, config_of_larger_segments], indirect=True)
 def test_an_unusable_config_is_not_guessed_at_opening(damaged):
-    """The wrong number would scramble every queue: named, with the likely value, and nothing changed."""
+    """A wrong number would mix up every queue: the error has the likely value, and nothing changes."""
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file() and "brokerstore" not in path.parts}
     with pytest.raises(StoreCorrupt, match="likely N = 2048"):
         RabbitStore.open(str(damaged), "r+")
@@ -302,7 +302,7 @@ def test_an_unusable_config_is_not_guessed_at_opening(damaged):
 
 @pytest.mark.parametrize("damaged", [unfinished_compaction], indirect=True)
 def test_the_servers_unfinished_compaction_is_salvaged(damaged):
-    """Named; the messages of the tail are found again by recover and by opening alike."""
+    """It is reported; `recover` and an opening both find the messages of the tail."""
     assert "unfinished_compaction" in {problem.kind for problem in verify(str(damaged)).problems}
     lost = ALL - len(readable(damaged))
     assert lost > 0
@@ -321,7 +321,7 @@ class ChangesFail(FailingDisk):
 
 
 def several(folder, manifest):
-    """In a folder of a hundred messages, so that every call can have its turn."""
+    """The folder has a hundred messages, so that every call can fail once."""
     for queue in (DEEP, LAZY):
         shutil.rmtree(folder / queue)
     cut(folder / MIXED / "0.idx", -30)
@@ -331,7 +331,7 @@ def several(folder, manifest):
 
 @pytest.mark.parametrize("damaged", [several], indirect=True)
 def test_a_recovery_interrupted_at_every_call_is_run_again(damaged):
-    """After each interruption nothing more is lost and the next run ends content."""
+    """No interruption loses more, and the next run completes the repair."""
     expected = len(readable(damaged))
     fail_at, is_done = 0, False
     with fast_folder() as above:
@@ -348,7 +348,7 @@ def test_a_recovery_interrupted_at_every_call_is_run_again(damaged):
 
 
 def test_progress_adds_up_to_the_bytes_of_the_files(either):
-    """Of both index versions; a plan tells the same."""
+    """Folders of both index versions are intact, and a plan for them is empty."""
     for look in (verify, plan_recovery):
         told = []
         look(str(either.vhost), progress=told.append)
@@ -356,7 +356,7 @@ def test_progress_adds_up_to_the_bytes_of_the_files(either):
 
 
 def test_version_2_damage(fixtures, tmp_path):
-    """A checksum that fails, an entry that is none, a foreign head: named, the rest readable, mended."""
+    """A wrong checksum, an invalid entry and a foreign head are reported and repaired; the rest is readable."""
     folder = Path(shutil.copytree(fixtures["v2"].vhost, tmp_path / "vhost"))
     queue = folder / DEEP
     patch(queue / "1.qs", 64 + 8 + 20, b"????")
@@ -373,7 +373,7 @@ def test_version_2_damage(fixtures, tmp_path):
 
 @pytest.mark.parametrize("damaged", [wrong_size_in_the_middle], indirect=True)
 def test_damage_before_good_records_is_not_cut_at_opening(damaged):
-    """Without a clean stop all is scanned: a torn tail is cut, this is named; recovery keeps all but the damaged message."""
+    """A scan cuts a torn tail, but rejects this damage; the recovery keeps all but the damaged message."""
     (damaged / STORE / "clean.dot").unlink()
     sizes = {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
     with pytest.raises(StoreCorrupt, match="damage before whole records"):
@@ -385,7 +385,7 @@ def test_damage_before_good_records_is_not_cut_at_opening(damaged):
 
 
 def eager():
-    """A collector that rewrites every file with garbage."""
+    """Open a store whose collector rewrites every file with garbage."""
     return RabbitSettings(background=False, store=StoreSettings(file_size_limit=262144, file_garbage_fraction=0.0))
 
 
@@ -395,7 +395,7 @@ def wrong_size_in_a_closed_file(folder, manifest):
 
 @pytest.mark.parametrize("damaged", [wrong_size_in_a_closed_file], indirect=True)
 def test_the_collector_leaves_a_file_in_which_damage_hides_messages(damaged):
-    """After a clean stop nobody has scanned the file: one message is damaged, all behind it are delivered, collected or not."""
+    """After a clean stop the file was not scanned: one message is damaged, all later ones are delivered."""
     data = (damaged / STORE / "5.rdq").read_bytes()
     with RabbitStore.open(str(damaged), "r+", settings=eager(), disk=WhenItWasWritten()) as store:
         assert store.parts.is_resumed and store.collect() > 0
@@ -404,7 +404,7 @@ def test_the_collector_leaves_a_file_in_which_damage_hides_messages(damaged):
 
 
 def fetch_all(store):
-    """(messages, errors) of all queues."""
+    """Return the messages and errors of all queues."""
     total, errors = 0, 0
     for name in store.queue_names():
         while True:

@@ -1,4 +1,4 @@
-"""Every field of the manifests, which RabbitMQ's own modules and its restarted broker wrote."""
+"""Every field of the manifests that RabbitMQ's own modules and a restarted broker wrote."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ def _part(message):
 
 
 def test_every_record_of_every_rdq_file(either):
-    """File sizes, valid ends, record places, terms, payloads and flags are the server's."""
+    """File sizes, valid ends, record locations, terms, payloads and flags are the server's."""
     records = {(row["store"], row["file"], row["offset"]): row for row in either.manifest["rdq_records"]}
     for row in either.manifest["rdq_files"]:
         data = (either.vhost / row["store"] / row["file"]).read_bytes()
@@ -39,7 +39,7 @@ def test_every_record_of_every_rdq_file(either):
 
 
 def test_what_is_read_is_written_back_byte_for_byte(either):
-    """Terms, property blocks and records encode to the server's own bytes."""
+    """Terms, property blocks and records encode to the server's bytes."""
     for path in sorted(either.vhost.glob("msg_store_*/*.rdq")):
         data = path.read_bytes()
         made = bytearray()
@@ -51,7 +51,7 @@ def test_what_is_read_is_written_back_byte_for_byte(either):
 
 
 def test_the_clean_stop_tables(either):
-    """File summaries, locations with reference counts, client references and recovery terms."""
+    """File summaries, locations with reference counts, client references and recovery terms are the server's."""
     for store in ("msg_store_persistent", "msg_store_transient"):
         folder = either.vhost / store
         rows = [row for row in either.manifest["file_summary"] if row["store"] == store]
@@ -66,7 +66,7 @@ def test_the_clean_stop_tables(either):
 
 
 def test_the_recovery_terms(either):
-    """One row a queue, of either index version."""
+    """There is one row per queue, of either index version."""
     found = tables.read_recovery((either.vhost / "recovery.dets").read_bytes(), "recovery.dets")
     assert len(found) == len(either.manifest["recovery_terms"])
     for truth in either.manifest["recovery_terms"]:
@@ -83,7 +83,7 @@ def test_the_recovery_terms(either):
 
 
 def test_folder_names(either):
-    """A folder is called after its virtual host and queue."""
+    """A folder is named after its virtual host and queue."""
     assert vhost_folder_name(either.manifest["vhost"]) == either.manifest["vhost_dir"]
     for name, truth in either.manifest["queues"].items():
         plain, _, priority = name.partition("#")
@@ -92,7 +92,7 @@ def test_folder_names(either):
 
 
 def test_every_index_entry_of_version_1(clean):
-    """Flags, expiry, place and payload of each entry that is not acknowledged, journals replayed."""
+    """Flags, expiry, location and payload of each unacknowledged entry are right after a replay of the journals."""
     folder = VhostFolder(str(clean.vhost))
     found = {}
     for message in folder.messages():
@@ -123,7 +123,7 @@ def test_every_index_entry_of_version_1(clean):
 
 
 def test_what_the_restarted_broker_delivered(either):
-    """The same messages in the same order with the same redelivered flags, for both index versions."""
+    """Both index versions give the same messages in the same order with the same redelivered flags."""
     folder = VhostFolder(str(either.vhost))
     found = {}
     for message in folder.messages():
@@ -144,7 +144,7 @@ def test_what_the_restarted_broker_delivered(either):
 
 
 def test_the_queue_list(either):
-    """Messages and delivered-not-acknowledged ones agree with the manifest's counts."""
+    """Messages and unacknowledged ones have the manifest's counts."""
     folder = VhostFolder(str(either.vhost))
     rows = {row.queue: row for row in folder.queues()}
     terms = {row["dir"]: row for row in either.manifest["recovery_terms"]}
@@ -158,7 +158,7 @@ def test_the_queue_list(either):
 
 
 def test_the_json_object_has_exactly_the_fixed_keys(clean):
-    """The design's keys, in its order."""
+    """The JSON has the documented keys in their order."""
     keys = "queue vhost seq_id msg_id persistent acked redelivered expiry_us size embedded file offset exchange routing_keys"
     folder = VhostFolder(str(clean.vhost))
     message = next(folder.messages("q.props"))
@@ -169,7 +169,7 @@ def test_the_json_object_has_exactly_the_fixed_keys(clean):
 
 @pytest.mark.parametrize("store", [PERSISTENT_FOLDER])
 def test_reference_counts_agree_with_the_queues(clean, store):
-    """The table's counts are what the queues' entries add up to."""
+    """The table's counts are the sums over the queues' entries."""
     counts = {}
     folder = VhostFolder(str(clean.vhost))
     for queue in folder.queue_folders():
@@ -181,7 +181,7 @@ def test_reference_counts_agree_with_the_queues(clean, store):
 
 
 def test_statistics_of_the_fixture(either):
-    """Counts add up to the manifest's."""
+    """The sums of all counts are the manifest's."""
     found = statistics(str(either.vhost))
     rows = {row.queue: row for row in found.queues}
     assert found.is_clean and sum(row.messages for row in found.queues) == 3068 == sum(found.sizes.values())

@@ -1,4 +1,4 @@
-"""A server that runs on the folder keeps every writer out: nothing else would, RabbitMQ locks nothing."""
+"""A running server keeps every writer out of its folder, although RabbitMQ locks nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Hold = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Iterator[Hold]:
-    """`hold(file, redirection, name)`: a process of that name which has the file open, until the test ends."""
+    """Return `hold(file, redirection, name)`, which starts a process of that name with the file open."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(file: Path, redirection: str, name: str) -> subprocess.Popen[bytes]:
@@ -39,7 +39,7 @@ def hold(tmp_path: Path) -> Iterator[Hold]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a virtual host, with a message and a torn end."""
+    """The folder of a virtual host, with a message and a torn end."""
     path = tmp_path / "vhost"
     with RabbitStore.open(path) as store:
         store.declare_queue("q")
@@ -50,12 +50,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Of every file."""
+    """Return the bytes of every file."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_running_servers_folder_is_not_written_to(hold: Hold, folder: Path) -> None:
-    """Both would append to one message file, and the collector of one would delete the other's."""
+    """Both would append to one message file, and each collector would delete the other's files."""
     server = hold(folder / "msg_store_persistent" / "0.rdq", "<>", "beam.smp")
     before = contents(folder)
     plan = plan_recovery(str(folder))
@@ -72,14 +72,14 @@ def test_a_running_servers_folder_is_not_written_to(hold: Hold, folder: Path) ->
 
 
 def test_who_only_reads_or_is_no_server_keeps_nobody_out(hold: Hold, folder: Path) -> None:
-    """A backup beside it; a forked worker that has its parent's descriptors still."""
+    """A backup process and a forked worker with its parent's descriptors are not a server."""
     hold(folder / "msg_store_persistent" / "0.rdq", "<", "beam.smp")
     hold(folder / "msg_store_transient" / "0.rdq", "<>", "worker")
     RabbitStore.open(folder, "r+").close()
 
 
 def test_a_server_of_another_folder_is_not_meant(hold: Hold, folder: Path, tmp_path: Path) -> None:
-    """A folder whose name begins alike is another one."""
+    """A folder whose name starts with the same characters is another folder."""
     other = tmp_path / "vhost-2"
     other.mkdir()
     (other / "0.rdq").write_bytes(b"")
@@ -88,7 +88,7 @@ def test_a_server_of_another_folder_is_not_meant(hold: Hold, folder: Path, tmp_p
 
 
 def test_a_folder_named_by_a_link(hold: Hold, folder: Path, tmp_path: Path) -> None:
-    """The process has the file under its own name."""
+    """The process has opened the file by its real path."""
     (tmp_path / "link").symlink_to(folder)
     hold(folder / "msg_store_persistent" / "0.rdq", "<>", "beam.smp")
     with pytest.raises(StoreLocked):
@@ -96,5 +96,5 @@ def test_a_folder_named_by_a_link(hold: Hold, folder: Path, tmp_path: Path) -> N
 
 
 def test_what_is_no_folder_has_no_writers() -> None:
-    """Nothing is raised for what is not there."""
+    """A missing folder has no writers."""
     assert REAL_DISK.writers("/no/such/folder") == ()

@@ -1,4 +1,4 @@
-"""Calls of a RabbitMQ-style store that fail half way: what they leave, and what the next call makes of it."""
+"""Calls that fail half way: the state that they leave, and how the next call continues."""
 
 import contextlib
 from pathlib import Path
@@ -32,7 +32,7 @@ def bodies(store, name):
 
 
 def filled(path, disk=None, mode="default", count=10):
-    """A store with one queue; every other message lies in the message store, some in the journal alone."""
+    """A store with one queue; every other message is in the message store, some only in the journal."""
     store = RabbitStore.open(path, settings=SMALL, **({"disk": disk} if disk else {}))
     store.declare_queue("q", mode=mode)
     for number in range(count):
@@ -49,7 +49,7 @@ def is_gone(path):
 
 
 def delete_and_declare(path, fail_at, *, again):
-    """Whether the deletion failed; `again` is what the caller does then."""
+    """Delete the queue and return whether that failed; then call `again`."""
     disk = FailingDisk(NEVER)
     store = filled(path, disk)
     store.get("q")
@@ -84,7 +84,7 @@ def bodies_of(store):
 
 @pytest.mark.parametrize("again", ["declare", "delete", "close"])
 def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_messages(tmp_path, again):
-    """Every call of the deletion fails once.  The old messages joined the queue that was declared by the same name."""
+    """Every call of the deletion fails once.  The old messages used to appear in the new queue of the same name."""
     fail_at, failed = 0, True
     while failed:
         fail_at += 1
@@ -97,7 +97,7 @@ def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_message
 
 
 def test_a_queue_deleted_half_way_is_gone_after_a_clean_stop(path):
-    """A file could not be deleted; the stop goes on with it, and no queue is left that nobody knows how to name."""
+    """A file could not be deleted; the stop completes the deletion, and no nameless queue remains."""
     disk = FailingDisk(NEVER, only="delete")
     store = filled(path, disk)
     disk.fail_at = len(disk.calls) + 2
@@ -113,7 +113,7 @@ def test_a_queue_deleted_half_way_is_gone_after_a_clean_stop(path):
 @pytest.mark.parametrize("mode", ["default", "lazy"])
 @pytest.mark.parametrize("multiple", [True, False], ids=["all at once", "a consumer goes away"])
 def test_a_requeue_that_cannot_read_one_message_gives_back_the_others(path, mode, multiple):
-    """One stored message cannot be read while ten go back: nine waited for nobody until the next start."""
+    """One of ten messages cannot be read; the other nine used to be lost until the next start."""
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, mode)
     queue = store.queue("q")
@@ -139,7 +139,7 @@ def test_a_requeue_that_cannot_read_one_message_gives_back_the_others(path, mode
 
 
 def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path):
-    """A failed read took it out of the queue, and nobody got it until the next start."""
+    """A failed read used to remove the message from the queue until the next start."""
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, "lazy")
     assert store.get("q", auto_ack=True).body.startswith(b"old 0")
@@ -153,7 +153,7 @@ def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path):
 
 
 def test_a_damaged_message_that_is_requeued_keeps_no_other(path):
-    """It stays unacknowledged, the others come again; after the next start it is named."""
+    """It stays unacknowledged and the others are delivered again; the next start reports it."""
     store = filled(path)
     held = [store.get("q") for _ in range(10)]
     part = store.queue("q").parts[0]
@@ -171,7 +171,7 @@ def test_a_damaged_message_that_is_requeued_keeps_no_other(path):
 
 
 def test_a_queue_that_cannot_become_lazy_stays_as_it_was(path):
-    """The index could not be flushed in the middle: messages paged out already came twice, in no order."""
+    """After a failed flush of the index, messages already paged out used to be delivered twice, out of order."""
     disk = FailingDisk(NEVER, for_ever=True)
     store = filled(path, disk, count=0)
     for number in range(50):
@@ -186,7 +186,7 @@ def test_a_queue_that_cannot_become_lazy_stays_as_it_was(path):
 
 @pytest.mark.parametrize("text", ["4294967296", "1" + "0" * 30, "9" * 255, "٣"], ids=["2^32", "10^30", "longest", "Arabic"])
 def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path, text):
-    """10^30 ms ended in an OverflowError of Python's, with the message half published.  RabbitMQ: value_too_big."""
+    """10^30 ms used to raise Python's OverflowError with the message half published.  RabbitMQ: value_too_big."""
     with RabbitStore.open(path, settings=SMALL) as store:
         store.declare_queue("q")
         with pytest.raises(InvalidMessage):
@@ -200,14 +200,14 @@ def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path, text)
 
 @pytest.mark.parametrize("entries", [0, -1, 16385, 1 << 20])
 def test_a_segment_size_out_of_range_makes_no_folder(path, entries):
-    """The folder was made with it, and from then on refused by every opening."""
+    """The folder used to be created with it, and every later opening rejected it."""
     with pytest.raises(InvalidMessage, match="expected a whole number from 1 to 16384"):
         RabbitStore.open(path, settings=RabbitSettings(background=False, index=IndexSettings(segment_entries=entries)))
     assert not Path(path).exists()
 
 
 def test_a_store_without_queues_that_was_stopped_cleanly_is_sound(path):
-    """Each opening named its empty recovery.dets as missing, and read everything."""
+    """Each opening used to report its empty recovery.dets as missing, and scanned the folder."""
     RabbitStore.open(path, settings=SMALL).close()
     with RabbitStore.open(path, settings=SMALL) as store:
         assert store.problems == [] and store.parts.is_resumed

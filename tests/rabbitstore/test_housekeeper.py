@@ -1,4 +1,4 @@
-"""When the store's own thread syncs and calculates memory targets: on a clock that only its pauses move."""
+"""When the housekeeper syncs and calculates memory targets, on a clock that only its pauses move."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CountingVhost:
 
 
 class FakeThread:
-    """A thread that somebody has woken; only its pauses move the clock, and `during` is called in each."""
+    """A thread that was woken; only its pauses move the clock, and each calls `during`."""
 
     was_woken = True
 
@@ -58,7 +58,7 @@ class FakeThread:
 
 
 class Turns:
-    """A housekeeper without a thread of its own."""
+    """A housekeeper without a real thread."""
 
     def __init__(self) -> None:
         self.thread = FakeThread()
@@ -67,7 +67,7 @@ class Turns:
         self.keeper.thread = cast(Any, self.thread)
 
     def turn(self) -> None:
-        """One step after somebody called `wake`."""
+        """Do one step after a `wake`."""
         self.thread.is_woken = False
         self.keeper.step()
 
@@ -78,7 +78,7 @@ def turns() -> Turns:
 
 
 def test_a_lone_publish_is_synced_without_a_wait(turns: Turns) -> None:
-    """RabbitMQ syncs when nothing else waits; each lone publish waited 25 ms."""
+    """RabbitMQ syncs when nothing else waits; here each lone publish used to wait 25 ms."""
     for _ in range(3):
         turns.turn()
         turns.thread.now += 2 * INTERVAL_S
@@ -86,7 +86,7 @@ def test_a_lone_publish_is_synced_without_a_wait(turns: Turns) -> None:
 
 
 def test_a_publish_right_after_a_sync_waits_for_quiet_alone(turns: Turns) -> None:
-    """One pause, in which nothing arrives."""
+    """There is one short pause, in which nothing arrives."""
     turns.turn()
     turns.thread.now += 0.002
     turns.turn()
@@ -96,7 +96,7 @@ def test_a_publish_right_after_a_sync_waits_for_quiet_alone(turns: Turns) -> Non
 
 
 def test_while_messages_keep_arriving_a_sync_takes_them_together(turns: Turns) -> None:
-    """One each 25 ms, as before: a bulk of publishes is not slowed down by a sync for each."""
+    """There is one sync each 25 ms, so a bulk of publishes does not wait for a sync each."""
     turns.turn()
     turns.thread.during = turns.thread.wake
     turns.store.during_sync = turns.thread.wake
@@ -108,7 +108,7 @@ def test_while_messages_keep_arriving_a_sync_takes_them_together(turns: Turns) -
 
 
 def test_a_store_that_closes_ends_the_wait(turns: Turns) -> None:
-    """Nothing is synced then: the stop does that itself."""
+    """The stop syncs itself, so the housekeeper does not."""
     turns.turn()
     turns.thread.during = lambda: setattr(turns.thread, "is_stopping", True)
     turns.turn()
@@ -116,7 +116,7 @@ def test_a_store_that_closes_ends_the_wait(turns: Turns) -> None:
 
 
 def test_memory_targets_are_calculated_on_a_timer(turns: Turns) -> None:
-    """While a store was busy without many bytes nobody did: RabbitMQ's monitor does each 2.5 s."""
+    """A busy store with few bytes used to have none; RabbitMQ's monitor calculates them each 2.5 s."""
     for _ in range(100):
         turns.turn()
         turns.thread.now += 0.1
@@ -125,7 +125,7 @@ def test_memory_targets_are_calculated_on_a_timer(turns: Turns) -> None:
 
 
 def test_the_interval_is_the_longest_wait_and_not_the_usual_one(tmp_path: Path) -> None:
-    """With an interval of an hour: three messages reach the disk, the second and third right after a sync."""
+    """With an interval of an hour three messages reach the disk, two of them right after a sync."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=RabbitSettings(flush_interval_ms=3_600_000)) as store:
         store.declare_queue("q")

@@ -1,4 +1,4 @@
-"""A journal's bytes, by the format page, and how its entries join those of a segment."""
+"""The bytes of a journal, and how its entries join those of a segment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDS = [bytes([number]) * 16 for number in range(1, 5)]
 
 
 def head(kind: int, seq_id: int) -> int:
-    """Two bits of kind and 62 of number."""
+    """Encode a head: two bits of kind and 62 of number."""
     return kind << 62 | seq_id
 
 
@@ -34,7 +34,7 @@ def journal(world: World) -> Any:
 
 
 def read(journal: Any, data: bytes) -> Any:
-    """All of it, without a problem."""
+    """Read the whole journal and require that it has no problem."""
     problems: list[Any] = []
     found, end = journal.read_journal(data, "journal.jif", problems)
     assert (end, problems) == (len(data), [])
@@ -42,7 +42,7 @@ def read(journal: Any, data: bytes) -> Any:
 
 
 def test_entries_have_what_was_published(journal: Any) -> None:
-    """Number, id, expiry, size, persistence, and whether the message itself is embedded."""
+    """Number, id, expiry, size, persistence and the embedded message are read."""
     term = b"\x83" + b"t" * 30
     found = read(journal, publish(0) + publish(1, kind=TRANSIENT) + publish(2, term=term))
     assert [
@@ -55,14 +55,14 @@ def test_entries_have_what_was_published(journal: Any) -> None:
 
 
 def test_a_mark_of_a_message_that_neither_file_has_hides_no_later_entry(journal: Any) -> None:
-    """The segment of message 0 went before a crash; the journal still says that it was acknowledged."""
+    """A crash deleted message 0's segment before the journal was emptied, which still acknowledges it."""
     found = read(journal, mark(DELIVERED, 0) + mark(ACKNOWLEDGED, 0) + publish(1) + publish(2) + mark(DELIVERED, 2))
     joined = journal.join_journal({}, found, 0)
     assert {seq_id: (entry.delivered, entry.acked) for seq_id, entry in joined.items()} == {1: (False, False), 2: (True, False)}
 
 
 def test_marks_of_both_files_count(journal: Any) -> None:
-    """Delivered by the one and acknowledged by the other; numbers count from the segment's first."""
+    """One file delivers and the other acknowledges; relative numbers start at the segment's first."""
     segment = {2: read(journal, publish(2) + mark(DELIVERED, 2))[2].publish}
     segment[2].delivered = True
     joined = journal.join_journal(segment, {12: read(journal, mark(ACKNOWLEDGED, 2))[2]}, 10)

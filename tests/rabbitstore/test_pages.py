@@ -1,4 +1,4 @@
-"""The format pages say what the code does."""
+"""The format pages agree with the code."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def page(name):
 
 
 def test_sizes_of_the_entries():
-    """Entry sizes on the index pages are those of the layouts."""
+    """The entry sizes on the index pages are those of `layout`."""
     text = page("index")
     assert f"publish, then the publish body | {layout.SEGMENT_HEAD.size + layout.PUBLISH_BODY.size} + embedded" in text
     assert f"publish body | {layout.JOURNAL_PUBLISH_SIZE} + embedded" in text
@@ -25,21 +25,21 @@ def test_sizes_of_the_entries():
 
 
 def test_the_record_table():
-    """Offsets on the record page are those of the layout."""
+    """The offsets on the record page are those of `layout`."""
     rows = re.findall(r"^    (\d+) +(\d+|size - 16) +(\w+)", page("rdq"), re.MULTILINE)
     assert rows == [("0", "8", "size"), ("8", "16", "msg_id"), (str(layout.RECORD_HEAD.size), "size - 16", "term")]
     assert f"total_size = size + {layout.RECORD_OVERHEAD}" in page("rdq")
 
 
 def test_the_property_table():
-    """Bits and order on the term page are those of the code."""
+    """Bits and order on the term page are those of `properties`."""
     cells = re.findall(r"\| (\d+) \| (\w+) \|", page("terms"))
     by_bit = sorted(((int(bit), name) for bit, name in cells), reverse=True)
     assert by_bit == [(15 - index, name) for index, (name, _) in enumerate(properties.FIELDS)]
 
 
 def test_every_kind_of_damage_is_on_its_page():
-    """And no page names a kind that the code does not."""
+    """The page lists no other kinds than the code."""
     sources = "".join(path.read_text() for path in Path(check.__file__).parents[1].rglob("*.py"))
     kinds = set(re.findall(r"`(\w+)`", re.sub(r"^(?!\|).*$", "", page("damage"), flags=re.MULTILINE)))
     kinds -= {"queue_name", "recover", "N"}

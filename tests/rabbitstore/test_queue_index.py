@@ -1,4 +1,4 @@
-"""The version-1 queue index, written: journal, flush, segments, replay after a crash at any call."""
+"""Writing the version-1 queue index: journal, flush, segments, and the replay after a crash at any call."""
 
 import random
 import shutil
@@ -40,7 +40,7 @@ def truth(seq_id, persistent=True):
 
 
 def test_entries_are_read_back_across_flushes_and_segments(tmp_path):
-    """Published, partly acknowledged, read by segment, from the journal's part and from files."""
+    """Unacknowledged entries are read by segment, from memory and from files."""
     index, _ = open_index(tmp_path / "q")
     alive = set()
     for seq_id in range(100):
@@ -59,7 +59,7 @@ def test_entries_are_read_back_across_flushes_and_segments(tmp_path):
 
 
 def test_the_bytes_are_the_servers(tmp_path):
-    """Each publish with its delivered mark in journal and segment; then acknowledgements (format page, section 3)."""
+    """Journal and segment have each publish with its delivered mark, then acknowledgements."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0x77, bytes.fromhex("5c95" + "00" * 12 + "77b6"), 0, 8192, True, None)
     index.publish(3, bytes(16), 5, 1, False, b"ab")
@@ -81,7 +81,7 @@ def test_the_bytes_are_the_servers(tmp_path):
 
 
 def test_the_reader_of_folders_agrees(tmp_path):
-    """What was written is what the read-only side finds, before and after a flush."""
+    """The read-only reader finds the written entries before and after a flush."""
     index, _ = open_index(tmp_path / "queues" / "Q")
     for seq_id in range(40):
         publish(index, seq_id, persistent=seq_id % 4 != 1)
@@ -95,7 +95,7 @@ def test_the_reader_of_folders_agrees(tmp_path):
 
 
 def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path):
-    """At the next flush; what was cancelled in the journal never makes a file."""
+    """A flush deletes it; entries that are acknowledged before a flush never create a file."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(20):
         publish(index, seq_id)
@@ -111,7 +111,7 @@ def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path):
 
 
 def test_transient_entries_are_gone_after_a_restart(tmp_path):
-    """They are acknowledged during the load, on the disk too."""
+    """The load acknowledges them, also on disk."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(10):
         publish(index, seq_id, persistent=seq_id % 2 == 0)
@@ -125,7 +125,7 @@ def test_transient_entries_are_gone_after_a_restart(tmp_path):
 
 
 def test_a_torn_journal_tail_is_dropped(tmp_path):
-    """At every length of the last entry."""
+    """The last entry is cut at every length."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     for seq_id in range(4):
         publish(index, seq_id)
@@ -144,7 +144,7 @@ def test_a_torn_journal_tail_is_dropped(tmp_path):
 
 
 def test_a_damaged_segment_is_written_anew_and_the_old_one_kept(tmp_path):
-    """Good entries before the damage survive; the bytes stay beside as .bak."""
+    """Whole entries before the damage survive, and the old bytes are kept as .bak."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(10):
         publish(index, seq_id)
@@ -163,7 +163,7 @@ def test_a_damaged_segment_is_written_anew_and_the_old_one_kept(tmp_path):
 
 
 def _work(index, seed, confirmed):
-    """Random publishes and acknowledgements; `confirmed` is what the last sync promised."""
+    """Random publishes and acknowledgements; `confirmed` is the state of the last sync."""
     rng = random.Random(seed)
     alive, seq_id = set(), 0
     for _ in range(60):
@@ -191,7 +191,7 @@ def in_memory():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_at_every_call_of_the_disk(in_memory, seed):
-    """After each: what was synced and not acknowledged is there, and nothing that a synced acknowledgement removed."""
+    """Synced entries survive each crash, and synced acknowledgements are not undone."""
     fail_at, is_done = 0, False
     while not is_done:
         fail_at += 1
@@ -214,7 +214,7 @@ def test_killed_at_every_call_of_the_disk(in_memory, seed):
 
 
 def _acknowledged_later(seed):
-    """Everything the run acknowledges at any time: an unsynced acknowledgement may or may not be on the disk."""
+    """Return all acknowledged entries: an acknowledgement that is not synced may be on disk or not."""
     acked = set()
 
     class Recorder:
@@ -234,14 +234,14 @@ def _acknowledged_later(seed):
 
 
 def on_the_disk(tmp_path):
-    """What an opening of a copy finds; an opening itself flushes."""
+    """Return the entries that an opening of a copy finds; an opening flushes."""
     shutil.rmtree(tmp_path / "copy", ignore_errors=True)
     shutil.copytree(tmp_path / "q", tmp_path / "copy")
     return open_index(tmp_path / "copy")[1]
 
 
 def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp_path):
-    """Its message may be in no file yet; the next sync brings it."""
+    """Its message may be in no file yet, so only the next sync writes the entry."""
     index, _ = open_index(tmp_path / "q")
     publish(index, 0)
     position = index.position()
@@ -255,7 +255,7 @@ def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp
 
 
 def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp_path):
-    """The flush brought everything to the segments; what came after it is not written for the old position."""
+    """The flush moved everything to the segments; later entries are not written for the old position."""
     index, _ = open_index(tmp_path / "q")
     publish(index, 0)
     position = index.position()
@@ -267,7 +267,7 @@ def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp
 
 
 def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path):
-    """By itself when the journal is full, or asked for: no segment is written before."""
+    """A flush, automatic or not, writes no segment before the messages are durable."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings(segment_entries=16, journal_entries_max=4))
     seen = []
     index.before_flush = lambda: seen.append(sorted(path.name for path in (tmp_path / "q").glob("*")))
@@ -280,7 +280,7 @@ def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path):
 
 @pytest.mark.parametrize("kept", range(1, 8))
 def test_a_synced_acknowledgement_that_would_look_torn_goes_to_the_segment(tmp_path, kept):
-    """It ends the journal behind a sector's border, in zeros: as if that sector had been lost.  It must not come back."""
+    """The journal would end with zeros after a sector border, like a lost sector; the acknowledgement must hold."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0, ident(7), 0, 1, True, None)
     index.publish(1, ident(8), 0, 1, True, b"x" * (SECTOR_SIZE - kept - 2 * 48))

@@ -1,4 +1,4 @@
-"""Classic queues of RabbitMQ 4.0.5 and 4.3.6, as the restarted servers handed them out; nodes' folders as a whole."""
+"""Classic queues of RabbitMQ 4.0.5 and 4.3.6, compared with the restarted servers; whole node folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARKED = b"\x83h\x04w\x02mc"
 
 @pytest.fixture(scope="module", params=KINDS)
 def real(request, tmp_path_factory):
-    """(node's folder, manifest) of one fixture."""
+    """Return the node's folder and the manifest of one fixture."""
     above = tmp_path_factory.mktemp(request.param)
     unpack(DATA / f"{request.param}.tar.xz", above / "source")
     node_of(request.param, above / "source", above / "node")
@@ -37,7 +37,7 @@ def real(request, tmp_path_factory):
 
 
 def body_of(published):
-    """The body rule of the fixtures."""
+    """Return the body that the fixtures' rule gives."""
     digest = hashlib.sha256(f"{published['tag']}:{published['n']}".encode()).hexdigest()
     return (digest * (published["size"] // len(digest) + 1))[: published["size"]].encode()
 
@@ -51,7 +51,7 @@ def _persistent(store, queue):
 
 
 def _alive(found, delivered):
-    """Without those whose time was over when the restarted server delivered: it drops them, and only them."""
+    """Drop the messages that had expired when the restarted server delivered, as the server does."""
     names = [row["message_id"] for row in delivered]
     gone = [message for message in found if message.properties.get("message_id") not in names]
     assert all(message.expiry_us for message in gone)
@@ -59,7 +59,7 @@ def _alive(found, delivered):
 
 
 def test_classic_queues_are_what_the_restarted_server_delivered(real):
-    """Order, id, body, route, properties and the redelivered flag of every persistent message of each classic queue."""
+    """Order, id, body, route, properties and redelivered flag of every persistent message are the server's."""
     node, manifest = real
     published = {f"m{row['n']}": row for row in manifest["published"]}
     queues = {name: row for name, row in manifest["queues"].items() if row["type"] == "classic" and name != "c.amqp10"}
@@ -82,7 +82,7 @@ def test_classic_queues_are_what_the_restarted_server_delivered(real):
 
 
 def test_a_healthy_folder_has_no_problem(real):
-    """Nothing is called damage; messages that came by AMQP 1.0 are named as not read."""
+    """Nothing is reported as damage; messages of AMQP 1.0 are reported as not read."""
     node, _manifest = real
     found = verify(str(node / VHOST))
     assert found.problems == [] and found.lost == []
@@ -91,7 +91,7 @@ def test_a_healthy_folder_has_no_problem(real):
 
 
 def test_info_names_what_is_not_read(real):
-    """Quorum queues and streams by name and number, metadata, the version and how it is known; nothing counts as checked."""
+    """The survey lists quorum queues, streams, metadata and the version with its evidence."""
     node, manifest = real
     kinds = {kind: {name for name, row in manifest["queues"].items() if row["type"] == kind} for kind in ("quorum", "stream")}
     found = survey(str(node))
@@ -109,7 +109,7 @@ def test_info_names_what_is_not_read(real):
 
 
 def test_answers_about_a_node_say_what_they_leave_out(real):
-    """On stderr and, where the answer is one object, in JSON."""
+    """The tool reports them on stderr, and in JSON where the answer is one object."""
     node, manifest = real
     quorum = sum(row["type"] == "quorum" for row in manifest["queues"].values())
     streams = sum(row["type"] == "stream" for row in manifest["queues"].values())
@@ -124,14 +124,14 @@ def test_answers_about_a_node_say_what_they_leave_out(real):
 
 
 def test_a_folder_that_tells_no_version_is_unknown(real, tmp_path):
-    """Without the feature flags beside it."""
+    """Without the file of feature flags the version is unknown."""
     node, _manifest = real
     bare = shutil.copytree(node, tmp_path / "bare")
     assert survey(str(bare)).server_version == "unknown" and survey(str(bare / VHOST)) is None
 
 
 def container(body, protocol="mc_amqpl"):
-    """A message term as the server encodes it: atoms in UTF-8, which `terms.encode` does not write."""
+    """Encode a message term as the server does, with UTF-8 atoms, which `terms.encode` does not write."""
 
     def put(term):
         if isinstance(term, Atom):
@@ -151,7 +151,7 @@ def container(body, protocol="mc_amqpl"):
 
 @pytest.mark.parametrize("hole", [1, 2, 7, 8, 9, 24, 25, 26, 100, 2695, 70_000])
 def test_zeroes_between_records_are_passed(hole):
-    """What a compaction of RabbitMQ 4 leaves, at every width, between records and behind the last one."""
+    """A compaction of RabbitMQ 4 leaves holes of any size between records and at the end."""
     sizes = 5000, 4100, 70_000, 9
     records = [encode_record(bytes((number,)) * 16, container(b"x" * size)) for number, size in enumerate(sizes)]
     data = bytes(hole) + records[0] + records[1] + bytes(hole) + records[2] + bytes(hole) + records[3] + bytes(hole)
@@ -163,7 +163,7 @@ def test_zeroes_between_records_are_passed(hole):
 
 
 def test_zeroes_in_a_file_of_3_10_are_damage():
-    """Its compaction leaves none: a lost sector is reported as before."""
+    """The compaction of 3.10 leaves no holes, so a lost sector is reported."""
     old = encode_record(b"a" * 16, b"\x83h\x06d\x00\x0dbasic_message")
     problems = []
     assert len(scan_records(old + bytes(512) + old, "0.rdq", problems).records) == 1
@@ -171,7 +171,7 @@ def test_zeroes_in_a_file_of_3_10_are_damage():
 
 
 def test_a_torn_record_behind_a_hole_is_damage():
-    """Bytes that are neither a record nor zeroes are named."""
+    """Bytes that are neither a record nor zeros are reported."""
     record = encode_record(b"a" * 16, container(b"body"))
     problems = []
     found = scan_records(record + bytes(30) + RECORD_HEAD.pack(900, b"b" * 16) + b"torn", "0.rdq", problems)
@@ -179,7 +179,7 @@ def test_a_torn_record_behind_a_hole_is_damage():
 
 
 def test_a_damaged_container_is_damage(tmp_path):
-    """A term that is cut, or whose id is gone, is no unsupported format."""
+    """A cut term, or one without its id, is damage and not an unsupported format."""
     from rabbitstore.format.content import decode_content
 
     whole = container(b"body")

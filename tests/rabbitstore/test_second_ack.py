@@ -1,4 +1,4 @@
-"""What an acknowledgement answers, the first time and the second."""
+"""The results of a first and a second acknowledgement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUIET = RabbitSettings(background=False)
 
 
 def test_an_acknowledgement_tells_how_many_it_settled(tmp_path: Path) -> None:
-    """Of the store and of a consumer: a second one of the same message is an error, or with `multiple` settles none."""
+    """A second acknowledgement raises, and with `multiple` settles nothing, in the store and in a consumer."""
     with RabbitStore.open(tmp_path / "vhost", settings=QUIET) as store:
         store.declare_queue("q")
         for number in range(6):

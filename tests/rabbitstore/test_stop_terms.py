@@ -1,4 +1,4 @@
-"""What the last stop noted of a queue, beside what its index says now."""
+"""The terms of the last stop against the index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.builds import World
 def test_a_note_counts_while_nobody_has_changed_the_index_since(
     world: World, count: int, next_seq_id: int, wanted: tuple[int, int]
 ) -> None:
-    """With as many messages, and no number behind the noted one: else a number would be given out twice.
+    """The terms count only with the same number of messages and no higher sequence number.
 
     An index whose last messages were acknowledged knows no longer how far the numbers went, and the note does.
     """

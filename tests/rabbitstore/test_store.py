@@ -1,4 +1,4 @@
-"""RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, the server's own folders."""
+"""RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, and folders of the server."""
 
 import errno
 import os
@@ -49,12 +49,12 @@ def drained(store, queue):
 
 
 def kill(store):
-    """What SIGKILL leaves: nothing is written any more."""
+    """Abandon the store, as SIGKILL does."""
     store.abandon()
 
 
 def test_publish_get_ack(path):
-    """A message with its properties; gone after the acknowledgement, also for the next opening."""
+    """A message has its properties and is gone after the acknowledgement and a reopening."""
     with RabbitStore.open(path) as store:
         store.declare_queue("orders")
         store.publish("orders", b"one", properties={"message_id": "m1", "headers": {"a": 1}}, exchange="ex", routing_keys=["k"])
@@ -72,7 +72,7 @@ def test_publish_get_ack(path):
 
 
 def test_a_message_to_three_queues_is_stored_once(path):
-    """And goes from the store with the last acknowledgement."""
+    """The last acknowledgement removes it from the store."""
     with RabbitStore.open(path, settings=QUIET) as store:
         for name in ("a", "b", "c"):
             store.declare_queue(name)
@@ -90,7 +90,7 @@ def test_a_message_to_three_queues_is_stored_once(path):
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_redelivered_flags_after_a_stop(path, is_clean):
-    """Clean: those delivered before; killed: all.  Unacknowledged messages are back in order."""
+    """After a clean stop delivered messages have the flag, after a kill all; unacknowledged ones return in order."""
     store = RabbitStore.open(path, settings=QUIET)
     store.declare_queue("q")
     for number in range(6):
@@ -108,7 +108,7 @@ def test_redelivered_flags_after_a_stop(path, is_clean):
 
 
 def test_a_change_by_somebody_else_voids_the_clean_mark(path):
-    """An index that no longer has what the terms say makes the numbers stale: nobody knows what was delivered since."""
+    """If the index differs from the terms, all messages count as redelivered."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
         store.publish("q", b"0")
@@ -123,7 +123,7 @@ def test_a_change_by_somebody_else_voids_the_clean_mark(path):
 
 
 def test_synced_messages_survive_a_kill_and_transient_ones_do_not(path):
-    """Small and large, embedded and stored."""
+    """Messages are small and large, embedded and stored."""
     store = RabbitStore.open(path, settings=QUIET)
     store.declare_queue("q")
     for number in range(50):
@@ -136,7 +136,7 @@ def test_synced_messages_survive_a_kill_and_transient_ones_do_not(path):
 
 
 def test_multiple_acknowledge_and_requeue(path):
-    """Up to a tag; requeued messages come again in their old order, flagged."""
+    """They settle all up to a tag; requeued messages return in their old order, flagged."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
         for number in range(10):
@@ -152,7 +152,7 @@ def test_multiple_acknowledge_and_requeue(path):
 
 
 def test_priorities(path):
-    """The highest first, each in order; the folders are RabbitMQ's, one a priority."""
+    """The highest priority comes first, each in order; each priority has RabbitMQ's folder."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q", max_priority=3)
         for number in range(8):
@@ -163,7 +163,7 @@ def test_priorities(path):
 
 
 def test_expiry_of_message_and_queue(path):
-    """The smaller one counts, from the head only."""
+    """The earlier expiry counts, and only at the head."""
     with RabbitStore.open(path, settings=QUIET) as store:
         queue = store.declare_queue("q", message_ttl_ms=1000)
         now = [10_000]
@@ -180,7 +180,7 @@ def test_expiry_of_message_and_queue(path):
 
 
 def test_a_waiting_consumer_gets_the_message_at_once(path):
-    """It never enters the queue; prefetch holds the next one back."""
+    """It bypasses the queue; the prefetch limit holds back the next one."""
     with RabbitStore.open(path) as store:
         queue = store.declare_queue("q")
         found = []
@@ -200,7 +200,7 @@ def test_a_waiting_consumer_gets_the_message_at_once(path):
 
 
 def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path):
-    """Credit {20, 8} of the queue and {10, 4} of the publisher: blocked after both are spent, unblocked by the store's work."""
+    """With credit (20, 8) of the queue and (10, 4) of the publisher it blocks, until the store handles its mailbox."""
     settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(20, 8)))
     with RabbitStore.open(path, settings=settings) as store:
         queue = store.declare_queue("q")
@@ -223,7 +223,7 @@ def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path):
 
 
 def test_small_messages_need_no_credit_of_the_message_store(path):
-    """They lie in the index: the queue is never blocked, and gives its publisher credit back at once."""
+    """Embedded messages never block the queue, which grants its publisher credit immediately."""
     settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(2, 1)))
     with RabbitStore.open(path, settings=settings) as store:
         store.declare_queue("q")
@@ -235,13 +235,13 @@ def test_small_messages_need_no_credit_of_the_message_store(path):
 
 @pytest.mark.parametrize("credit", [(0, 0), (5, 6), (5, 0)])
 def test_a_credit_that_would_block_for_ever_is_refused(credit):
-    """At least one message, and no more given back than there is."""
+    """Credit is at least one message, and the grant not larger than the credit."""
     with pytest.raises(ValueError, match="more_after"):
         Credit(*credit)
 
 
 def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path):
-    """The error names who has the message and who lacks it; the rest is synced; published again it is stored once."""
+    """The error lists both kinds of queues; published again, the message is stored once."""
     disk = FailingDisk(1 << 40)
     store = RabbitStore.open(path, settings=QUIET, disk=disk)
     for name in "abc":
@@ -267,7 +267,7 @@ def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path):
 
 
 def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path):
-    """`publish_content` with the content of the error: the same id, one record."""
+    """`publish_content` with the error's content uses the same id and one record."""
     with RabbitStore.open(path, settings=QUIET) as store:
         queues = [store.declare_queue(name) for name in "ab"]
         gone = store.declare_queue("gone")
@@ -282,7 +282,7 @@ def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path):
 
 
 def test_memory_limit_and_collector_under_load(path):
-    """A store with little memory and small files gives back everything in order; garbage is collected beside it."""
+    """With little memory and small files everything is delivered in order while garbage is collected."""
     settings = RabbitSettings(
         store=StoreSettings(file_size_limit=50_000, file_garbage_fraction=0.3), memory_limit_bytes=200_000, io_batch_size=64
     )
@@ -311,7 +311,7 @@ def test_memory_limit_and_collector_under_load(path):
 
 @pytest.mark.parametrize("mode", ["default", "lazy"])
 def test_a_long_queue_stays_under_its_memory_target(path, mode):
-    """While it grows, after it was opened again, and while it is consumed (at full length: `bench.rabbitmq.ten_million`)."""
+    """Memory stays limited while the queue grows, is reopened and is consumed (full size: `bench.rabbitmq.ten_million`)."""
     limit, count = 2 << 20, 16_000
     settings = RabbitSettings(background=False, memory_limit_bytes=limit, io_batch_size=512)
     body = b"x" * 100
@@ -335,7 +335,7 @@ def test_a_long_queue_stays_under_its_memory_target(path, mode):
 
 
 def test_purge_and_delete(path):
-    """A purged queue keeps unacknowledged messages; a deleted one leaves no file and no reference."""
+    """A purged queue keeps unacknowledged messages; a deleted queue leaves no file and no reference."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
         for _ in range(5):
@@ -353,7 +353,7 @@ def test_purge_and_delete(path):
 
 
 def test_wrong_use_has_named_errors(path):
-    """Read-only, closed, locked, missing, twice."""
+    """Read-only, closed, locked, missing and existing stores raise their own errors."""
     with pytest.raises(UnknownStore):
         RabbitStore.open(path, "r")
     with pytest.raises(UnknownStore):
@@ -377,7 +377,7 @@ def test_wrong_use_has_named_errors(path):
 
 
 def test_reading_changes_nothing(path, clean):
-    """Not one byte, name or time of the folder."""
+    """No byte, name or time of the folder changes."""
     target = shutil.copytree(clean.vhost, path)
     before = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(target).rglob("*")}
     store = RabbitStore.open(path, "r")
@@ -387,7 +387,7 @@ def test_reading_changes_nothing(path, clean):
 
 
 def test_a_servers_folder_is_taken_over(path, clean):
-    """Every persistent message in the broker's order with its redelivered flags; then again after our clean stop."""
+    """Persistent messages have the broker's order and flags, also after a clean stop of brokerstore."""
     shutil.copytree(clean.vhost, path)
     truth = {
         name: [(row["message_id"], row["redelivered"]) for row in queue["after_recovery"]]
@@ -409,7 +409,7 @@ def test_a_servers_folder_is_taken_over(path, clean):
 
 
 def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
-    """By name, unchanged."""
+    """The error names the version, and the folder is unchanged."""
     shutil.copytree(fixtures["v2"].vhost, path)
     with pytest.raises(UnsupportedFormat, match="index version 2"):
         RabbitStore.open(path, "r+")
@@ -417,7 +417,7 @@ def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
 
 @pytest.mark.parametrize("operation", ["sync", "write"])
 def test_after_a_failed_journal_the_queue_only_reads(path, operation):
-    """The publisher gets the error, nothing is confirmed by a later sync, what was confirmed is there."""
+    """The publisher gets the error, no later sync confirms anything, and confirmed messages survive."""
     store = RabbitStore.open(path, settings=QUIET)
     store.declare_queue("q")
     store.publish("q", b"safe")
@@ -438,7 +438,7 @@ def test_after_a_failed_journal_the_queue_only_reads(path, operation):
 
 
 def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path):
-    """Named, untouched."""
+    """The error names it, and it is unchanged."""
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(UnknownStore, match="not empty"):
         RabbitStore.open(str(tmp_path))
@@ -446,7 +446,7 @@ def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path):
 
 
 def test_a_nodes_data_folder_is_found(path, tmp_path):
-    """By the one virtual host in it, or by name."""
+    """It opens the only virtual host, or the one that is named."""
     for vhost in ("/", "other"):
         place = tmp_path / "node" / "msg_stores" / "vhosts" / vhost_folder_name(vhost)
         with RabbitStore.open(str(place), vhost=vhost, settings=QUIET) as store:
@@ -459,7 +459,7 @@ def test_a_nodes_data_folder_is_found(path, tmp_path):
 
 
 def test_a_store_that_nobody_closed_is_stopped_cleanly_at_exit(path):
-    """The process ends without a word; afterwards nothing counts as redelivered."""
+    """A process that just ends stops the store cleanly: nothing counts as redelivered."""
     script = f"from rabbitstore import RabbitStore\ns = RabbitStore.open({path!r})\ns.declare_queue('q')\ns.publish('q', b'x')"
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
     with RabbitStore.open(path, settings=QUIET) as store:
@@ -468,7 +468,7 @@ def test_a_store_that_nobody_closed_is_stopped_cleanly_at_exit(path):
 
 
 def test_a_forked_child_does_not_touch_the_parents_store(path):
-    """Its calls raise StoreClosed; the parent goes on."""
+    """Calls in the child raise StoreClosed; the parent continues."""
     with RabbitStore.open(path) as store:
         store.declare_queue("q")
         child = os.fork()
@@ -485,7 +485,7 @@ def test_a_forked_child_does_not_touch_the_parents_store(path):
 
 
 def test_a_queue_named_twice_gets_a_message_once(path):
-    """A large body was stored for it twice and counted once: the store broke, and its clean stop was no good."""
+    """A large body used to be stored twice and counted once, which broke the store and its clean stop."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
         store.publish(["q", "q"], b"x" * 10_000)
@@ -494,7 +494,7 @@ def test_a_queue_named_twice_gets_a_message_once(path):
 
 
 class FullForTheCollector(WrappedDisk):
-    """No room for the collector's copies as long as `is_full`."""
+    """A disk without space for the collector's copies while `is_full`."""
 
     is_full = True
     tries = 0
@@ -506,7 +506,7 @@ class FullForTheCollector(WrappedDisk):
 
 
 def test_a_collector_without_room_ends_no_sync(path, monkeypatch):
-    """The housekeeper's thread ended at the first full disk: nothing was synced or collected any more, and nobody was told."""
+    """A full disk used to end the housekeeper's thread: no sync and no collection followed."""
     for name in ("_RETRY_S", "_IDLE_S"):
         monkeypatch.setattr(housekeeper, name, 0.01)
     disk = FullForTheCollector()
@@ -529,7 +529,7 @@ def test_a_collector_without_room_ends_no_sync(path, monkeypatch):
 
 
 def test_many_threads_publish_and_consume(path):
-    """Publishers, consumers, the housekeeper and its collector at once: every message once, each publisher's in order."""
+    """With concurrent publishers, consumers and collector every message comes once, each publisher's in order."""
     settings = RabbitSettings(
         store=StoreSettings(file_size_limit=100_000, file_garbage_fraction=0.2), memory_limit_bytes=500_000, io_batch_size=64
     )

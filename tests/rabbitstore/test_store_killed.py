@@ -1,4 +1,4 @@
-"""A whole store killed at the calls that change its folder: what was confirmed and not acknowledged is never lost."""
+"""A store that is killed at each call that changes its folder loses no confirmed, unacknowledged message."""
 
 import contextlib
 import random
@@ -20,7 +20,7 @@ SETTINGS = RabbitSettings(
 
 
 class Run:
-    """A random life of a store; `promised` holds what must survive: message bodies by queue."""
+    """A random program on a store; `promised` has the message bodies that must survive, by queue."""
 
     def __init__(self, path, seed, disk):
         self.rng = random.Random(seed)
@@ -80,7 +80,7 @@ def _survivors(path):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_the_calls_that_change_something(tmp_path, seed):
-    """Every confirmed, unacknowledged message is there, in order and once; nothing that was never published is."""
+    """Every confirmed, unacknowledged message is there once and in order, and no other message."""
     fail_at, is_done = 0, False
     while not is_done:
         fail_at += 11  # the lab tries every call of smaller lives, in every way (tests/lab/test_faults.py)

@@ -1,4 +1,4 @@
-"""What must be on the disk before the next step of an opening, a merge or a sync: each order on a disk that forgets.
+"""The order of syncs in an opening, a merge and a sync, on a disk that drops unsynced changes.
 
 The disk's model lets a crash keep or lose every change that no sync covers, each on its own.
 """
@@ -45,13 +45,13 @@ class MessageStores:
         self.index_settings = settings.IndexSettings(segment_entries=8)
 
     def open(self, disk: Disk, numbers: range | list[int] = range(0)) -> Any:
-        """With one reference to each of these messages, all of which must be there."""
+        """Open a store with one reference to each of these messages, and require all of them."""
         store, missing = self.recovery.open_store(disk, FOLDER, self.settings, {ident(number): 1 for number in numbers})
         assert missing == set()
         return store
 
     def term_of_message(self, number: int) -> bytes:
-        """A whole message: a salvage asks which copy is one."""
+        """Return a whole message: the recovery of a compaction compares copies."""
         made = self.content.encode_content(self.content.Content("/", "", ("q",), b"\0\0", b"x" * SIZE, ident(number), True))
         assert isinstance(made, bytes)
         return made
@@ -63,12 +63,12 @@ def stores(world: Any) -> MessageStores:
 
 
 def images_of(disk: ForgettingDisk) -> Iterator[Image]:
-    """What a power failure now may leave."""
+    """Return the states that a power failure may leave now."""
     return disk.images(Random(3), limit=256)
 
 
 def test_a_sync_confirms_nothing_when_the_file_failed_beside_it(stores: MessageStores) -> None:
-    """A roll on another thread met the error of the same file: the system reports it once, and this sync succeeds."""
+    """A roll on another thread got the file's error, which the system reports once: this sync then succeeds."""
     disk = ForgettingDisk()
     store = stores.open(disk)
     confirmed: list[bytes] = []
@@ -86,7 +86,7 @@ def test_a_sync_confirms_nothing_when_the_file_failed_beside_it(stores: MessageS
 
 
 def test_a_salvaged_tail_is_on_the_disk_before_its_file_goes(stores: MessageStores) -> None:
-    """The deletion survived and the joined records did not: the messages of an interrupted compaction were in no file."""
+    """If only the deletion survived, the messages of an interrupted compaction were in no file."""
     disk = ForgettingDisk()
     disk.make_folder(FOLDER)
     records = [stores.records.encode_record(ident(number), stores.term_of_message(number)) for number in range(4)]
@@ -104,7 +104,7 @@ def test_a_salvaged_tail_is_on_the_disk_before_its_file_goes(stores: MessageStor
 
 
 def half_collected(stores: MessageStores, disk: Disk) -> tuple[Any, list[int]]:
-    """A store with two closed files that are mostly garbage, and the numbers that are left."""
+    """Return a store with two closed files that are mostly garbage, and the remaining message numbers."""
     store = stores.open(disk)
     client = store.client()
     for number in range(9):
@@ -120,7 +120,7 @@ def half_collected(stores: MessageStores, disk: Disk) -> tuple[Any, list[int]]:
 
 
 def test_a_merged_file_has_its_name_before_the_right_one_goes(stores: MessageStores) -> None:
-    """The deletion survived and the rename did not: what the right file had was in no file."""
+    """If only the deletion survived, the right file's messages were in no file."""
     disk = ForgettingDisk()
     store, kept = half_collected(stores, disk)
     disk.watch = lambda _operation, _path: left.extend(images_of(disk))
@@ -134,7 +134,7 @@ def test_a_merged_file_has_its_name_before_the_right_one_goes(stores: MessageSto
 
 
 class Waits(threading.Condition):
-    """Says when somebody waits for it."""
+    """A condition that reports when a thread waits for it."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)
@@ -146,7 +146,7 @@ class Waits(threading.Condition):
 
 
 class Paused(WrappedDisk):
-    """A read of a message file does not go on before `during` returned."""
+    """A disk whose reads of a message file wait for `during`."""
 
     def __init__(self, inner: Disk) -> None:
         super().__init__(inner)
@@ -159,7 +159,7 @@ class Paused(WrappedDisk):
 
 
 def test_the_collector_waits_for_a_reader_of_its_file(stores: MessageStores) -> None:
-    """It closes the descriptors of the files that it merges: a read in the middle of one would meet a closed one."""
+    """The collector closes the files that it merges, so a read in progress would fail."""
     disk = Paused(ForgettingDisk())
     store, _kept = half_collected(stores, disk)
     store.changed = waiting = Waits(store.lock)
@@ -187,7 +187,7 @@ def test_the_collector_waits_for_a_reader_of_its_file(stores: MessageStores) -> 
 
 
 def test_a_deleted_clean_mark_stays_deleted_and_goes_before_the_tables(stores: MessageStores) -> None:
-    """A mark that came back would vouch for tables of an earlier stop; one beside other tables, for those."""
+    """A mark that reappeared would confirm tables of an earlier stop."""
     disk = ForgettingDisk()
     folders = sorted({f"/{name}".rpartition("/")[0] or "/" for name in stores.layout.CLEAN_FILES})
     for folder in folders:
@@ -214,7 +214,7 @@ def test_a_deleted_clean_mark_stays_deleted_and_goes_before_the_tables(stores: M
 
 
 def test_a_segment_that_a_killed_server_did_not_sync_is_on_the_disk_before_its_journal_is_empty(stores: MessageStores) -> None:
-    """A server flushed its journal and was killed; nothing of that was synced.  Emptied durably, the journal left nothing."""
+    """A killed server had flushed its journal without a sync; a durably emptied journal would lose the entries."""
     disk = ForgettingDisk()
     index = stores.index.QueueIndex(disk, "/q", stores.index_settings)
     for number in range(3):
@@ -249,7 +249,7 @@ def test_a_segment_that_a_killed_server_did_not_sync_is_on_the_disk_before_its_j
 def test_a_file_that_was_cut_and_written_on_has_no_old_bytes_behind_what_is_confirmed(
     stores: MessageStores, behind: bytes
 ) -> None:
-    """The sync of the cut adds nothing to that: the sync that confirms a message makes the cut durable too."""
+    """The sync of a confirmed message makes the cut durable too."""
     disk = ForgettingDisk()
     store = stores.open(disk)
     client = store.client()

@@ -1,4 +1,4 @@
-"""The clean-stop files one by one, damaged: named, and never rows that the server did not write."""
+"""Damage to each clean-stop file is reported, and no row appears that the server did not write."""
 
 import hashlib
 import shutil
@@ -27,7 +27,7 @@ END = [Atom("$end_of_table"), [(Atom("count"), 1)]]
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_table_of_the_server_cut_anywhere_is_named(clean, name):
-    """Each is written in one go and believed whole or not at all."""
+    """Each file is trusted as a whole or not at all."""
     data = (clean.vhost / name).read_bytes()
     whole = len(data.rstrip())
     for size in {*range(0, whole, max(1, whole // 97)), whole - 1}:
@@ -40,7 +40,7 @@ def test_a_table_of_the_server_cut_anywhere_is_named(clean, name):
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith("ets")])
 def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean, name):
-    """Small chunks have no checksum: what passes has the server's number of rows, all of the table's kind."""
+    """Small chunks have no checksum: a damaged file that passes has the right number and kind of rows."""
     data = (clean.vhost / name).read_bytes()
     rows = FILES[name](data, name)
     for at in range(0, len(data), max(1, len(data) // 499)):
@@ -53,7 +53,7 @@ def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean, name):
 
 
 def ets(*terms):
-    """A table of these terms as chunks, the first the properties."""
+    """Return a table with these terms as chunks, the first being the properties."""
     parts = [HEAD]
     for term in terms:
         data = term if isinstance(term, bytes) else encode(term)
@@ -75,13 +75,13 @@ def ets(*terms):
     ],
 )
 def test_a_damaged_ets_file_is_named(data, reason):
-    """By the format page: a head, chunks with the magic, the row's tuples, an end with their number."""
+    """A table has a head, chunks with the magic, tuples, and an end with their number."""
     with pytest.raises(StoreCorrupt, match=reason):
         read_ets(data, "t.ets")
 
 
 def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
-    """The properties of a table with many clients are so long; the checksum lies between magic and term."""
+    """A large chunk, such as the properties of a table with many clients, has a checksum."""
     term = encode((b"x" * MD5_FROM,))
     good = hashlib.md5(term).digest()
     for md5, is_good in ((good, True), (bytes(16), False)):
@@ -104,7 +104,7 @@ def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
     ],
 )
 def test_a_location_row_of_another_shape_is_named(row):
-    """Another id, another width, numbers that no file has."""
+    """Wrong ids, widths and numbers are rejected."""
     good = (Atom("msg_location"), b"g" * 16, 1, 2, 3, 4)
     assert tables.read_locations(ets((), good, END), "t") == [tables.LocationRow(b"g" * 16, 1, 2, 3, 4)]
     with pytest.raises(StoreCorrupt, match="another table"):
@@ -112,7 +112,7 @@ def test_a_location_row_of_another_shape_is_named(row):
 
 
 def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean, tmp_path):
-    """A row of five parts passed for one that was taken apart already: `verify` ended in an AttributeError."""
+    """A row of five elements used to end `verify` with an AttributeError."""
     folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
     (folder / STORE / "msg_store_index.ets").write_bytes(ets((), (Atom("msg_location"), b"i" * 16, 1, 2, 3), END))
     assert "bad_table" in {problem.kind for problem in verify(str(folder)).problems}
@@ -122,7 +122,7 @@ def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean
 
 
 def test_a_location_row_with_wide_numbers_is_taken():
-    """Beyond 2 GiB the server writes integers of another tag; the quick path leaves such rows to the slow one."""
+    """Above 2 GiB integers have another tag; the slow path reads such rows."""
     row = (Atom("msg_location"), b"g" * 16, 1, 2, 1 << 33, 4)
     end = [Atom("$end_of_table"), [(Atom("count"), 2)]]
     small = (Atom("msg_location"), b"h" * 16, 1, 2, 3, 4)
@@ -131,13 +131,13 @@ def test_a_location_row_with_wide_numbers_is_taken():
 
 
 def test_a_summary_row_of_another_shape_is_named():
-    """As above."""
+    """The other reader of integers does the same."""
     with pytest.raises(StoreCorrupt, match="another table"):
         tables.read_summary(ets((), (Atom("file_summary"), 0), END), "t")
 
 
 def test_rows_of_another_record_are_not_damage():
-    """A name that is not known is another format; with one letter changed it is a damaged one."""
+    """An unknown name is another format; a known name with one changed letter is damage."""
     other = (Atom("other"), 0, 0, 0, 0, 0, Atom("false"), 0)
     with pytest.raises(UnsupportedFormat, match="row other"):
         tables.read_summary(ets((), other, END), "t")
@@ -148,7 +148,7 @@ def test_rows_of_another_record_are_not_damage():
 
 
 def test_a_clean_mark_with_a_number_that_is_no_byte_is_named():
-    """`<<300>>` is no reference."""
+    """`<<300>>` is not a reference."""
     with pytest.raises(StoreCorrupt, match="not a clean mark"):
         tables.read_clean_mark(b"{client_refs,[<<300>>]}.\n{index_module,rabbit_msg_store_ets_index}.\n", "clean.dot")
 
@@ -166,13 +166,13 @@ TERMS = [(Atom("next_seq_id"), 4), (Atom("next_deliver_seq_id"), 1), (Atom("pers
     ],
 )
 def test_terms_of_another_shape_are_named(row):
-    """A key that is no text, a number that is missing or negative, something else in the place of the terms."""
+    """A key that is not text, a missing or negative number, and wrong terms are rejected."""
     with pytest.raises(StoreCorrupt, match="another table"):
         tables.read_recovery(dets([row]), "recovery.dets")
 
 
 def dets(rows):
-    """A closed table with rows of any kind: keys that are no text get the place of one that is."""
+    """Return a closed table with rows of any kind, also with keys that are not text."""
     text = [(CharList(b"key%d" % number), value) for number, (_, value) in enumerate(rows)]
     data = write_dets(text)
     for (key, value), (placed, _) in zip(rows, text, strict=True):
@@ -201,7 +201,7 @@ ROWS = [(CharList(b"key"), [b"x" * 900]), (CharList(b"other"), [])]
     ],
 )
 def test_a_damaged_dets_file_is_named(at, change, reason):
-    """Byte for byte of the format page."""
+    """The bytes are those of the format page."""
     data = write_dets(ROWS)
     assert data[OBJECTS_AT + 4 : OBJECTS_AT + 8] == ACTIVE
     with pytest.raises(StoreCorrupt, match=reason):
@@ -209,14 +209,14 @@ def test_a_damaged_dets_file_is_named(at, change, reason):
 
 
 def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects():
-    """Its queue would count as one that was never noted."""
+    """Otherwise its queue would count as one without terms."""
     data = write_dets(ROWS)
     with pytest.raises(StoreCorrupt, match="lost objects"):
         read_dets(data[: OBJECTS_AT + 4] + bytes(4) + data[OBJECTS_AT + 8 :], "recovery.dets")
 
 
 def test_a_location_with_bytes_behind_it_is_no_row():
-    """A chunk that is longer than its term, in a file whose sums agree: named, and no place is read out of it."""
+    """A chunk longer than its term is rejected although the sums agree."""
     row = tables.LocationRow(bytes(16), 1, 0, 0, 40)
     data = tables.write_locations([row])
     assert tables.read_locations(data, "") == [row]

@@ -1,4 +1,4 @@
-"""External terms, property blocks and message terms: round trips, the format page's bytes, and every truncation."""
+"""External terms, property blocks and message terms: round trips, documented bytes, and every truncation."""
 
 import struct
 
@@ -36,7 +36,7 @@ CONTENTS = st.builds(
 
 @given(TERMS)
 def test_what_is_encoded_is_decoded(term):
-    """Every kind of term, nested."""
+    """Terms of every kind, nested."""
     assert decode(encode(term)) == term
 
 
@@ -54,7 +54,7 @@ def test_what_is_encoded_is_decoded(term):
     ],
 )
 def test_the_bytes_are_otp_25s(term, data):
-    """Tag by tag."""
+    """Each tag has the documented bytes."""
     assert encode(term) == bytes.fromhex(data.replace(" ", ""))
 
 
@@ -71,7 +71,7 @@ def test_the_bytes_are_otp_25s(term, data):
     ],
 )
 def test_bad_terms_are_named(data, reason):
-    """With file and byte."""
+    """The error has file and byte."""
     with pytest.raises(StoreCorrupt, match=reason) as caught:
         decode(data, file="x.rdq", base=100)
     assert (caught.value.file, caught.value.offset >= 100) == ("x.rdq", True)
@@ -79,21 +79,21 @@ def test_bad_terms_are_named(data, reason):
 
 @given(CONTENTS)
 def test_the_bulk_path_agrees_with_the_terms(content):
-    """The kernel writes what `terms.encode` writes, and takes apart what `terms.decode` decodes."""
+    """The kernel encodes and splits like `terms.encode` and `terms.decode`."""
     term = encode_content(content)
     assert encode(decode(term)) == term
     assert split_term(term) == tuple(content) == tuple(decode_content(term))
 
 
 def test_atoms_of_newer_erlang_are_read():
-    """OTP 26 writes them with tag 119; the slow path takes over."""
+    """OTP 26 writes atoms with tag 119; the slow path reads them."""
     content = Content("/", "", ("q",), b"\x10\x00\x02", b"body", b"i" * 16, True)
     newer = encode_content(content).replace(b"d\x00\x04true", b"w\x04true")
     assert split_term(newer) is None and decode_content(newer) == content
 
 
 def test_every_truncation_of_a_message_is_named():
-    """No prefix is taken for a message, by either path."""
+    """Neither path accepts a truncated message."""
     term = encode_content(Content("/", "e", ("k", "l"), b"\x00\x00", b"b" * 20, b"i" * 16, False))
     for size in range(len(term)):
         with pytest.raises(StoreCorrupt):
@@ -133,7 +133,7 @@ VALUES = st.recursive(
     )
 )
 def test_properties_come_back(found):
-    """Whatever a header may hold."""
+    """All header values survive a round trip."""
     assert properties.decode(properties.encode(found)) == found
 
 
@@ -142,13 +142,13 @@ def test_properties_come_back(found):
     [{"colour": "red"}, {"content_type": "x" * 256}, {"priority": 256}, {"headers": {"k": object()}}, {"timestamp": -1}],
 )
 def test_properties_that_no_block_holds(wrong):
-    """A named error before anything is written."""
+    """They raise before anything is written."""
     with pytest.raises(InvalidMessage):
         properties.encode(wrong)
 
 
 def test_every_truncation_of_a_property_block_is_named():
-    """And bytes behind it."""
+    """Truncated blocks and bytes after a block are errors."""
     block = properties.encode({"headers": {"a": [1, {"b": "c"}], "d": Typed("D", (1, 15))}, "message_id": "m", "timestamp": 5})
     for size in range(len(block)):
         with pytest.raises(StoreCorrupt):
@@ -168,20 +168,20 @@ def test_every_truncation_of_a_property_block_is_named():
     ],
 )
 def test_what_a_tables_properties_hold_is_written_as_it_was_read(data, term):
-    """Maps, and the processes and references of a server that is gone (Erlang's external format)."""
+    """Maps, processes and references are read (Erlang's external format)."""
     assert decode(data) == term and encode(term) == data
 
 
 @pytest.mark.parametrize(("term", "error"), [(1 << 8 * 255, struct.error), (-(1 << 9000), struct.error), (object(), TypeError)])
 def test_what_no_table_can_hold_is_not_written(term, error):
-    """An integer of more bytes than its tag counts, or no term at all: an error, and no bytes that mean something else."""
+    """A too large integer and a value that is not a term are errors."""
     with pytest.raises(error):
         encode((Atom("row"), [term]))
     assert decode(encode((1 << 8 * 255) - 1)) == (1 << 8 * 255) - 1
 
 
 def test_property_flags_of_a_second_word_are_passed_over():
-    """The lowest bit of a word says that another follows (AMQP 0-9-1, 4.2.6.1); no property of ours is in it."""
+    """The lowest bit announces another word of flags, without known properties (AMQP 0-9-1, 4.2.6.1)."""
     assert properties.decode(b"\x10\x01\0\0\x02") == {"delivery_mode": 2}
     assert properties.decode(b"\x10\x01\0\x01\0\0\x02") == {"delivery_mode": 2}
 
@@ -202,14 +202,14 @@ def nested(depth):
     ],
 )
 def test_headers_that_no_client_sends_are_named(block, reason):
-    """Tables in tables without end, and a type that AMQP does not have."""
+    """Deeply nested tables and unknown types are errors."""
     with pytest.raises(StoreCorrupt, match=reason):
         properties.decode(block)
     assert properties.decode(nested(4))["headers"] == {"a": {"a": {"a": {"a": {}}}}}
 
 
 def test_an_odd_truth_value_comes_back_and_is_shown():
-    """Neither 0 nor 1: the octet is kept, written as it was, and JSON has it."""
+    """A boolean other than 0 or 1 keeps its octet, also in JSON."""
     block = b"\x20\0\0\0\0\x04\x01at\x07"
     found = properties.decode(block)
     assert found == {"headers": {"a": Typed("t", 7)}} and properties.encode(found) == block
@@ -217,7 +217,7 @@ def test_an_odd_truth_value_comes_back_and_is_shown():
 
 
 def test_a_publish_that_stands_twice_in_a_journal_is_one():
-    """A flush that a crash undid is written again: the first counts, and what follows the second is read."""
+    """After a crash a publish may be repeated: the first counts, and later entries are read."""
     publish = bytes(8) + bytes(16) + bytes(8) + (3).to_bytes(4, "big") + bytes(4)
     mark = b"\x80" + bytes(7)
     following = bytes(7) + b"\x01" + publish[8:]
@@ -231,7 +231,7 @@ def test_a_publish_that_stands_twice_in_a_journal_is_one():
 
 
 def test_a_header_that_is_no_text_stays_bytes_and_is_base64_in_json() -> None:
-    """AMQP says nothing of the encoding of a long string: no byte of it is lost."""
+    """AMQP defines no encoding of long strings: all bytes are kept."""
     raw = properties.encode({"headers": {"plain": "text", "raw": b"\xff\xfe"}})
     headers = properties.decode(raw)["headers"]
     assert headers == {"plain": "text", "raw": b"\xff\xfe"}

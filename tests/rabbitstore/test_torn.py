@@ -1,4 +1,4 @@
-"""Entries of an index file whose next sector never reached the disk: their numbers lost the low bytes."""
+"""Index entries whose numbers lost their low bytes with a sector that never reached the disk."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def journal_head(kind, seq_id):
 
 
 def with_a_lost_sector(data, more):
-    """All behind the first sector as a disk has it that never wrote it; `more` came after."""
+    """Return the data with zeros after the first sector, followed by `more`."""
     return data[:SECTOR_SIZE].ljust(2 * SECTOR_SIZE, b"\0") + more
 
 
@@ -28,7 +28,7 @@ def with_a_lost_sector(data, more):
 @pytest.mark.parametrize("more", [b"", b"what a later sector has"], ids=["at the end", "before others"])
 @pytest.mark.parametrize("kind", [JOURNAL_ACKNOWLEDGED, JOURNAL_PUBLISH_TRANSIENT])
 def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind, more, kept):
-    """An acknowledgement of 5, or a transient message 5: read as 0, it took the confirmed message 0 away."""
+    """Read as 0, an acknowledgement or transient message of number 5 used to remove message 0."""
     first = journal_publish(0, b"")
     filler = journal_publish(1, bytes(b"x" * (SECTOR_SIZE - kept - 2 * len(first))))
     last = journal_head(kind, 5) + BODY + bytes(4)
@@ -43,7 +43,7 @@ def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind, more, ke
 
 
 def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written():
-    """Its low bytes are not zero, or something comes behind it."""
+    """Its low bytes are not zero, or an entry follows."""
     first = journal_publish(0, b"")
     filler = journal_publish(1, bytes(b"x" * (SECTOR_SIZE - 4 - 2 * len(first))))
     acknowledged = first + filler + journal_head(JOURNAL_ACKNOWLEDGED, 1)
@@ -53,7 +53,7 @@ def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written
 
 
 def test_a_torn_mark_of_a_segment_is_not_one_of_another_number():
-    """The second byte of `40 05` was lost: `40 00` is the acknowledgement of 0, which had its delivered mark."""
+    """Without its second byte the mark `40 05` would acknowledge message 0."""
 
     def publish(relative, embedded=b""):
         return (0xC000 | relative).to_bytes(2, "big") + BODY + len(embedded).to_bytes(4, "big") + embedded

@@ -1,4 +1,4 @@
-"""An index entry that the journal and a segment have both, after a kill between a segment's sync and the journal's end."""
+"""An index entry in both journal and segment, after a kill in the middle of a flush."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JOURNAL_PUBLISH_BYTES, ID_AT, EXPIRY_AT = 40, 8, 24
 
 
 class Killed(NamedTuple):
-    """What a kill leaves: two messages, in the journal and in a segment; `paths` of the two files."""
+    """A folder after a kill: two messages in both journal and segment, and the `paths` of the files."""
 
     run: Any
     image: Image
@@ -22,7 +22,7 @@ class Killed(NamedTuple):
     bodies: list[bytes]
 
     def with_changed(self, path: str, at: int, change: Callable[[int], int]) -> ForgettingDisk:
-        """The disk with one byte changed."""
+        """Return the disk with one byte changed."""
         data = bytearray(self.image.files[path])
         data[at] = change(data[at])
         return ForgettingDisk.of(self.image._replace(files=self.image.files | {path: bytes(data)}))
@@ -30,7 +30,7 @@ class Killed(NamedTuple):
 
 @pytest.fixture
 def killed(world: Any) -> Callable[[int], Killed]:
-    """Makes the folder with bodies of the given size."""
+    """Return a function that makes the folder with bodies of a given size."""
 
     def make(size_bytes: int) -> Killed:
         lab = world.module("brokerstore.testing.rabbitmq_lab")
@@ -53,7 +53,7 @@ def killed(world: Any) -> Callable[[int], Killed]:
 def test_a_flipped_bit_in_the_journals_id_loses_no_message(
     killed: Callable[[int], Killed], world: Any, size_bytes: int, bit: int
 ) -> None:
-    """The journal was believed although its id was in no file: the message was acknowledged for good, and `verify` said OK."""
+    """The journal used to count although no file had its id, which lost the message without a report."""
     found = killed(size_bytes)
     at = ID_AT + bit // 8
     rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")
@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_the_journals_id_loses_no_message(
 def test_recover_leaves_the_copy_whose_message_is_there(
     killed: Callable[[int], Killed], world: Any, size_bytes: int, where: str
 ) -> None:
-    """Whichever of the two was damaged: afterwards both files agree, and every message is there."""
+    """Whichever copy is damaged, afterwards both files agree, and every message is there."""
     found = killed(size_bytes)
     rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")
     lab = world.module("brokerstore.testing.rabbitmq_lab")
@@ -96,7 +96,7 @@ def test_recover_leaves_the_copy_whose_message_is_there(
 
 
 def test_a_number_that_became_another_ones_does_not_replace_its_message(killed: Callable[[int], Killed], world: Any) -> None:
-    """One bit of the second publish's number in the journal: it said 0, and message 0 was replaced by message 1."""
+    """With one flipped bit the journal's second publish names 0 and used to replace message 0."""
     found = killed(3000)
     rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")
     lab = world.module("brokerstore.testing.rabbitmq_lab")
@@ -114,7 +114,7 @@ def test_a_number_that_became_another_ones_does_not_replace_its_message(killed: 
 
 
 def test_an_expiry_that_differs_is_reported(killed: Callable[[int], Killed], world: Any) -> None:
-    """Nothing tells which of the two is right; the journal's counts, as where a crash tore the segment."""
+    """If both copies have a message, the journal's counts, as after a torn segment."""
     found = killed(3000)
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     disk = found.with_changed(found.journal, EXPIRY_AT, lambda byte: byte ^ 1)

@@ -1,4 +1,4 @@
-"""What is not known is refused by name by everything that writes, and not a byte of the folder changes."""
+"""Every writer rejects unknown formats with a specific error and changes no byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNKNOWN_STORE = 3
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory):
-    """Each fixture unpacked once, without its largest queues; its first queue by name."""
+    """Each fixture, unpacked once without its largest queues, and the name of its first queue."""
     found = {}
     for kind in (*OLD, *LATER):
         folder = tmp_path_factory.mktemp(kind)
@@ -43,7 +43,7 @@ def sources(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def log(tmp_path_factory):
-    """A RocketMQ store with one message, to import from."""
+    """A RocketMQ store with one message to import."""
     path = tmp_path_factory.mktemp("log") / "store"
     with MessageStore.open(str(path), "a", StoreConfig.small()) as store:
         store.put(Message("t", b"body"))
@@ -51,7 +51,7 @@ def log(tmp_path_factory):
 
 
 def _writers(vhost: Path, log: Path):
-    """(name, call) of each library writing path."""
+    """Return (name, call) of each writing call of the library."""
     path = str(vhost)
     plan = Plan(path, actions=[Action("delete", "recovery.dets", "an older plan")])
     return {
@@ -64,7 +64,7 @@ def _writers(vhost: Path, log: Path):
 
 
 def _commands(vhost: Path, log: Path):
-    """Each writing command of the tool."""
+    """Return each writing command of the tool."""
     queue = RabbitStore.open(str(vhost), "r").queues()[0].queue
     return [
         ["put", vhost, queue, "body"],
@@ -79,7 +79,7 @@ def _commands(vhost: Path, log: Path):
 
 
 def _refused_by_all(vhost: Path, log: Path, *, commands: bool = True) -> None:
-    """Every writing path raises `UnsupportedFormat`, every command exits with 3, and the tree stays as it was."""
+    """Every writing call raises `UnsupportedFormat`, every command exits with 3, and no file changes."""
     node = vhost.parents[2]
     marked = marks(node.parent)
     for name, call in _writers(vhost, log).items():
@@ -94,7 +94,7 @@ def _refused_by_all(vhost: Path, log: Path, *, commands: bool = True) -> None:
 
 @pytest.fixture
 def copied(sources, tmp_path_factory, request):
-    """A virtual host's folder of the fixture `kind` in its node's, made once and put right after each test."""
+    """The virtual host of the fixture `kind` in its node's folder, restored after each test."""
     kind = request.getfixturevalue("kind")
     if kind not in _COPIES:
         above, pristine = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("pristine")
@@ -112,7 +112,7 @@ _COPIES = {}
 @pytest.mark.parametrize("kind", [*OLD, *LATER])
 @pytest.mark.parametrize("plant", PLANTS)
 def test_everything_that_writes_refuses_what_is_not_known(log, copied, kind, plant):
-    """One unknown version, magic, term, flag or file in each fixture: refused by name, not a byte changed."""
+    """Each unknown version, magic, term, flag or file is rejected by name, without changing a byte."""
     vhost = copied
     if not PLANTS[plant](vhost):
         pytest.skip(f"{kind} has no place for it")
@@ -122,7 +122,7 @@ def test_everything_that_writes_refuses_what_is_not_known(log, copied, kind, pla
 @pytest.mark.parametrize("plant", [name for name in PLANTS if "flag" not in name])
 @pytest.mark.parametrize("kind", [*OLD, "rabbitmq43-clean"])
 def test_verify_names_what_is_not_known_as_a_note(copied, kind, plant):
-    """Neither damage nor lost: no problem more than before, at least one note more, and the message count is the same."""
+    """It is neither damage nor loss: only a note is added, and the message count stays."""
     vhost = copied
     before = verify(str(vhost))
     if not PLANTS[plant](vhost):
@@ -136,7 +136,7 @@ def test_verify_names_what_is_not_known_as_a_note(copied, kind, plant):
 
 @pytest.mark.parametrize("kind", LATER)
 def test_everything_that_writes_refuses_folders_of_rabbitmq_4(sources, log, tmp_path, kind):
-    """Real folders of 4.0.5 and 4.3.6, clean and killed: refused, and not a byte changed."""
+    """Real folders of 4.0.5 and 4.3.6, clean and killed, are rejected without changing a byte."""
     vhost = node_of(kind, sources[kind], tmp_path / "node")
     before = tree(tmp_path)
     _refused_by_all(vhost, log)
@@ -144,7 +144,7 @@ def test_everything_that_writes_refuses_folders_of_rabbitmq_4(sources, log, tmp_
 
 
 def test_a_store_without_node_or_clean_stop_is_refused_too(sources, log, tmp_path):
-    """The messages alone tell: no feature flags, no tables, an index of version 2."""
+    """Without feature flags and tables the messages decide."""
     vhost = node_of("rabbitmq4-killed", sources["rabbitmq4-killed"], tmp_path / "node")
     (tmp_path / "node-feature_flags").unlink()
     _refused_by_all(vhost, log, commands=False)
@@ -152,7 +152,7 @@ def test_a_store_without_node_or_clean_stop_is_refused_too(sources, log, tmp_pat
 
 @pytest.mark.parametrize("kind", LATER)
 def test_everything_that_reads_leaves_folders_of_rabbitmq_4_as_they_are(sources, log, tmp_path, kind):
-    """Every reading command on the node's folder, byte for byte."""
+    """No reading command changes a byte of the node's folder."""
     vhost = node_of(kind, sources[kind], tmp_path / "node")
     before = tree(tmp_path)
     for command in ("info", "ls", "stats", "verify", "dump", "tail", "recover"):
@@ -169,7 +169,7 @@ def test_everything_that_reads_leaves_folders_of_rabbitmq_4_as_they_are(sources,
 
 
 class FailsToSync(WrappedDisk):
-    """No sync of a journal succeeds, once it is told so."""
+    """A disk on which syncs of a journal can fail."""
 
     is_failing = False
 
@@ -179,7 +179,7 @@ class FailsToSync(WrappedDisk):
 
 
 def test_our_own_mark_of_a_failed_sync_is_no_unknown_file(tmp_path):
-    """The opening that has to write again what such a sync left uncertain is not refused because of the mark that says so."""
+    """The mark of a failed sync does not make the next opening reject the folder."""
     disk = FailsToSync()
     store = RabbitStore.open(str(tmp_path), disk=disk)
     store.declare_queue("q")

@@ -1,4 +1,4 @@
-"""The variable queue against a plain model, in both modes, with restarts; and its rules one by one."""
+"""The variable queue against a simple model, in both modes, with restarts; and its single rules."""
 
 import shutil
 import tempfile
@@ -24,7 +24,7 @@ EMBED_BELOW = 30
 
 
 class Opened:
-    """A queue in a folder of its own, and its stores."""
+    """A queue with its own folder and stores."""
 
     def __init__(self, folder, mode=DEFAULT, next_deliver=None, durable=True):
         index = QueueIndex(REAL_DISK, f"{folder}/queue", SETTINGS.index)
@@ -70,7 +70,7 @@ class Opened:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Publish, fetch, acknowledge, requeue, purge, memory up and down, mode changes, restarts; checked after each step."""
+    """All operations, memory targets, mode changes and restarts, checked after each step."""
 
     @initialize(mode=st.sampled_from([DEFAULT, LAZY]))
     def start(self, mode):
@@ -136,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(4, 20), keep=st.integers(2, 4), limit=st.sampled_from([0, 2, None]))
     def requeue_with_holes(self, count, keep, limit):
-        """Unacknowledged messages in the middle of what goes to the disk."""
+        """Unacknowledged messages lie between those that are paged out."""
         self.publish(count, 40, True)
         self.fetch(count, True)
         chosen = [seq_id for number, seq_id in enumerate(sorted(self.pending)) if number % keep]
@@ -201,7 +201,7 @@ class QueueMachine(RuleBasedStateMachine):
             store.check()
 
     def _check_states(self):
-        """Each message of the model is in exactly one place, and what its state promises is true of it."""
+        """Assert that each message is in exactly one list and has the properties of its state."""
         queue, index = self.queue, self.queue.index
         found = [message for part in (queue.q4, queue.q3, queue.q2, queue.q1) for message in part]
         for message in found:
@@ -222,7 +222,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue.persistent_count == on_disk <= index.unacked
 
     def _read_delta(self):
-        """The waiting messages of the range, segment by segment, as the index has them."""
+        """Return the waiting messages of the range from the index."""
         delta, index, found = self.queue.delta, self.queue.index, []
         start = delta.start
         while delta.count and start < delta.stop:
@@ -232,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
         return found
 
     def _check_held(self, message, body, persistent):
-        """An alpha or a pending message in memory has its term; a beta has it in its store; a gamma's place is in the index."""
+        """Assert that alphas have their term, betas are in a store, and gammas in the index."""
         assert message.persistent == persistent and message.embedded == (len(body) < EMBED_BELOW)
         if message.term is not None:
             assert message.term == body
@@ -274,7 +274,7 @@ def bodies(queue):
 
 
 def test_a_read_costs_no_disk_one_or_two_by_state(opened):
-    """Alpha 0; beta 1 (the message); delta 2 (the segment once, the message)."""
+    """An alpha costs no read, a beta one, a delta two (the segment once)."""
     queue = opened.queue
     for number in range(40):
         opened.publish(b"%04d" % number + b"x" * 100)
@@ -295,7 +295,7 @@ def test_a_read_costs_no_disk_one_or_two_by_state(opened):
 
 
 def test_a_segment_that_cannot_be_read_takes_no_message_along(opened, tmp_path):
-    """The last message before it was out of the queue already when the read failed: it came again after a restart only."""
+    """The message before the failed read used to be lost until a restart."""
     queue = opened.queue
     for number in range(40):
         opened.publish(b"%04d" % number + b"x" * 100)
@@ -319,7 +319,7 @@ def test_a_segment_that_cannot_be_read_takes_no_message_along(opened, tmp_path):
 
 
 def test_a_mode_that_cannot_be_changed_now_stays(tmp_path):
-    """The mode changed before a segment could not be read: what was published next came before what waited there."""
+    """After a failed read of a segment the new mode used to be set already, which changed the order."""
     found = Opened(tmp_path, mode=LAZY)
     for number in range(3):
         found.publish(b"%04d" % number + b"x" * 100)
@@ -341,7 +341,7 @@ def test_a_mode_that_cannot_be_changed_now_stays(tmp_path):
 
 
 def test_transient_messages_touch_the_disk_under_pressure_only(opened):
-    """Alphas of transient messages are in no store and no index; gammas are persistent ones alone."""
+    """Transient alphas are in no store and index; only persistent messages are gammas."""
     queue = opened.queue
     for number in range(20):
         opened.publish(b"%d" % number + b"y" * 50, persistent=False)
@@ -355,7 +355,7 @@ def test_transient_messages_touch_the_disk_under_pressure_only(opened):
 
 
 def test_persistent_messages_keep_a_copy_in_memory_until_pressure(opened):
-    """Written on arrival, read without the disk; after pressure from the disk."""
+    """They are written on arrival and read from memory, after memory pressure from disk."""
     queue = opened.queue
     opened.publish(b"p" * 100)
     opened.publish(b"q" * 100)
@@ -367,7 +367,7 @@ def test_persistent_messages_keep_a_copy_in_memory_until_pressure(opened):
 
 
 def test_lazy_mode_holds_nothing_in_memory(tmp_path):
-    """Everything published lies in delta, transient messages too."""
+    """Everything is in delta, including transient messages."""
     opened = Opened(tmp_path, LAZY)
     for number in range(30):
         opened.publish(b"%d" % number + b"z" * (number * 3), persistent=number % 2 == 0)
@@ -378,7 +378,7 @@ def test_lazy_mode_holds_nothing_in_memory(tmp_path):
 
 
 def test_expired_messages_are_dropped_from_the_head_only(opened):
-    """One that has not expired holds back those behind it."""
+    """An unexpired message holds back expired ones behind it."""
     queue = opened.queue
     for expiry_us in (5, 7, 0, 6):
         opened.publish(b"%d" % expiry_us, expiry_us=expiry_us)
@@ -388,7 +388,7 @@ def test_expired_messages_are_dropped_from_the_head_only(opened):
 
 
 def test_a_message_straight_to_a_waiting_consumer(opened):
-    """Unacknowledged at once, on the disk if persistent, gone with the acknowledgement."""
+    """It starts unacknowledged, is on disk if persistent, and the acknowledgement removes it."""
     queue = opened.queue
     seq_id = queue.publish_delivered(b"i" * 16, b"t" * 100, 100, persistent=True, embedded=False)
     queue.sync()
@@ -399,7 +399,7 @@ def test_a_message_straight_to_a_waiting_consumer(opened):
 
 
 def test_an_unknown_acknowledgement_changes_nothing(opened):
-    """Not one of the given numbers is acknowledged."""
+    """None of the given numbers is acknowledged."""
     opened.publish(b"a")
     opened.queue.fetch()
     with pytest.raises(KeyError):
@@ -408,7 +408,7 @@ def test_an_unknown_acknowledgement_changes_nothing(opened):
 
 
 def test_confirms_come_after_the_sync(opened):
-    """Persistent ones then, transient ones at once."""
+    """A sync confirms persistent messages; transient ones are confirmed immediately."""
     first = opened.publish(b"a")
     second = opened.publish(b"b", persistent=False)
     assert opened.queue.take_confirmed() == [second]
@@ -438,7 +438,7 @@ def test_the_duration_target_follows_the_measured_rates(tmp_path):
 
 
 def test_entries_that_went_under_an_open_queue_keep_no_later_message(opened, tmp_path):
-    """A segment was deleted: that is said once, and all behind it comes.  What waited behind the range stood still for ever."""
+    """A deleted segment is reported once, and later messages are delivered; they used to be stuck."""
     queue = opened.queue
     for number in range(40):
         opened.publish(b"%04d" % number + b"x" * 100)
@@ -465,7 +465,7 @@ def test_entries_that_went_under_an_open_queue_keep_no_later_message(opened, tmp
 
 @pytest.mark.parametrize("gone", [8, 5, 0])
 def test_a_segment_with_fewer_entries_than_the_last_stop_noted_keeps_no_later_message(tmp_path, gone):
-    """It is read when the queue comes there only: what it lacks is named, and what was published since comes next."""
+    """The segment is read when its messages are due: missing entries are reported, later ones delivered."""
     index = QueueIndex(REAL_DISK, f"{tmp_path}/queue", SETTINGS.index)
     for seq_id in range(16):
         index.publish(seq_id, seq_id.to_bytes(16, "big"), 0, 4, True, b"%04d" % seq_id)

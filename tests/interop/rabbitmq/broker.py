@@ -1,4 +1,4 @@
-"""A throw-away RabbitMQ node on loopback with its own home, cookie, data, logs and ports."""
+"""A temporary RabbitMQ node on loopback with its own home, cookie, data, logs and ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE_S = 90
 
 
 def why_not() -> str:
-    """Why there can be no broker here; empty when there can."""
+    """Return why no broker can run here; an empty text if it can."""
     if os.environ.get("BROKERSTORE_INTEROP") != "1":
         return "set BROKERSTORE_INTEROP=1 to start a real RabbitMQ"
     if not (BIN / "rabbitmq-server").exists():
@@ -25,10 +25,10 @@ def why_not() -> str:
 
 
 class Broker:
-    """One node; `vhost` is the folder of its virtual host "/"."""
+    """A node; `vhost` is the folder of its virtual host "/"."""
 
     def __init__(self, base: Path, *lines: str) -> None:
-        """`lines` go into rabbitmq.conf."""
+        """Prepare the node; `lines` go into rabbitmq.conf."""
         self.base = base
         self.vhost = base / "data" / "brokerstore@localhost" / "msg_stores" / "vhosts" / "628WB79CIFDYO9LJI6DKMI09L"
         self._pid_file = base / "pid"
@@ -64,7 +64,7 @@ class Broker:
         }
 
     def start(self) -> None:
-        """Return when it accepts connections."""
+        """Start the node and wait until it accepts connections."""
         with (self.base / "log" / "console").open("ab") as console:
             command = [str(BIN / "rabbitmq-server")]
             self._process = subprocess.Popen(
@@ -79,17 +79,17 @@ class Broker:
         raise AssertionError("the broker did not come up")
 
     def control(self, *arguments: str) -> str:
-        """rabbitmqctl."""
+        """Run rabbitmqctl."""
         command = [str(BIN / "rabbitmqctl"), "-q", *arguments]
         return subprocess.run(command, env=self._environment, check=True, capture_output=True, text=True).stdout
 
     def stop(self) -> None:
-        """Cleanly."""
+        """Stop the node cleanly."""
         self.control("stop")
         self._wait()
 
     def kill(self) -> None:
-        """SIGKILL to the node's own process."""
+        """Send SIGKILL to the node's process."""
         os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
         self._wait()
 
@@ -99,11 +99,11 @@ class Broker:
         self._process = None
 
     def log(self) -> str:
-        """All that the node has told."""
+        """Return the node's log."""
         return "".join(path.read_text(errors="replace") for path in sorted((self.base / "log").glob("*.log")))
 
     def end(self) -> None:
-        """Leave nothing behind: neither the node nor its port mapper."""
+        """Stop the node and its port mapper."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
         mapper = shutil.which("epmd")

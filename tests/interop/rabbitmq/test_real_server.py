@@ -1,4 +1,4 @@
-"""The real server opens what we wrote, and we read what it left."""
+"""The real server opens folders that brokerstore wrote, and brokerstore opens the server's."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,7 @@ def body(queue, number, size):
 
 
 def drain(names):
-    """[(message id, sha256, redelivered)] of each queue, as the broker delivers."""
+    """Return [(message id, sha256, redelivered)] of each queue, as the broker delivers."""
     connection = connect()
     channel = connection.channel()
     found = {}
@@ -63,7 +63,7 @@ def declare(names, **arguments):
 
 
 def write_ours(path):
-    """Thousands of messages of every kind; {queue: [(message id, sha256)]} that must be delivered."""
+    """Write thousands of messages of every kind; return the {queue: [(message id, sha256)]} to be delivered."""
     store = RabbitStore.open(str(path), settings=QUIET)
     expected = {name: [] for name in QUEUES}
 
@@ -112,14 +112,14 @@ def _acknowledge(store, expected):
 
 
 def _tear(path):
-    """The journal of q.torn ends in the first half of one more entry."""
+    """Append the first half of an entry to the journal of q.torn."""
     journal = next(file for file in path.glob("queues/*/journal.jif") if file.stat().st_size)
     data = journal.read_bytes()
     journal.write_bytes(data + data[:33])
 
 
 def test_the_server_recovers_and_delivers_what_we_wrote(broker):
-    """Complete, in order, every one flagged redelivered; holes stay holes, the torn tail is dropped."""
+    """All messages are delivered in order and flagged; holes stay, and the torn tail is dropped."""
     broker.start()
     declare(QUEUES)
     broker.stop()
@@ -134,7 +134,7 @@ def test_the_server_recovers_and_delivers_what_we_wrote(broker):
 
 
 def _publish_many(names, total):
-    """Persistent messages with confirms; {queue: [(message id, sha256)]}."""
+    """Publish persistent messages with confirms; return {queue: [(message id, sha256)]}."""
     pika = pytest.importorskip("pika")
     connection = connect()
     channel = connection.channel()
@@ -170,7 +170,7 @@ def _ours(path):
 
 
 def test_we_read_the_servers_folder_after_sigkill(broker, tmp_path):
-    """Every confirmed message that was not acknowledged, in order; opened for writing too; and the restarted server agrees."""
+    """Confirmed, unacknowledged messages are read in order, also after an opening; the restarted server agrees."""
     broker.start()
     declare(QUEUES)
     connection, expected = _publish_many(QUEUES, 1600)
@@ -194,7 +194,7 @@ def test_we_read_the_servers_folder_after_sigkill(broker, tmp_path):
 
 
 def test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped(broker):
-    """Server, ours, server: messages of both, consumed and collected in between, in order at the end."""
+    """The server and brokerstore write in turn, with consuming and collecting; the order is right at the end."""
     broker.start()
     declare(QUEUES)
     connection, expected = _publish_many(QUEUES, 800)
@@ -221,7 +221,7 @@ def test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped(broker):
 
 
 def test_the_server_starts_on_our_clean_stop_without_a_rebuild(broker):
-    """Its log tells of no index rebuilt; delivered before is redelivered, the rest is not; its own next stop is clean too."""
+    """Its log shows no rebuild, only delivered messages have the flag, and its next stop is clean."""
     broker.start()
     declare(QUEUES)
     declare(["q.prio"], q_prio={"x-max-priority": 3})
@@ -257,7 +257,7 @@ def test_the_server_starts_on_our_clean_stop_without_a_rebuild(broker):
 
 
 def test_erlang_reads_tables_of_any_size(tmp_path):
-    """More queues than a DETS file has slots, found one by one; thousands of locations, counted by `ets:file2tab`."""
+    """The server finds more queues than DETS slots, and `ets:file2tab` counts thousands of locations."""
     rows = [tables.RecoveryRow(f"Q{number}", {0: number}, number, 0, b"r" * 16, 0, 0) for number in range(1500)]
     (tmp_path / "recovery.dets").write_bytes(tables.write_recovery(rows))
     places = [tables.LocationRow(number.to_bytes(16, "big"), 1, 70_000, number << 20, 99) for number in range(3000)]
@@ -276,7 +276,7 @@ def test_erlang_reads_tables_of_any_size(tmp_path):
 
 
 def _publish_ours(store, expected):
-    """Embedded, stored and fanned out; transient ones between them; one of each priority."""
+    """Publish embedded, stored, shared and transient messages, one of each priority."""
     for number in range(400):
         for name in ("q.small", "q.large", "q.deep", "q.holes"):
             data = body(name, number, (10, 4095, 4096, 9000)[number % 4])
@@ -294,14 +294,14 @@ def _publish_ours(store, expected):
 
 
 def tool(*arguments):
-    """Exit code, and both streams."""
+    """Return the exit code and both streams."""
     command = [sys.executable, "-m", "brokerstore", *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return ran.returncode, ran.stdout + ran.stderr
 
 
 def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker):
-    """Both would write to one message file.  After a stop: put, rebuild after a kill, and the server finds it all."""
+    """Both would write to one message file.  After a stop `put` and a rebuild work, and the server finds everything."""
     pika = pytest.importorskip("pika")
     broker.start()
     declare(["q.mail"])

@@ -1,4 +1,4 @@
-"""A throw-away RabbitMQ 4.0 node in the chroot that `install.sh` made, on loopback, with data, cookie and ports of its own."""
+"""A temporary RabbitMQ 4.0 node in the chroot of `install.sh`, on loopback, with its own data, cookie and ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE_S = 120
 
 
 def why_not() -> str:
-    """Why there can be no server here; empty when there can."""
+    """Return why no server can run here; an empty text if it can."""
     if os.environ.get("BROKERSTORE_INTEROP") != "1":
         return "set BROKERSTORE_INTEROP=1 to start a real RabbitMQ 4"
     if os.geteuid() != 0:
@@ -27,10 +27,10 @@ def why_not() -> str:
 
 
 class Server:
-    """One node; `node` is its data folder as seen from outside of the chroot."""
+    """A node; `node` is its data folder as seen from outside of the chroot."""
 
     def __init__(self, name: str) -> None:
-        """`name` is that of its folder below /srv in the chroot, which is made anew."""
+        """Prepare the node; its folder /srv/`name` in the chroot is recreated."""
         self.inside = f"/srv/{name}"
         self.outside = HOME / "root" / "srv" / name
         shutil.rmtree(self.outside, ignore_errors=True)
@@ -70,7 +70,7 @@ class Server:
         return ["chroot", str(HOME / "root"), "env", "-i", *(f"{name}={value}" for name, value in settings.items()), *words]
 
     def start(self) -> None:
-        """Return when it accepts connections."""
+        """Start the node and wait until it accepts connections."""
         self._pid_file.unlink(missing_ok=True)
         with (self.outside / "log" / "console").open("ab") as console:
             self._process = subprocess.Popen(
@@ -85,7 +85,7 @@ class Server:
         raise AssertionError("the server did not come up")
 
     def end(self, how: signal.Signals) -> None:
-        """End the node's own process: SIGTERM is its clean stop, SIGKILL its crash."""
+        """Signal the node's process: SIGTERM stops it cleanly, SIGKILL is a crash."""
         if self._process is None:
             return
         os.kill(int(self._pid_file.read_text()), how)
@@ -93,7 +93,7 @@ class Server:
         self._process = None
 
     def close(self) -> None:
-        """Leave nothing behind: neither the node, nor its port mapper, nor its data."""
+        """Stop the node and its port mapper and delete its data."""
         self.end(signal.SIGKILL)
         subprocess.run(self._command("epmd", "-port", str(MAPPER_PORT), "-kill"), capture_output=True, check=False)
         shutil.rmtree(self.outside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A real RabbitMQ 4.0: what it confirmed is read after a kill and after a stop, and nothing of ours harms it."""
+"""A real RabbitMQ 4.0: its confirmed messages are read after a kill and a stop, and no command harms its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connect():
 
 
 def body(number):
-    """Every third one is large enough for the shared store."""
+    """Return a body; every third one is large enough for the shared store."""
     return b"%d:" % number * (1 if number % 3 else 2000)
 
 
@@ -62,7 +62,7 @@ def server():
 
 
 def read_and_refused(node):
-    """All messages are shown in order, nothing is a problem, and no writing command changes a byte."""
+    """All messages are read in order without problems, and no writing command changes a byte."""
     before = tree(node / "msg_stores")
     shown = run("dump", "--json", node)
     assert [row["properties"]["message_id"] for row in shown.lines] == [f"m{number}" for number in range(COUNT)]
@@ -76,7 +76,7 @@ def read_and_refused(node):
 
 
 def test_two_hundred_confirmed_messages_survive_us(server):
-    """Killed, started, stopped: read both times; the server started once more delivers all of them in order."""
+    """Messages are read after a kill and after a stop; the server started again delivers all in order."""
     # A declaration is logged only seconds after it was answered: a server killed before that starts without the queue.
     server.start()
     declare()

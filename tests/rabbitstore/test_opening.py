@@ -1,4 +1,4 @@
-"""Openings that seldom come: folders that went or came since the last stop, creations that were interrupted."""
+"""Openings after queue folders appeared or disappeared, and after interrupted creations."""
 
 import contextlib
 import shutil
@@ -19,7 +19,7 @@ WAITING = 3037  # messages of the server's folder that have not expired
 
 @pytest.fixture
 def folder(clean, tmp_path):
-    """The server's folder after a clean stop, as a copy."""
+    """A copy of the server's folder after a clean stop."""
     return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
 
 
@@ -32,7 +32,7 @@ def opened(folder, **settings):
 
 
 def test_a_queue_whose_folder_went_since_the_clean_stop_is_named(folder):
-    """Its terms promise messages: nothing else is trusted either, the other queues are all there."""
+    """Its terms list messages, so the tables are not trusted; all other queues are complete."""
     with opened(Path(shutil.copytree(folder, folder.parent / "whole"))) as store:
         whole = waiting(store)
     shutil.rmtree(folder / DEEP)
@@ -45,7 +45,7 @@ def test_a_queue_whose_folder_went_since_the_clean_stop_is_named(folder):
 
 
 def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder):
-    """Brought back from a backup beside terms that do not name it: all is scanned, no message of any queue is missing."""
+    """A restored folder is not in the terms: everything is scanned, and no queue loses a message."""
     path = folder / "recovery.dets"
     rows = tables.read_recovery(path.read_bytes(), "")
     gone = rows.pop(MIXED[7:])
@@ -60,7 +60,7 @@ def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder):
 
 
 def test_an_empty_folder_among_the_queues_of_a_clean_stop_goes(folder):
-    """What a kill leaves of a declaration: no name, no index.  The stop is trusted all the same."""
+    """A kill during a declaration leaves neither name nor index.  The stop is still trusted."""
     half = folder / "queues" / "0HALFMADE"
     half.mkdir()
     (half / "journal.jif").touch()
@@ -70,7 +70,7 @@ def test_an_empty_folder_among_the_queues_of_a_clean_stop_goes(folder):
 
 
 def test_a_folder_in_the_transient_store_stays(folder):
-    """Its files go at each start; what is no file is none of ours."""
+    """Each start deletes its files, but not its subfolders."""
     kept = folder / "msg_store_transient" / "lost+found"
     kept.mkdir()
     (kept / "0.rdq").write_bytes(b"somebody's")
@@ -81,7 +81,7 @@ def test_a_folder_in_the_transient_store_stays(folder):
 
 @pytest.mark.parametrize("body", [bytes(300), b"x" + bytes(200) + b"y", bytes(64)])
 def test_a_message_of_zeros_is_not_taken_for_a_torn_one(tmp_path, body):
-    """A sector that never reached the disk looks so: a confirmed message with such a body is told from it by its term."""
+    """A confirmed message of zeros looks like a lost sector, but its term is complete."""
     store = RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET)
     store.declare_queue("q")
     for text in (b"before", body, b"behind"):
@@ -93,7 +93,7 @@ def test_a_message_of_zeros_is_not_taken_for_a_torn_one(tmp_path, body):
 
 
 def test_a_creation_interrupted_at_every_change_is_gone_on_with(tmp_path):
-    """Folders, name and configuration come one by one: the next opening makes what is missing."""
+    """An interrupted creation leaves some of folders, name and configuration: the next opening adds the rest."""
     fail_at, is_done = 0, False
     while not is_done:
         fail_at += 1
@@ -111,14 +111,14 @@ def test_a_creation_interrupted_at_every_change_is_gone_on_with(tmp_path):
 
 @pytest.mark.parametrize("mode", ["w", "rw", ""])
 def test_an_unknown_mode_is_refused(tmp_path, mode):
-    """By name, and nothing is made."""
+    """The error names the folder, and nothing is created."""
     with pytest.raises(ValueError, match="is not one of"):
         RabbitStore.open(str(tmp_path / "vhost"), mode)
     assert not (tmp_path / "vhost").exists()
 
 
 def test_an_existing_folder_is_not_made_anew_and_a_missing_one_not_opened(folder):
-    """`x` and `r+` say what they found."""
+    """The errors of `x` and `r+` describe the folder."""
     with pytest.raises(UnknownStore, match="already"):
         RabbitStore.open(str(folder), "x")
     with pytest.raises(UnknownStore, match="not the folder"):
@@ -126,7 +126,7 @@ def test_an_existing_folder_is_not_made_anew_and_a_missing_one_not_opened(folder
 
 
 def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path):
-    """Every message was small: the tables are empty, the first large one begins file 0."""
+    """With small messages only, the tables are empty; the first large message creates file 0."""
     path = tmp_path / "vhost"
     with RabbitStore.open(str(path), settings=QUIET) as store:
         store.declare_queue("q")
@@ -146,7 +146,7 @@ def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path):
 
 
 def test_options_of_another_shape_are_as_good_as_none(folder):
-    """queues.json is ours and can be lost: what the folders show counts then."""
+    """Without queues.json the folders decide."""
     own = folder / "brokerstore"
     own.mkdir(exist_ok=True)
     for text in (b"{", b"[]", b'{"q.deep": 5}', b'{"q.deep": {"colour": 1}}', b'{"q.deep": {"durable": 2}}', b"[" * 99_999):
@@ -157,7 +157,7 @@ def test_options_of_another_shape_are_as_good_as_none(folder):
 
 
 def test_a_segment_file_that_went_under_a_lazy_queue_is_named(tmp_path):
-    """What was paged out is read when its turn comes: it is missed then, by name, and other segments are delivered."""
+    """A missing segment is reported when it is read, and the other segments are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, store=StoreSettings())
     with RabbitStore.open(str(path), settings=settings) as store:

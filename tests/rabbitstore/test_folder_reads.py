@@ -1,4 +1,4 @@
-"""A virtual host's folder read in moments that seldom come: beside a collector, after a kill, made to cost memory."""
+"""A virtual host's folder read beside a collector, after a kill, and with files that would take all memory."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from rabbitstore.repair.recover import apply_recovery, plan_recovery
 from storageio import REAL_DISK, DiskError, StoreCorrupt, UnknownStore
 
 from .conftest import FailsOnce, WhenItWasWritten
-from .test_shared_store import ident, term
+from .test_msg_store import ident, term
 
 SMALL = RabbitSettings(
     background=False,
@@ -44,7 +44,7 @@ def filled(path, count, settings=SMALL):
 
 
 def test_messages_that_the_collector_moves_under_a_reader_are_found_where_they_are(path):
-    """The reader has looked where all lies; then files are merged and deleted beside it."""
+    """After the reader has scanned the files, a collector merges and deletes them."""
     count = 160  # in more files than the reader keeps open: those that it opens again are new or gone
     store = filled(path, count)
     reader = VhostFolder(path)
@@ -65,7 +65,7 @@ def test_messages_that_the_collector_moves_under_a_reader_are_found_where_they_a
 
 
 def test_a_read_that_fails_is_no_lost_message(path):
-    """The file is there: the error is the caller's, and nothing is named as damage."""
+    """The file exists, so the caller gets the error, and nothing is reported as damage."""
     filled(path, 4).close()
     disk = FailsOnce()
     folder = VhostFolder(path, disk)
@@ -78,7 +78,7 @@ def test_a_read_that_fails_is_no_lost_message(path):
 
 
 def test_many_message_files_are_read_with_few_descriptors(path):
-    """More files than a process may have open: each message comes, in order."""
+    """There are more files than a process may open; every message comes in order."""
     filled(path, 150).close()
     folder = VhostFolder(path)
     assert len(folder.stores[PERSISTENT_FOLDER].file_numbers()) > 32
@@ -90,7 +90,7 @@ def test_many_message_files_are_read_with_few_descriptors(path):
 
 
 def test_an_acknowledged_entry_whose_message_is_gone_is_no_damage(path):
-    """Its segment is still there for the others; the message file went with its last message."""
+    """Its segment remains for the others; the message file was deleted with its last message."""
     store = filled(path, 8)
     for _ in range(5):
         store.ack(store.get("q"))
@@ -105,7 +105,7 @@ def test_an_acknowledged_entry_whose_message_is_gone_is_no_damage(path):
 
 
 def test_after_a_kill_of_the_server_its_terms_count_for_nothing(clean, tmp_path):
-    """The table is open and no mark is there (format page, section 4): all messages count as redelivered; no damage."""
+    """The table is open and there is no mark: all messages count as redelivered, and nothing is damaged."""
     folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
     with (folder / "recovery.dets").open("r+b") as file:
         file.seek(8)
@@ -118,7 +118,7 @@ def test_after_a_kill_of_the_server_its_terms_count_for_nothing(clean, tmp_path)
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path):
-    """Nothing is made in it."""
+    """The folder is not changed."""
     with pytest.raises(UnknownStore):
         VhostFolder(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -126,7 +126,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("count", "entries"), [(2060, 16384), (30, 2048)])
 def test_a_lost_config_is_guessed_from_the_segments(path, count, entries):
-    """A relative number of 2048 and more is of the old size; reading and recover go by it, whatever else lies there."""
+    """A relative number of 2048 or more proves the old size; reading and `recover` use it."""
     settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=entries))
     with RabbitStore.open(path, settings=settings) as store:
         store.declare_queue("q")
@@ -146,7 +146,7 @@ def test_a_lost_config_is_guessed_from_the_segments(path, count, entries):
 
 
 def test_a_damaged_file_of_any_length_is_not_read_into_memory(tmp_path):
-    """Sparse files cost no disk: a message behind the damage in one that no server writes is in no file."""
+    """A message after damage in a huge sparse file, which no server writes, counts as missing."""
     file = tmp_path / PERSISTENT_FOLDER / "0.rdq"
     file.parent.mkdir()
     file.write_bytes(encode_record(ident(1), term(1)) + b"\xff" * 60 + encode_record(ident(2), b"\x83" + term(2)))
@@ -163,7 +163,7 @@ def test_a_damaged_file_of_any_length_is_not_read_into_memory(tmp_path):
 
 @pytest.mark.parametrize("is_bounded", [True, False])
 def test_a_segment_made_of_places_that_may_be_entries_is_searched_so_far(monkeypatch, is_bounded):
-    """Each of them costs a look at what would be its message; what lies behind the bound is left out."""
+    """Each candidate costs a check of its message, so the search has a limit."""
     false = b"\xc0\x05" + bytes(28) + b"\0\0\0\0" + b"\xc0\x05"  # a publish of a stored message without its delivered mark
     true = b"\xc0\x07" + bytes(15) + b"\7" + bytes(12) + bytes(4) + b"\x40\x07"
     data = b"\x11" + false * 50 + b"\x11" + true

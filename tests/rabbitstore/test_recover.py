@@ -1,4 +1,4 @@
-"""`recover` over damage that seldom comes: unfinished compactions, version 2, names that nobody tells, plans that are old."""
+"""`recover` for unfinished compactions, version 2, queues without a name, and outdated plans."""
 
 import shutil
 from pathlib import Path
@@ -22,25 +22,25 @@ def image(folder):
 
 @pytest.fixture
 def folder(clean, tmp_path):
-    """The server's folder as a copy to be hurt."""
+    """A copy of the server's folder to damage."""
     return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
 
 
 @pytest.fixture
 def version_2(fixtures, tmp_path):
-    """The same of the other index version."""
+    """A copy of the server's folder of index version 2."""
     return Path(shutil.copytree(fixtures["v2"].vhost, tmp_path / "vhost-2"))
 
 
 def kill_server(folder):
-    """A server that runs has no clean-stop files."""
+    """Delete the clean-stop files, as a running server does."""
     for name in CLEAN_FILES:
         (folder / name).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_recover_keeps_the_messages_that_only_an_interrupted_compaction_has(folder, clean, is_killed):
-    """They were acknowledged for good as lost by the step behind the one that brought their records back."""
+    """The step after the one that restored their records used to acknowledge them as lost."""
     before = readable(folder)
     unfinished_compaction(folder, clean.manifest)
     if is_killed:
@@ -57,7 +57,7 @@ def test_recover_keeps_the_messages_that_only_an_interrupted_compaction_has(fold
 
 
 def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted_compaction(folder, clean):
-    """The copy beside it is whole: neither the entry nor the message is given up."""
+    """The copy in the `.rdt` is whole, so neither entry nor message is dropped."""
     before = readable(folder)
     message = next(one for one in VhostFolder(str(folder)).messages() if one.file.startswith(STORE))
     path, at = folder / message.file, message.offset
@@ -79,7 +79,7 @@ def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted
 
 
 def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole_copy_either(folder, clean):
-    """Only whole messages count as brought back; of a torn one the entry is acknowledged."""
+    """Only whole messages are restored; the entry of a torn one is acknowledged."""
     unfinished_compaction(folder, clean.manifest)
     first = (folder / STORE / "4.rdt").read_bytes()
     size = 9 + int.from_bytes(first[:8], "big")
@@ -92,7 +92,7 @@ def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole
 
 
 def test_an_empty_file_of_an_interrupted_compaction_is_taken_away(folder):
-    """Killed between making the file and the first byte of it."""
+    """A kill came after the file was created and before its first byte."""
     (folder / STORE / "4.rdt").touch()
     before = readable(folder)
     apply_recovery(plan_recovery(str(folder)))
@@ -101,7 +101,7 @@ def test_an_empty_file_of_an_interrupted_compaction_is_taken_away(folder):
 
 
 def test_messages_of_a_version_2_queue_that_are_in_no_file_are_cleared(version_2):
-    """A file of the shared store is gone: entries that name it become zeros, as the server acknowledges; the others stay."""
+    """With a file of the shared store missing, its entries become zeros, as in an acknowledgement; others stay."""
     before = readable(version_2)
     (version_2 / STORE / "0.rdq").unlink()
     left = readable(version_2)
@@ -116,7 +116,7 @@ def test_messages_of_a_version_2_queue_that_are_in_no_file_are_cleared(version_2
 
 @pytest.mark.parametrize("damage", ["outside of its file", "of another length"])
 def test_a_version_2_message_that_its_own_store_does_not_have_is_named(version_2, damage):
-    """`N.qs` was cut short, or another length stands where the entry points: that message alone is lost."""
+    """A cut `N.qs`, or a wrong length in it, loses that message alone."""
     path = version_2 / DEEP / "1.qs"
     whole = len(readable(version_2))
     if damage == "outside of its file":
@@ -131,7 +131,7 @@ def test_a_version_2_message_that_its_own_store_does_not_have_is_named(version_2
 
 
 def test_entries_of_lost_messages_that_were_never_delivered_are_delivered_and_acknowledged(tmp_path):
-    """An acknowledgement must come after a delivered mark (format page), which old servers wrote late: both are written."""
+    """An acknowledgement requires a delivered mark, which old servers wrote late: both are written."""
     folder = tmp_path / "vhost"
     store = RabbitStore.open(str(folder), settings=QUIET)
     store.declare_queue("q")
@@ -155,7 +155,7 @@ def test_entries_of_lost_messages_that_were_never_delivered_are_delivered_and_ac
 
 
 def test_nothing_is_kept_beside_where_nobody_wants_it(folder):
-    """`keep_backup` off: no copies of what is cut."""
+    """Without `keep_backup` no copies are kept."""
     cut(folder / STORE / "6.rdq", -100)
     apply_recovery(plan_recovery(str(folder)), keep_backup=False)
     assert verify(str(folder)).problems == []
@@ -163,7 +163,7 @@ def test_nothing_is_kept_beside_where_nobody_wants_it(folder):
 
 
 def test_an_old_plan_done_once_more_changes_nothing(folder, clean):
-    """Two operators: what the one's plan names was mended by the other's meanwhile."""
+    """A second operator has repaired the folder in the meantime."""
     unfinished_compaction(folder, clean.manifest)
     for damage in (torn_journal, damaged_summary):
         damage(folder, clean.manifest)
@@ -181,7 +181,7 @@ def test_an_old_plan_done_once_more_changes_nothing(folder, clean):
 
 
 def test_a_queue_whose_name_no_message_tells_stays_named_and_readable(tmp_path):
-    """Published to by an exchange, with a routing key of another text: nothing is guessed, no message is dropped."""
+    """With a routing key other than the queue's name, nothing is guessed and no message is dropped."""
     folder = tmp_path / "vhost"
     with RabbitStore.open(str(folder), settings=QUIET) as store:
         for name in ("a", "b"):
@@ -197,7 +197,7 @@ def test_a_queue_whose_name_no_message_tells_stays_named_and_readable(tmp_path):
 
 
 def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
-    """What scripts read."""
+    """Scripts read this JSON."""
     torn_journal(folder, clean.manifest)
     told = plan_recovery(str(folder)).to_json()
     journal = f"{MIXED}/journal.jif"
@@ -208,7 +208,7 @@ def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_lost_name_is_written_again_as_the_server_wrote_it(request, version):
-    """To the byte, with the line that says which version the queue's index has."""
+    """The file is equal byte for byte, with the line of the index version."""
     where = request.getfixturevalue("folder" if version == 1 else "version_2")
     names = {path: path.read_bytes() for path in where.rglob(".queue_name")}
     assert {data.endswith(b"INDEX: v2\n") for data in names.values()} == {version == 2}

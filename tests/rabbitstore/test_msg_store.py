@@ -1,4 +1,4 @@
-"""The message store: writes, reads, removes, counts, roll, cancelled pairs, failed disks."""
+"""The message store: writes, reads, removes, reference counts, new files, cancelled pairs, failing disks."""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ def fresh(tmp_path, settings=SMALL, disk=REAL_DISK, counts=None):
 
 
 def test_what_is_written_is_read_before_and_after_the_sync(tmp_path):
-    """From the cache, and from files of a store opened again."""
+    """Messages are read from the cache, and from files after a reopening."""
     store = fresh(tmp_path)
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(100))
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_before_and_after_the_sync(tmp_path):
 
 
 def test_files_start_at_0_and_roll_behind_the_record_that_reaches_the_limit(tmp_path):
-    """As RabbitMQ: tested after the append, a record is never split."""
+    """As in RabbitMQ the limit is tested after an append, so no record is split."""
     store = fresh(tmp_path)
     store.client().write_many((ident(number), term(number, 4096)) for number in range(3))
     store.close()
@@ -62,7 +62,7 @@ def test_files_start_at_0_and_roll_behind_the_record_that_reaches_the_limit(tmp_
 
 
 def test_confirms_come_after_the_sync_only(tmp_path):
-    """Nothing is reported while it lies in the buffer; all of it after `sync`."""
+    """Buffered writes are not confirmed before `sync`."""
     disk = CountingDisk()
     store = fresh(tmp_path, StoreSettings(), disk)
     told = []
@@ -77,7 +77,7 @@ def test_confirms_come_after_the_sync_only(tmp_path):
 
 
 def test_the_transient_store_is_never_synced(tmp_path):
-    """Writes are confirmed unsynced."""
+    """The transient store confirms writes without a sync."""
     disk = CountingDisk()
     store, _ = open_store(disk, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
     told = []
@@ -87,7 +87,7 @@ def test_the_transient_store_is_never_synced(tmp_path):
 
 
 def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path):
-    """Three queues, one copy; gone with the third remove."""
+    """Three queues share one copy, which the third remove deletes."""
     store = fresh(tmp_path)
     clients = [store.client() for _ in range(3)]
     for client in clients:
@@ -102,7 +102,7 @@ def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path):
 
 
 def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_path):
-    """The owner sees neither; the writer is told all the same."""
+    """The store handles neither, but confirms the write."""
     store = fresh(tmp_path)
     told = []
     client = store.client(told.extend)
@@ -116,7 +116,7 @@ def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_p
 
 
 def test_what_a_dead_client_wrote_is_ignored_when_the_owner_meets_it(tmp_path):
-    """Not stored, not counted beside another's reference; what it removes of the stored is removed; it cannot be used again."""
+    """Its writes are neither stored nor counted, its removes take effect, and it cannot be used again."""
     store, _ = open_store(REAL_DISK, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
     told = []
     dead, alive = store.client(told.extend), store.client()
@@ -140,7 +140,7 @@ def test_what_a_dead_client_wrote_is_ignored_when_the_owner_meets_it(tmp_path):
 
 @pytest.mark.parametrize("calls", ["ww", "rr"])
 def test_a_count_that_cannot_be_is_an_error(tmp_path, calls):
-    """Two writes or two removes of one client in flight."""
+    """A client may not have two writes or two removes of one message in flight."""
     client = fresh(tmp_path).client()
     with pytest.raises(StoreBroken):
         for call in calls:
@@ -148,7 +148,7 @@ def test_a_count_that_cannot_be_is_an_error(tmp_path, calls):
 
 
 def test_a_remove_of_what_nobody_wrote_is_an_error(tmp_path):
-    """Named, not ignored."""
+    """It is an error."""
     store = fresh(tmp_path)
     store.client().remove([ident(9)])
     with pytest.raises(StoreBroken):
@@ -157,7 +157,7 @@ def test_a_remove_of_what_nobody_wrote_is_an_error(tmp_path):
 
 
 def test_a_revived_id_is_not_written_again(tmp_path):
-    """A count of 0 stays until its file goes; a later write only counts."""
+    """A location of count 0 stays until its file is deleted; a later write only counts."""
     store = fresh(tmp_path)
     client = store.client()
     client.write(ident(1), term(1))
@@ -172,7 +172,7 @@ def test_a_revived_id_is_not_written_again(tmp_path):
 
 
 def test_a_file_without_references_is_deleted_but_not_the_current_one(tmp_path):
-    """At once, without the collector."""
+    """It is deleted immediately, without the collector."""
     store = fresh(tmp_path)
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(40))
@@ -186,7 +186,7 @@ def test_a_file_without_references_is_deleted_but_not_the_current_one(tmp_path):
 
 
 def test_a_buffer_of_0_writes_through(tmp_path):
-    """One write a record."""
+    """Each record is one write."""
     disk = CountingDisk()
     store = fresh(tmp_path, StoreSettings(write_buffer_bytes=0), disk)
     store.client().write_many((ident(number), term(number)) for number in range(7))
@@ -196,7 +196,7 @@ def test_a_buffer_of_0_writes_through(tmp_path):
 
 
 def test_after_a_failed_sync_the_store_only_reads(tmp_path):
-    """The writer is not told, later writes are refused, reads go on."""
+    """The write is not confirmed, later writes are refused, and reads continue."""
     disk = FailingDisk(1, only="sync")
     store = fresh(tmp_path, StoreSettings(), disk)
     told = []
@@ -211,7 +211,7 @@ def test_after_a_failed_sync_the_store_only_reads(tmp_path):
 
 
 def test_the_brief_rule_stops_at_one_half_garbage(tmp_path):
-    """Nothing is collected at 40 % garbage; above one half until it is one half again, as measured on the server."""
+    """At 40 % garbage nothing is collected; above one half, until it is one half again, as measured on the server."""
     store = fresh(tmp_path)
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(400))
@@ -232,7 +232,7 @@ def test_the_brief_rule_stops_at_one_half_garbage(tmp_path):
 
 @pytest.mark.parametrize("tenths", [4, 6])
 def test_the_stricter_setting_reaches_1_2_times_the_live_bytes(tmp_path, tenths):
-    """Where RabbitMQ keeps up to twice."""
+    """RabbitMQ's rule keeps up to twice the live bytes."""
     store = fresh(tmp_path, StoreSettings(file_size_limit=4096, file_garbage_fraction=0.1))
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(400))
@@ -249,7 +249,7 @@ def test_the_stricter_setting_reaches_1_2_times_the_live_bytes(tmp_path, tenths)
 
 
 def _with_garbage(tmp_path, disk):
-    """A store of 120 messages, 72 of them removed, ready for the collector; and what must live."""
+    """Return a store of 120 messages, 72 of them removed, and the messages that must survive."""
     store = fresh(tmp_path, SMALL, disk)
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(120))
@@ -261,7 +261,7 @@ def _with_garbage(tmp_path, disk):
 
 @pytest.mark.parametrize("kind", [FailingDisk, ChangesFail])
 def test_the_collector_killed_at_every_call_of_the_disk(tmp_path, kind):
-    """At each read, write, rename and delete, and in the middle of each write: every message is there, with its count.
+    """After a kill at any call, and in the middle of any write, every message is there with its count.
 
     The store then collects to the end, and the records that a scan finds are those that the references say.
     """
@@ -290,14 +290,14 @@ def test_the_collector_killed_at_every_call_of_the_disk(tmp_path, kind):
 
 
 def _agrees_with_the_files(store, folder):
-    """Every location points at a whole record of its id."""
+    """Assert that every location has a whole record of its id."""
     for msg_id, location in store.locations.items():
         data = (folder / "msg_store_persistent" / f"{location.file}.rdq").read_bytes()
         assert check_record(data[location.offset :][: location.total_size], msg_id, location.total_size)
 
 
 def test_the_collector_goes_on_after_one_failed_call(tmp_path):
-    """A disk that fails once: messages readable from the same store, memory and disk agree."""
+    """After one failure of the disk all messages are readable, and memory and disk agree."""
     for fail_at in range(1, 20):
         folder = tmp_path / str(fail_at)
         folder.mkdir()
@@ -314,7 +314,7 @@ def test_the_collector_goes_on_after_one_failed_call(tmp_path):
 
 @pytest.mark.parametrize("keep", range(0, 900, 37))
 def test_the_servers_own_compaction_killed_in_the_middle(tmp_path, keep):
-    """`N.rdt` complete, the left file cut to its prefix and `keep` bytes copied back: all messages are found."""
+    """With `N.rdt` complete and the left file partly rewritten, all messages are found."""
     store = fresh(tmp_path, StoreSettings())
     store.client().write_many((ident(number), term(number)) for number in range(8))
     store.close()
@@ -331,7 +331,7 @@ def test_the_servers_own_compaction_killed_in_the_middle(tmp_path, keep):
 
 
 def test_a_torn_rdt_beside_a_whole_file(tmp_path):
-    """Killed while the tail was being salvaged: nothing is lost, no torn record is taken over."""
+    """After a kill while the tail was written, nothing is lost and no torn record is used."""
     store = fresh(tmp_path, StoreSettings())
     store.client().write_many((ident(number), term(number)) for number in range(4))
     store.close()
@@ -343,7 +343,7 @@ def test_a_torn_rdt_beside_a_whole_file(tmp_path):
 
 
 def test_reads_beside_the_collector(tmp_path):
-    """A reader that looked up a place before the merge finds the message after it."""
+    """A reader that read the location before the merge finds the message after it."""
     store, counts = _with_garbage(tmp_path, REAL_DISK)
     wanted = next(iter(counts))
     collect(store)
@@ -352,7 +352,7 @@ def test_reads_beside_the_collector(tmp_path):
 
 
 def test_an_id_known_to_no_file_is_named(tmp_path):
-    """The caller is told which references have no message."""
+    """The caller learns which references have no message."""
     fresh(tmp_path).close()
     store, missing = open_store(REAL_DISK, str(tmp_path / "msg_store_persistent"), SMALL, {ident(1): 1})
     assert missing == {ident(1)}
@@ -360,7 +360,7 @@ def test_an_id_known_to_no_file_is_named(tmp_path):
 
 
 def test_readers_and_a_writer_beside_the_collector(tmp_path):
-    """Threads that read while files are merged and deleted always get the right bytes."""
+    """Threads that read while files are merged and deleted get the right bytes."""
     store = fresh(tmp_path, StoreSettings(file_size_limit=4096, file_garbage_fraction=0.1, open_files_max=3))
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(300))
@@ -392,7 +392,7 @@ def test_readers_and_a_writer_beside_the_collector(tmp_path):
 
 
 def test_a_store_that_only_reads_refuses_removes(tmp_path):
-    """After a failed sync a remove is refused as a write is, and is not counted."""
+    """After a failed sync removes are refused like writes, and are not counted."""
     store = fresh(tmp_path, StoreSettings(), FailingDisk(1, only="sync"))
     client = store.client()
     client.write(ident(1), term(1))
@@ -405,7 +405,7 @@ def test_a_store_that_only_reads_refuses_removes(tmp_path):
 
 
 def test_a_store_has_work_from_the_write_to_the_sync(tmp_path):
-    """In the mailbox, then in the buffer, then in the file."""
+    """The message is first in the mailbox, then in the buffer, then in the file."""
     store = fresh(tmp_path, StoreSettings())
     assert not store.has_work
     store.client().write(ident(1), term(1))
@@ -419,7 +419,7 @@ def test_a_store_has_work_from_the_write_to_the_sync(tmp_path):
 
 
 def test_what_a_salvage_joins_stands_alone_behind_the_whole_records(tmp_path):
-    """A torn tail that is longer than what is joined leaves nothing behind it."""
+    """A torn tail longer than the appended records leaves no bytes after them."""
     for name, number in (("a", 1), ("b", 2)):
         (tmp_path / name).mkdir()
         store = fresh(tmp_path / name, StoreSettings())

@@ -1,4 +1,4 @@
-"""A queue's index in moments that seldom come: torn segments, ends that look torn, terms that do not fit, a failed disk."""
+"""A queue's index with torn segments, ends that look torn, terms that do not fit, and a failed disk."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from storageio import REAL_DISK, DiskError
 from storageio.testing import FailingDisk
 
 SETTINGS = IndexSettings(segment_entries=16)
-PUBLISH, MARK = 34, 2  # bytes in a segment (format page, section 3)
+PUBLISH, MARK = 34, 2  # bytes in a segment
 
 
 def ident(number):
@@ -32,7 +32,7 @@ def filled(folder, count, term=b"", disk=REAL_DISK):
 
 @pytest.mark.parametrize("entries", [2, 300])
 def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_path, entries):
-    """Of number 0 or 256: its low byte is zero, and a lost sector leaves the same.  The message came again."""
+    """The low byte of numbers 0 and 256 is zero, as after a lost sector: the message used to be delivered again."""
     folder = tmp_path / "q"
     index, _ = loaded(folder, settings=IndexSettings())
     last = 0 if entries == 2 else 256
@@ -55,7 +55,7 @@ def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_message_that_a_crash_tore_in_its_segment_is_taken_from_the_journal(tmp_path, lost):
-    """A flush writes the segment first: what it tore stands in the journal still, whole."""
+    """A flush writes the segment first, so the journal still has the torn entry."""
     folder = tmp_path / "q"
     term = b"\x83" + b"y" * 1500
     index = filled(folder, 5, term)
@@ -90,7 +90,7 @@ def cut(folder):
     ],
 )
 def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(tmp_path, noted, next_seq_id, damage, fits, left):
-    """Nothing of it is lost by the try: a full read finds every entry that the files have."""
+    """The failed attempt loses nothing: a full read finds every entry in the files."""
     folder = tmp_path / "q"
     filled(folder, 48).close()
     if damage is not None:
@@ -105,7 +105,7 @@ def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(tmp_path, noted
 
 
 def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path):
-    """After a failed sync nobody knows what is on the disk: a flush would empty a journal that may be the only copy."""
+    """After a failed sync the state on disk is unknown: a flush might empty the only copy."""
     folder = tmp_path / "q"
     disk = FailingDisk(1, only="sync", for_ever=True)
     index, _ = loaded(folder)
@@ -122,7 +122,7 @@ def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path)
 
 
 def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path):
-    """Where one is shown, it can be found in a dump of the segment."""
+    """Its text allows finding the entry in a dump of the segment."""
     index = filled(tmp_path / "q", 2)
     index.close()
     entry = loaded(tmp_path / "q")[1][1]
@@ -130,7 +130,7 @@ def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path):
 
 
 def test_a_segment_is_held_against_what_the_stop_noted_at_its_first_read_only(tmp_path):
-    """Acknowledgements between two reads are no difference."""
+    """Acknowledgements between two reads do not count as a difference."""
     filled(tmp_path / "q", 48).close()
     index = QueueIndex(REAL_DISK, str(tmp_path / "q"), SETTINGS)
     assert index.resume({0: 16, 1: 16, 2: 16}, 48)

@@ -1,4 +1,4 @@
-"""A message store in moments that seldom come: ids that come back under the collector, clients that die, limits of settings."""
+"""A message store with ids revived during a collection, terminated clients, failing disks, and extreme settings."""
 
 import errno
 import threading
@@ -13,14 +13,14 @@ from rabbitstore.format.rdq import FEW_IDS, check_record, encode_record, find_an
 from storageio import DiskError, InvalidMessage, StoreClosed, StoreCorrupt, StoreError, StoreLocked
 from storageio.testing import WrappedDisk
 
-from .test_shared_store import fresh, ident, term
+from .test_msg_store import fresh, ident, term
 
 QUIET = RabbitSettings(background=False)
 EAGER = StoreSettings(file_size_limit=4096, file_garbage_fraction=0.0)
 
 
 class During(WrappedDisk):
-    """Something happens while the collector writes its new file, once."""
+    """A disk that calls a function once while the collector writes its new file."""
 
     def __init__(self, happens):
         super().__init__()
@@ -33,7 +33,7 @@ class During(WrappedDisk):
 
 
 def test_an_id_that_comes_back_under_the_collector_is_written_again(tmp_path):
-    """The merge has left its record out already: one that only counted would be gone with the old file."""
+    """The merge has not copied its record, so a write that only counted would lose the message."""
     disk = During(None)
     store = fresh(tmp_path, EAGER, disk)
     client = store.client()
@@ -62,7 +62,7 @@ def test_an_id_that_comes_back_under_the_collector_is_written_again(tmp_path):
 
 
 def test_a_file_whose_last_message_goes_under_the_collector_goes_too(tmp_path):
-    """Merged of nothing but garbage by then: deleted when the merge is done, not kept empty."""
+    """A file that becomes empty during the merge is deleted afterwards."""
     disk = During(None)
     store = fresh(tmp_path, EAGER, disk)
     client = store.client()
@@ -85,7 +85,7 @@ def test_a_file_whose_last_message_goes_under_the_collector_goes_too(tmp_path):
 
 
 def test_the_collector_stops_where_it_is_told_or_the_settings_say(tmp_path):
-    """So many merges and no more; without the stricter setting a single file is left alone."""
+    """The number of merges is limited; without `file_garbage_fraction` a single file is not rewritten."""
     store = fresh(tmp_path, EAGER)
     client = store.client()
     client.write_many((ident(number), term(number)) for number in range(200))
@@ -108,7 +108,7 @@ def test_the_collector_stops_where_it_is_told_or_the_settings_say(tmp_path):
 
 
 def test_a_transient_store_is_collected_without_a_sync(tmp_path):
-    """What does not survive a stop need not be on the disk."""
+    """A transient store need not be synced."""
     path = str(tmp_path / "vhost")
     disk = WrappedDisk()
     settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=40_000, file_garbage_fraction=0.0))
@@ -135,7 +135,7 @@ def test_a_transient_store_is_collected_without_a_sync(tmp_path):
     ],
 )  # fmt: skip
 def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path, name, options):
-    """By name; no folder is made."""
+    """The error names the setting, and no folder is created."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         with pytest.raises(InvalidMessage):
             store.declare_queue(name, **options)
@@ -143,7 +143,7 @@ def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path, name, o
 
 
 def test_a_message_whose_file_went_is_named_at_its_fetch(tmp_path):
-    """Somebody deleted it under the store: the others of the queue come."""
+    """A file was deleted under the open store: the queue's other messages are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
     with RabbitStore.open(str(path), settings=settings) as store:
@@ -166,7 +166,7 @@ def test_a_message_whose_file_went_is_named_at_its_fetch(tmp_path):
 
 
 def test_one_of_very_many_missing_messages_is_found_in_one_pass():
-    """Behind damage, among more ids than are looked for one by one."""
+    """The message is found after damage, among more ids than are searched one by one."""
     wanted = {ident(number) for number in range(1, 2 * FEW_IDS)}
     record = encode_record(ident(99), b"\x83m\0\0\0\1x")
     assert find_any_record(b"\x55" * 700 + record + b"\x55" * 50, wanted) == ident(99)
@@ -175,7 +175,7 @@ def test_one_of_very_many_missing_messages_is_found_in_one_pass():
 
 
 def test_bytes_of_another_length_are_no_record():
-    """A file that became shorter under a reader."""
+    """A file becomes shorter while it is read."""
     record = encode_record(ident(1), b"\x83m\0\0\0\1x")
     assert check_record(record, ident(1), len(record))
     assert not check_record(record[:-1], ident(1), len(record))
@@ -183,7 +183,7 @@ def test_bytes_of_another_length_are_no_record():
 
 
 class CannotDelete(During):
-    """The merge fails, and so does the deletion of the file that became empty under it."""
+    """Both the merge and the deletion of a file that became empty fail."""
 
     def before(self, operation, path):
         if operation == "delete" and path.endswith(".rdq"):
@@ -194,7 +194,7 @@ class CannotDelete(During):
 
 
 def test_a_file_that_cannot_be_deleted_behind_a_failed_merge_keeps_no_remove_and_no_reader(tmp_path):
-    """The other removes that waited for the merge were forgotten, and who waited to read was never woken."""
+    """Other removes that waited for the merge used to be lost, and waiting readers were not woken."""
     disk = CannotDelete(None)
     store = fresh(tmp_path, EAGER, disk)
     client = store.client()
@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_deleted_behind_a_failed_merge_keeps_no_remove_and
 
 
 def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path):
-    """There is garbage enough, and no two neighbours fit: everything stays where it is."""
+    """There is enough garbage, but no two neighbours fit one file."""
     settings = StoreSettings(file_size_limit=4096, garbage_fraction=0.2)
     store = fresh(tmp_path, settings)
     client = store.client()
@@ -245,7 +245,7 @@ def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path):
 
 
 def test_an_id_that_nobody_wrote_is_looked_for_behind_all_that_waits(tmp_path):
-    """It may be among what the owner has not met; what is, is not lost by the look."""
+    """`contains` handles the mailbox first, and loses nothing of it."""
     store = fresh(tmp_path)
     client = store.client()
     client.write(ident(1), term(1))
@@ -255,7 +255,7 @@ def test_an_id_that_nobody_wrote_is_looked_for_behind_all_that_waits(tmp_path):
 
 
 def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path):
-    """Another queue has the message: it stays readable for it, and goes with its remove."""
+    """Another queue has the message and can read it until its own remove."""
     store = fresh(tmp_path)
     living, dead = store.client(), store.client()
     living.write(ident(1), term(1))
@@ -271,7 +271,7 @@ def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path):
 
 
 def test_the_later_of_two_copies_in_one_file_counts(tmp_path):
-    """A compaction of the server's that was killed leaves them so: one message, read from the last place."""
+    """A killed compaction of the server leaves two copies: the last location counts."""
     folder = tmp_path / "msg_store_persistent"
     folder.mkdir()
     first, other, last = (encode_record(ident(number), term(number, size)) for number, size in ((1, 50), (2, 60), (1, 50)))
@@ -284,7 +284,7 @@ def test_the_later_of_two_copies_in_one_file_counts(tmp_path):
 
 
 def test_a_queue_that_is_declared_again_alike_is_the_same(tmp_path):
-    """With its messages; declared otherwise it is refused, and one that is not there cannot be deleted."""
+    """It keeps its messages; other options are an error, and so is deleting an unknown queue."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         queue = store.declare_queue("q", max_priority=3)
         store.publish("q", b"kept")
@@ -300,7 +300,7 @@ def test_a_queue_that_is_declared_again_alike_is_the_same(tmp_path):
 
 
 def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_path):
-    """Its own is gone and is not made again; those of the others are moved to the segments."""
+    """The deleted queue's journal is not created again; the other journals are flushed."""
     disk = WrappedDisk()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
         queues = [store.declare_queue(name) for name in ("a", "b", "c")]
@@ -325,7 +325,7 @@ def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_p
 
 
 def test_a_wait_with_nothing_new_is_no_sync(tmp_path):
-    """All is safe already."""
+    """Everything is durable already."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         store.declare_queue("q")
         publisher = store.publisher()
@@ -336,14 +336,14 @@ def test_a_wait_with_nothing_new_is_no_sync(tmp_path):
 
 
 class InOrder(list):
-    """Stands for the set of open stores: the first is met first."""
+    """A replacement for the set of open stores, with an order."""
 
     add = list.append
 
 
 @pytest.fixture
 def two_stores(tmp_path, monkeypatch):
-    """Two stores as the only ones of the process; the first one's disk can fail."""
+    """Two stores are the only ones of the process; the first one's disk can fail."""
     disk = WrappedDisk()
     first = RabbitStore.open(str(tmp_path / "first"), settings=QUIET, disk=disk)
     second = RabbitStore.open(str(tmp_path / "second"), settings=QUIET)
@@ -355,7 +355,7 @@ def two_stores(tmp_path, monkeypatch):
 
 
 def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(two_stores, tmp_path):
-    """Its disk is full; the next one is stopped cleanly all the same, and both folders are free."""
+    """The first store's disk is full; the second is still stopped cleanly, and both folders are unlocked."""
     _first, second, disk = two_stores
 
     def full(operation, path):
@@ -372,7 +372,7 @@ def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(two
 
 
 def test_the_stores_of_the_parent_are_closed_in_a_forked_child_and_nothing_of_them_changes(two_stores, tmp_path):
-    """Neither a publish nor a close of the child's writes, and the lock stays the parent's."""
+    """Neither a publish nor a close of the child writes, and the parent keeps the lock."""
     first, second, disk = two_stores
     calls = []
     disk.before = lambda operation, path: calls.append((operation, path))
