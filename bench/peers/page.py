@@ -1,8 +1,8 @@
-"""docs/performance.md and its plots, of the rows that `python -m bench.peers --json FILE` wrote.
+"""Write docs/performance.md and its plots from the rows of `python -m bench.peers --json FILE`.
 
     python -m bench.peers.page bench-peers.json [--docs docs]
 
-What stands in the page and is no figure, is here: how each peer was set up, and why a line is missed.
+The text of the page is here: how each peer was set up, and why a target is missed.
 """
 
 from __future__ import annotations
@@ -12,89 +12,86 @@ import json
 from pathlib import Path
 from typing import Any
 
-SETUP = """## How each was set up
+SETUP = """## Setup of each store
 
 - **RocketMQ's store 5.3.3** (`org.apache.rocketmq:rocketmq-store`, Java 17, heap of 3 GiB, G1), without a broker around it:
-  plain defaults, 1 GiB files, asynchronous flush, dispatch and index on, four queues of one topic, keys and tags; `pool` is
-  `transientStorePoolEnable`, `sync` is
-  `SYNC_FLUSH`, where ours has `sync_flush_through_ring` on. The JVM has put 600,000 messages before anything counts,
-  and both have read the topic once before it is scanned.
-- **ours**: the same sizes, and the checksum over the whole record on, which RocketMQ leaves off. The message is built inside
-  the loop on both sides, bodies, keys and tags are equal, every put's status is looked at.
-- "until dispatched": the time ends when queues and index have caught up. "decoded": body, topic, tags, keys and the dictionary
-  of properties of each message are read; ours computes the record's checksum on the way, the Java decoder none.
-  "columns": body, topic, tags, keys, queue offset, physical offset and store time as Arrow batches, against the Java decoder's
-  objects. "raw": a view a message, nothing in it touched (`check=False`); "headed": ours asks the head of each, the Java store
-  still none.
-- **LMDB** (`sync=False`, writable map, `append=True`), **RocksDB** (`rocksdict`, raw mode, no compression, its log on),
-  **SQLite** (write-ahead log, `synchronous=OFF`), **persist-queue** (file queue) and a **plain file** (`struct`, `zlib.crc32`,
-  one `write` a call): one record is key and body, on both sides; "whole" has topic and tags too, on both sides, the peer's as
-  msgpack (`msgspec`). Key and body, or all of it, are read of each. In the durable row
-  each syncs every put, ours with `sync_flush_through_ring`, in the others ours has its defaults, whose puts survive the process
-  as well. persist-queue and the plain file are shown without a wanted ratio.
-- growth: log files of 4 MiB, ours against ours; the target is a cost within 1.2 times that of a single file.
-- Openings: the folder was read a moment ago, by whoever opens it next: after seconds without a touch the first pass over cached
-  pages takes two to four times as long on this machine, and only one side came after such a pause.
-- Before every timed stretch `sync` brings to the disk what the other side left dirty, and free memory is touched; who begins
-  changes every round.
+  defaults, 1 GiB files, asynchronous flush, dispatch and index enabled, four queues of one topic, keys and tags. `pool` is
+  `transientStorePoolEnable`. `sync` is `SYNC_FLUSH`, with `sync_flush_through_ring` on our side. The JVM puts 600,000
+  messages before anything is measured, and both sides read the topic once before a scan.
+- **brokerstore**: the same sizes, and the whole-record checksum, which RocketMQ leaves off. The message is built inside the
+  loop on both sides; bodies, keys and tags are equal; the status of every put is checked.
+- "until dispatched": the measurement ends when queues and index have caught up. "decoded": reads body, topic, tags, keys
+  and the properties of each message; brokerstore also computes the checksum of the record, the Java decoder none.
+  "columns": body, topic, tags, keys, queue offset, physical offset and store time as Arrow batches, against the Java
+  decoder's objects. "raw": one view per message, without touching it (`check=False`). "headed": brokerstore reads the
+  header of each, the Java store does not.
+- **LMDB** (`sync=False`, writable map, `append=True`), **RocksDB** (`rocksdict`, raw mode, no compression, with its log),
+  **SQLite** (write-ahead log, `synchronous=OFF`), **persist-queue** (file queue) and a **plain file** (`struct`,
+  `zlib.crc32`, one `write` per call): a record is key and body on both sides; "whole" adds topic and tags on both sides,
+  for the peer as msgpack (`msgspec`). Key and body, or all of it, are read from each. In the durable row each side syncs
+  every put, brokerstore with `sync_flush_through_ring`; in the others brokerstore has its defaults, whose puts survive the
+  process as well. persist-queue and the plain file have no target.
+- growth: log files of 4 MiB, brokerstore against itself; the target is a cost within 1.2 times that of a single file.
+- Openings: each side reads the folder immediately before it opens it. After seconds without access the first pass over
+  cached pages takes two to four times as long on this machine.
+- Before every measurement `sync` writes what the other side left dirty, and free memory is touched. The side that begins
+  alternates.
 """
 
-WHY = """## Where ours loses, and why
+WHY = """## Missed targets, and why
 
 {missed}
 
 What bounds a row, as far as it was measured:
 
-- **Fresh pages.** On the mapped path a put of 1 KiB touches 0.3 new pages of the page cache, each 0.3 to 0.7 us when they are
-  at hand. Both engines pay that; the pool's ring takes no new pages for the log.
-- **The disk.** What goes through the pool is written past the page cache, into blocks that were only allocated: 1.5 to 1.9 GB/s
-  here, 2.3 to 3.4 where they were written before. A committer is a thread of Python: behind each write it waits up to 5 ms
-  until a busy put lets go of the interpreter, so it writes as much at a time as the ring allows.
-- **Python itself.** The caller's loop that builds a message with its key and tag takes 0.4 us of a put's 0.85 us, and 0.5 us of
-  the 0.7 us that a message costs in `put_many` (processor time in the machine's fast state; all of it doubles in its slow
-  one). So a `put_many` that cost nothing would not be 1.5 times as fast as this one, and 3 times the Java batch at 100 B cannot
-  be reached with messages that are Python objects: `append_columns` has none. A loop that reads five attributes of a message
-  takes 0.4 us. The Java compiler takes all that for next to nothing.
-- **One sync.** A synchronous put of one thread is one write past the page cache and one `fdatasync`: 85-95 % of it is the
-  system's, the rest Python's (10-20 us). Blocks are written with zeros ahead, or the journal of the file system would take a
+- **Fresh pages.** On the mapped path a put of 1 KiB touches 0.3 new pages of the page cache, each 0.3 to 0.7 us if they are
+  available. Both engines pay that. The ring of the pool takes no new pages for the log.
+- **The disk.** The pool writes past the page cache into blocks that are only allocated: 1.5 to 1.9 GB/s here, 2.3 to 3.4
+  into blocks that were written before. The committer is a Python thread: after each write it waits up to 5 ms for the GIL
+  while puts keep it, so it writes as much at a time as the ring allows.
+- **Python.** The caller's loop that builds a message with its key and tag takes 0.4 us of a put's 0.85 us, and 0.5 us of
+  the 0.7 us per message of `put_many` (processor time in the machine's fast state; the slow state doubles it). So a
+  `put_many` without any cost would be less than 1.5 times as fast as this one, and Python objects cannot reach 3 times the
+  Java batch at 100 B. `append_columns` has none. A loop that reads five attributes of a message takes 0.4 us. The Java
+  compiler removes most of that.
+- **One sync.** A synchronous put of one thread is one write past the page cache and one `fdatasync`. 85-95 % of it is the
+  system's time, the rest Python's (10-20 us). Zeros are written ahead, otherwise the file system's journal would take a
   quarter more.
-- **Two cores.** The dispatcher shares them with the putting thread and, with a pool, the committer; beside other work both
-  engines slow down, which the least and the greatest ratio show.
-- **Small reads.** Look-ups by offset, by key and by time run in compiled code over the maps. They are asked for a tenth of a
-  second at a stretch: with a hundredth, as before, the Java compiler had not come to its best and a miss seemed as fast as the
-  Java store's. What is left of a miss is the caller's key (half of it), the call, and a slot somewhere in an index of 420 MB;
-  of a hit an item and its record's lines too; of a search by time some fifteen looks, each in another page of the log; of
-  `message_at` the checksum over the record, which the Java store does not compute.
-- **Growth.** A query of a single file's log finds its records in the processor's cache; of a hundred files, in one of a hundred
-  thousand pages. The bound named with the row has that and nothing else. The faster a query of one file, the worse the row:
-  1.0 M/s and 0.56 when queries took attributes of Python objects on the way, 1.9 M/s and 0.42 now, where 0.6 M/s became 0.8.
-- **Columns.** One walk checks, takes apart and copies a record; two batches at a time, memory used again. A loop in C that only
-  reads the records' bytes, a queue's scattered among those of the others, takes 183 ns a record of 1 KiB and 72 of 100 B here,
-  a row of ours 241 and 104 on one core, 205 and 76 on two that have nothing else to do: whatever reads the bodies is no ten
-  times as fast as the Java store.
-- **Views.** A raw record is one `memoryview`, which Python makes, counts and frees in 65 ns. A look at each record's head, as
-  `read_raw` takes unless it is told not to, costs 5 ns more since it is asked for ahead ("headed").
-- **Checksums.** Ours computes one on every decoded message and on every row of columns (the record's, where it has one), the
-  Java decoder none: 45 ns at 1 KiB where the processor takes 256 bytes a step (VPCLMULQDQ), else 80 ns.
-- **An opening after an abort** is, of 46 ms for 570 MB of log, 25 of walk with both checksums on both cores, at the memory's
-  speed, 8 to 20 of looks at what the index has, 4 at the queues, and syncs. What a note of ours vouches for is not dispatched
-  again; in the first opening of a folder that only a broker wrote it is, 30 ms more.
+- **Two cores.** The dispatcher shares them with the putting thread and, with a pool, the committer. Other work slows both
+  engines, which shows in the minimum and maximum.
+- **Small reads.** Lookups by offset, key and time run in compiled code over the maps. They are measured for a tenth of a
+  second at a time, so that the Java compiler reaches its best. Half of a miss is the caller's key; the rest is the call and
+  a slot in an index of 420 MB. A hit adds an item and the record's cache lines. A search by time takes about fifteen steps,
+  each in another page of the log. `message_at` computes the checksum of the record, which the Java store does not.
+- **Growth.** With a single file a query finds its records in the processor's cache; with a hundred files, in one of a
+  hundred thousand pages. The bound given with the row has only that cost. The faster a query of one file, the worse the
+  row: 1.0 M/s and 0.56 when queries used Python attributes, 1.9 M/s and 0.42 now, although 0.6 M/s became 0.8.
+- **Columns.** One walk checks, decodes and copies a record, for two batches at a time, in reused memory. A C loop that only
+  reads the bytes of the records, scattered among those of other queues, takes 183 ns per record of 1 KiB and 72 of 100 B
+  here. A row takes 241 and 104 on one core, and 205 and 76 on two idle ones. So reading the bodies alone prevents ten times
+  the rate of the Java store.
+- **Views.** A raw record is one `memoryview`, which Python creates, counts and frees in 65 ns. Reading the header of each
+  record, the default of `read_raw`, costs 5 ns more with prefetching ("headed").
+- **Checksums.** brokerstore computes one for every decoded message and every row of columns (that of the record, if it has
+  one), the Java decoder none: 45 ns at 1 KiB with VPCLMULQDQ, otherwise 80 ns.
+- **An opening after an abort** takes 46 ms for 570 MB of log: 25 ms walk both checksums on both cores, at memory speed, 8
+  to 20 read the index, 4 the queues, and the rest are syncs. What brokerstore's sidecar covers is not dispatched again. The
+  first opening of a folder that only a broker wrote takes 30 ms more.
 """
 
-NOISE = """A ratio is ours to the peer's within one round, so that above 1 ours is faster; the table has the median of the
-rounds, the least and the greatest, and how many there were. Nothing else ran on the machine while they were made. It is
-a virtual one whose host takes back what is freed: whoever takes such a page again waits 5 to 15 us for it, and
-everything that is written through the page cache then measures the host. So before every stretch, of either side,
-memory is touched and given back at once (`bench/peers/pages.py`), and pages are at hand as they are on a machine of
-one's own. Without that the mapped path of both sides is two to five times slower and their ratio goes towards 1: puts
-of 1 KiB had 0.85, `append_columns` 4.4.
+NOISE = """A ratio is brokerstore's rate divided by the peer's within one round (for times the reverse), so above 1
+brokerstore is faster. The table has the median of the rounds, minimum and maximum, and the number of rounds. Nothing else
+ran on the machine. It is a virtual machine whose host takes freed memory back: a new page then costs 5 to 15 us, and
+everything written through the page cache measures the host. So before every measurement of either side memory is touched
+and released (`bench/peers/pages.py`), and pages are available as on a physical machine. Without that the mapped path of
+both sides is two to five times slower and their ratio approaches 1: puts of 1 KiB had 0.85, `append_columns` 4.4.
 """
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Of one peer, or of the embedded stores."""
+    """Return the lines of a table."""
     lines = [
-        "| what | peer | ours | peer's | unit | ratio | least - greatest (rounds) | wanted | |",
+        "| what | peer | brokerstore | the peer | unit | ratio | minimum - maximum (rounds) | target | |",
         "|---|---|---:|---:|---|---:|---|---|---|",
     ]
     for row in rows:
@@ -110,21 +107,21 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def at_best(row: dict[str, Any]) -> str:
-    """What bounds the row, where that was measured beside it."""
+    """Return the measured bound of a row as a sentence, if there is one."""
     if not row.get("bound_median"):
         return ""
     bound, theirs = row["bound_median"], row["theirs_median"]
     most = theirs / bound if row["less_is_better"] else bound / theirs
-    return f" A loop that only {row['bound']} reaches {amount(bound)} {row['unit']}, so at most {most:.2f} times the peer."
+    return f" A loop that only {row['bound']} reaches {amount(bound)} {row['unit']}: {most:.2f} times the peer at most."
 
 
 def amount(value: float) -> str:
-    """Three digits."""
+    """Return a number with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def plot(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """One bar a row, on a logarithmic scale, with the spread of the rounds and the wanted ratio."""
+    """Draw one bar per row on a logarithmic scale, with the spread of the rounds and the target."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -146,36 +143,35 @@ def plot(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.set_xscale("log")
     axes.axvline(1, color="#999", linewidth=1)
     axes.invert_yaxis()
-    axes.set_xlabel("times as fast as the peer (black: wanted)")
+    axes.set_xlabel("times as fast as the peer (black: target)")
     axes.set_title(title)
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
 
 
 def page(found: dict[str, Any]) -> str:
-    """The text."""
+    """Return the text of the page."""
     machine = found["machine"]
     java = [row for row in found["rows"] if row["peer"] == "rocketmq"]
     others = [row for row in found["rows"] if row["peer"] != "rocketmq"]
     missed = [row for row in found["rows"] if row["holds"] is False]
     named = "\n".join(
-        f"- {row['name']} ({row['peer']}): {row['ratio']:.2f} where {row['target']:.2g} is wanted.{at_best(row)}"
-        for row in missed
+        f"- {row['name']} ({row['peer']}): {row['ratio']:.2f}, target {row['target']:.2g}.{at_best(row)}" for row in missed
     )
     lines = [
         "# Performance", "",
         f"Measured {machine['date']}: {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']},",
         f"Python {machine['python']}.",
-        "Made by `make bench-peers` and `python -m bench.peers.page`: change those, not this page. What was found while",
-        "tuning is in [performance-notes.md](evidence/performance-notes.md).", "", NOISE,
+        "Generated by `make bench-peers` and `python -m bench.peers.page`: change those, not this page. What was",
+        "measured while tuning is in the [performance notes](evidence/performance-notes.md).", "", NOISE,
         "## Against RocketMQ's store", "", "![ratios to RocketMQ's store](performance-rocketmq.svg)", "", *table(java), "",
-        *_embedded(others), WHY.format(missed=named or "No row is missed."), SETUP,
+        *_embedded(others), WHY.format(missed=named or "No target is missed."), SETUP,
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _embedded(rows: list[dict[str, Any]]) -> list[str]:
-    """Their section; a word where they were not measured."""
+    """Return the section about the embedded stores."""
     head = ["## Against embedded stores, and against growth", ""]
     if not rows:
         return [*head, "Not measured yet: `make bench-peers GROUP=embedded`, `GROUP=growth`, `GROUP=memory`.", ""]
@@ -183,14 +179,17 @@ def _embedded(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers.page")
     parser.add_argument("json", type=Path)
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     arguments = parser.parse_args()
     found = json.loads(arguments.json.read_text())
     (arguments.docs / "performance.md").write_text(page(found))
-    plots = (("rocketmq", "ours against RocketMQ's store", True), ("embedded", "ours against embedded stores", False))
+    plots = (
+        ("rocketmq", "brokerstore against RocketMQ's store", True),
+        ("embedded", "brokerstore against embedded stores", False),
+    )
     for name, title, is_java in plots:
         rows = [row for row in found["rows"] if (row["peer"] == "rocketmq") is is_java]
         if rows:
