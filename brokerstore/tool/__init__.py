@@ -2,13 +2,16 @@
 
     brokerstore info|ls|dump|get|query|tail|put|stats|verify|recover|rebuild|offsets|export|import|decode-id|doctor ...
 
-Data goes to stdout, talk to stderr; `--json` gives one object, or one line a message.  Every command but put, recover --apply,
-rebuild, offsets reset and import reads and changes nothing.  Exit codes are fixed (`codes`): 0 clean; 1 a problem was found and
+Data goes to stdout, diagnostics to stderr; `--json` prints one object, or one line a message.  Only put, recover --apply,
+rebuild, offsets reset, copy and import change a folder.  Exit codes are fixed (`codes`): 0 clean; 1 a problem was found and
 reported; 2 wrong use; 3 not a store, or of an unknown version; 4 in use; 5 input or output failed; 6 repaired, data dropped;
-7 repaired, nothing dropped; 130 interrupted.  A Python traceback is never shown unless BROKERSTORE_DEBUG=1 asks for it.
+7 repaired, nothing dropped; 130 interrupted.  A Python traceback is shown only with BROKERSTORE_DEBUG=1.
 
-`cli` and `cli_write` have the commands' names, `options` the options that they share, `target` the folder that one works on;
-every other module what one or some of them do, imported when it runs.  `output` is how it is shown.
+- `commands`: one module a command, imported when it runs
+- `backends`: what the commands do, once for RocketMQ and once for RabbitMQ
+- `options`: shared options and the decorators of commands; `target`: the folder that a command works on
+- `output`, `escapes`: printing; `codes`, `hints`: exit codes, and what to run next
+- `export_forms`, `export_parts`: file formats of an export, and continuing an interrupted one
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         import click
     except ModuleNotFoundError:
         return _say("the tool needs the 'cli' extra: pip install 'brokerstore[cli]'", WRONG_USE)
-    from .cli import brokerstore
+    from .commands import brokerstore
 
     try:
         code = brokerstore.main(args=arguments, prog_name="brokerstore", standalone_mode=False)
@@ -81,7 +84,7 @@ def _cannot_load(error: ImportError, arguments: Sequence[str] | None) -> int:
     """Of this installation, mostly a kernel that was compiled for others than those beside it; `doctor` names each."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["doctor"]:
-        from .doctor import examine  # needs no kernel
+        from .commands.doctor import examine  # needs no kernel
 
         return examine("--json" in words)
     return _say(f"a part of this installation cannot be loaded: {error}; run: brokerstore doctor", PROBLEM)

@@ -139,13 +139,16 @@ def stop_asked() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int, int]], told: list[Any]) -> None:
-    """All items, each as `Parts.write` takes it.  A signal ends it with a note to go on from and `KeyboardInterrupt`."""
-    said_before = parts.problems
+def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int, int]], problems: list[Any]) -> None:
+    """Write all items; after a signal, seal the part and raise `KeyboardInterrupt`, so that the next run continues.
+
+    `problems` grows while the items are read.
+    """
+    before = parts.problems
     try:
         with stop_asked() as is_asked:
             for item in items:
-                parts.problems = said_before + len(told)
+                parts.problems = before + len(problems)
                 parts.write(*item)
                 if is_asked():
                     parts.seal()

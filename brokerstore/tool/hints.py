@@ -25,6 +25,16 @@ from storageio import (
 from .codes import PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from .escapes import quote
 
+
+class NoSuchMessage(StoreError):
+    """A message that a healthy folder does not hold; the exit code is 1."""
+
+    def __init__(self, text: str, next_step: str) -> None:
+        """`next_step` is the line that says what to run."""
+        super().__init__(text)
+        self.add_note(next_step)
+
+
 QUIET_COMMANDS = ("diff", "import", "bench", "doctor")  # their answers say all; nothing in one folder is to be mended
 
 

@@ -1,44 +1,99 @@
-"""How things are shown: JSON for programs; text, tables and progress for people.
+"""Output: JSON for programs; text, tables and progress bars for people.
 
-What is shown to people has every character that a terminal could act on written as an escape (`escapes`); JSON is written in
-ASCII.
+Text for people has every character that a terminal could act on escaped (`escapes`); JSON is written in ASCII.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from storageio import DiskError, DiskFull
+
+from .codes import CLEAN
 from .escapes import plain_stderr, printable, printable_lines
 
 if TYPE_CHECKING:
-    from commitlog.findings import Finding
+    from .backends import Backend
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+UNSUPPORTED = "unsupported_format"  # the kind of a problem that is no damage
 
 
 class ReaderWentError(Exception):
-    """Whoever read our output has enough (`| head`)."""
+    """The program that reads our output has closed it (`| head`)."""
+
+
+class Table(NamedTuple):
+    """Rows under headers; the cells may be of any type."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+class Answer(NamedTuple):
+    """The answer of a command: a JSON object, the same as lines, fields and tables, and the exit code."""
+
+    facts: dict[str, Any]
+    text: Sequence[str | dict[str, object] | Table]
+    code: int = CLEAN
+
+
+def show(answer: Answer, as_json: bool) -> int:
+    """Print an answer and return its exit code."""
+    if as_json:
+        emit_json(answer.facts)
+        return answer.code
+    for part in answer.text:
+        if isinstance(part, str):
+            emit(part)
+        elif isinstance(part, Table):
+            table(*part)
+        else:
+            fields(part)
+    return answer.code
+
+
+def show_messages(
+    backend: Backend, messages: Iterable[Any], as_json: bool, *, details: bool = False, heading: bool = True
+) -> int:  # fmt: skip
+    """Print messages as JSON lines, as rows under a heading, or with every field; return how many there were."""
+    if not as_json and not details and heading and backend.heading is not None:
+        emit(backend.heading)
+    count = 0
+    for message in messages:
+        count += 1
+        if as_json:
+            found = backend.to_json(message)
+            if found is not None:
+                emit_json(found)
+        elif details:
+            fields(backend.details(message) or {})
+        else:
+            emit(backend.row(message))
+    return count
 
 
 def emit_json(value: Any) -> None:
-    """One line on stdout."""
+    """Write one JSON line to stdout."""
     sys.stdout.write(json_line(value))
 
 
 def json_line(value: Any) -> str:
-    """In ASCII without control characters, with its line end."""
-    return _encode(value).replace("\x7f", "\\u007f") + "\n"  # JSON does not ask for this one
+    """Return JSON in ASCII without control characters, with its line end."""
+    return _encode(value).replace("\x7f", "\\u007f") + "\n"  # JSON does not require this escape
 
 
 def emit_block(lines: memoryview) -> None:
-    """ASCII on stdout, past its text layer where that would change nothing but the time it takes."""
+    """Write ASCII to stdout, bypassing its text layer where that saves time and changes nothing."""
     raw = getattr(sys.stdout, "buffer", None)
     if raw is None or codecs.lookup(sys.stdout.encoding).name not in ("utf-8", "ascii", "iso8859-1"):
         sys.stdout.write(str(lines, "ascii"))
@@ -48,22 +103,22 @@ def emit_block(lines: memoryview) -> None:
 
 
 def emit(text: str) -> None:
-    """A line for people on stdout."""
+    """Write a line for people to stdout."""
     sys.stdout.write(printable(text) + "\n")
 
 
 def emit_csv(text: str) -> None:
-    """Lines of CSV on stdout; on a terminal with escapes."""
+    """Write lines of CSV to stdout, escaped on a terminal."""
     sys.stdout.write(printable_lines(text) if sys.stdout.isatty() else text)
 
 
 def say(text: str) -> None:
-    """A line of talk on stderr."""
+    """Write a line of diagnostics to stderr."""
     sys.stderr.write(printable(text) + "\n")
 
 
 def time_text(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC; the number itself where no calendar has the day."""
+    """Return a time as ISO 8601 in UTC, or the number itself if it is outside the calendar."""
     try:
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
@@ -71,7 +126,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds from digits or from an ISO 8601 time, which is UTC unless it says otherwise; `ValueError` for others.
+    """Parse milliseconds, or an ISO 8601 time in UTC unless it names a zone; raise `ValueError` for anything else.
 
     >>> time_ms("1970-01-01T00:00:01Z")
     1000
@@ -84,7 +139,7 @@ def time_ms(text: str) -> int:
 
 
 def size_text(size_bytes: int) -> str:
-    """With a unit.
+    """Return a size with its unit.
 
     >>> size_text(1 << 30)
     '1.0 GiB'
@@ -97,25 +152,51 @@ def size_text(size_bytes: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def finding_text(finding: Finding) -> str:
-    """In a line."""
-    what = finding.kind.replace("_", " ")
-    return f"{finding.file} at byte {finding.offset}: {what}: expected {finding.expected}, found {finding.found}"
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun in the right number.
+
+    >>> count_text(1, "file"), count_text(0, "file")
+    ('1 file', '0 files')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def problem_text(problem: Any) -> str:
+    """Return a problem or note of either engine as one line."""
+    place = f"{problem.file} at byte {problem.offset}"
+    if problem.kind == UNSUPPORTED:
+        return f"{place}: unsupported format: {problem.found} (supported: {problem.expected})"
+    return f"{place}: {problem.kind.replace('_', ' ')}: expected {problem.expected}, found {problem.found}"
+
+
+def problem_json(problem: Any) -> dict[str, Any]:
+    """Return a problem or note of either engine with the fixed JSON keys."""
+    return {key: getattr(problem, key) for key in ("file", "offset", "kind", "expected", "found")}
+
+
+def check_answer(
+    verdict: str, problems: Sequence[Any], notes: Sequence[Any], counts: dict[str, Any], details: str, more: dict[str, Any],
+    code: int, ok: bool,
+) -> Answer:  # fmt: skip
+    """Return the answer of `verify`: the verdict, each problem and note, and what was checked."""
+    lists = {"problems": [problem_json(one) for one in problems], "notes": [problem_json(one) for one in notes]}
+    lines = [f"problem: {problem_text(one)}" for one in problems] + [f"note: {problem_text(one)}" for one in notes]
+    return Answer({"ok": ok, **lists, "counts": counts, **more}, [verdict, *lines, details], code)
 
 
 def in_use_keys(checked_to: int | None) -> dict[str, object]:
-    """What the JSON of a check adds for a store in use."""
+    """Return the JSON keys that a check adds for a store in use."""
     return {} if checked_to is None else {"in_use": True, "checked_to_offset": checked_to}
 
 
 def say_in_use(checked_to: int | None) -> None:
-    """On stderr, where a check ended before the end of a store in use."""
+    """Report on stderr that a check of a store in use ended before the log's end."""
     if checked_to is not None:
         say(f"brokerstore: checked up to offset {checked_to}; the store is in use")
 
 
 def body_text(body: bytes, size_max: int) -> str:
-    """The beginning of a body: as text where it is text, else as hex."""
+    """Return the beginning of a body, as text if it is UTF-8, else in hex."""
     part = body[:size_max]
     more = "..." if len(body) > size_max else ""
     try:
@@ -125,7 +206,7 @@ def body_text(body: bytes, size_max: int) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns on stdout, numbers to the right; drawn by rich on a terminal, aligned text elsewhere."""
+    """Write columns to stdout, numbers right-aligned; rich draws them on a terminal."""
     texts = [[printable(str(cell)) for cell in row] for row in rows]
     are_numbers = [all(_is_number(row[column]) for row in texts) for column in range(len(headers))]
     if sys.stdout.isatty():
@@ -142,7 +223,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _is_number(text: str) -> bool:
-    """Or what stands for one that is not known.
+    """Return whether a cell is a number, or the word for a missing one.
 
     >>> [_is_number(text) for text in ("1,024", "-7", "none", "1.0 KiB")]
     [True, True, True, False]
@@ -152,35 +233,34 @@ def _is_number(text: str) -> bool:
 
 def _rich_table(headers: Sequence[str], rows: list[list[str]], are_numbers: list[bool]) -> None:
     from rich.console import Console  # 80 ms, only on a terminal
-    from rich.table import Column, Table
+    from rich.table import Column
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     columns = [
-        Column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")  # a number stays whole
+        Column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")  # never split a number
         for header, is_number in zip(headers, are_numbers, strict=True)
     ]
-    drawn = Table(*columns, box=None, header_style="bold")
+    drawn = RichTable(*columns, box=None, header_style="bold")
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     Console().print(drawn)
 
 
 def fields(pairs: dict[str, object]) -> None:
-    """Names and values, one a line, on stdout."""
+    """Write names and values to stdout, one pair a line."""
     width = max((len(name) for name in pairs), default=0)
     for name, value in pairs.items():
         emit(f"{name.ljust(width)}  {value}")
 
 
 @contextlib.contextmanager
-def progress(
-    title: str, total: int, wanted: bool = True, is_bytes: bool = True
-) -> Iterator[Callable[[int], None]]:  # fmt: skip
-    """A function to call with the bytes, or things, done since the last call; a total of 0 is unknown.
+def progress(title: str, total: int, *, quiet: bool = False, is_bytes: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the bytes, or items, done since its last call; a total of 0 is unknown.
 
-    On a terminal a bar with rate and time left on stderr; elsewhere nothing is shown.
+    On a terminal, stderr shows a bar with rate and time left; elsewhere nothing is shown.
     """
-    bar = _bar(is_bytes) if wanted and sys.stderr.isatty() else None
+    bar = _bar(is_bytes) if not quiet and sys.stderr.isatty() else None
     if bar is None:
         yield lambda _done: None
         return
@@ -192,7 +272,7 @@ def progress(
 
 
 def _bar(is_bytes: bool) -> Any:
-    """None without rich."""
+    """Return a progress bar, or None if rich is not installed."""
     try:
         from rich.console import Console  # 80 ms, only on a terminal
         from rich.progress import (
@@ -208,5 +288,33 @@ def _bar(is_bytes: bool) -> Any:
         return None
     amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
-    # left alone: rich would send what goes to stdout to the bar's stream, even where stdout is a file
+    # no redirection: rich would send stdout to the bar's stream, even if stdout is a file
     return Progress(*columns, console=Console(file=plain_stderr()), transient=True, redirect_stdout=False)
+
+
+@contextlib.contextmanager
+def named_file(out: str) -> Iterator[None]:
+    """Turn an error of the operating system into a `DiskError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        file = error.filename if isinstance(error.filename, str) else out
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskError
+        raise kind("write", file, error.errno or 0, error.strerror or str(error)) from error
+
+
+@contextlib.contextmanager
+def text_file(out: str | None) -> Iterator[Callable[[str], object]]:
+    """Yield a function that writes to stdout, or to a file that appears only when it is complete."""
+    if out is None:
+        yield sys.stdout.write
+        return
+    part = f"{out}.part"
+    try:
+        with named_file(out):
+            with open(part, "w", encoding="utf-8", newline="") as file:
+                yield file.write
+            os.replace(part, out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)

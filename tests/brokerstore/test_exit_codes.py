@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from brokerstore.tool import options
+from brokerstore.tool import target
 from brokerstore.tool.hints import after_error
 from commitlog import CommitLog, LogPaths, Message
 from storageio import REAL_DISK, StoreError, StoreLocked
@@ -291,7 +291,7 @@ def test_an_error_of_our_own_shows_no_traceback(tmp_path: Path, monkeypatch: pyt
     def fail(_folder: str, _options: Any) -> Any:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(options, "find_target", fail)
+    monkeypatch.setattr(target, "find_target", fail)
     ran = run("verify", tmp_path)
     first, second = ran.talk.splitlines()
     assert (ran.code, first) == (1, "brokerstore: internal error, please report it: ZeroDivisionError: oops")

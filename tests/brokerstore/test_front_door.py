@@ -160,7 +160,7 @@ def test_doctor_says_which_build_runs() -> None:
 
 def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled from another text than the one that lies there."""
-    from brokerstore.tool import doctor
+    from brokerstore.tool.commands import doctor
     from storebytes.builds import KernelBuild
 
     monkeypatch.setattr(doctor, "kernel_builds", lambda: [KernelBuild("commitlog._append_cy", True, True)])
@@ -172,7 +172,7 @@ def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some kernels compiled, some not."""
-    from brokerstore.tool import doctor
+    from brokerstore.tool.commands import doctor
 
     monkeypatch.setattr(doctor, "build_name", lambda: "mixed")
     assert run("doctor", "--json").code == 1
@@ -199,7 +199,7 @@ def test_a_kernel_that_cannot_be_loaded_is_called_an_error_of_ours(monkeypatch: 
 
 def test_an_installation_without_its_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """There is no setup.py to run: pip makes it anew."""
-    from brokerstore.tool import doctor
+    from brokerstore.tool.commands import doctor
     from storebytes.builds import KernelBuild
 
     monkeypatch.setattr(doctor, "ROOT", tmp_path)

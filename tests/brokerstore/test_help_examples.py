@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 import pytest
 
 from brokerstore import Message, MessageStore, RabbitStore, StoreConfig
-from brokerstore.tool.cli import brokerstore as tool
-from brokerstore.tool.examples import EXAMPLES
+from brokerstore.tool.commands import NAMES, every_command
 from tests.brokerstore.tool import run
 
 
-def commands(group: click.Group, above: str = "") -> Iterator[str]:
-    """Every command that help shows, those of groups too."""
-    for name, command in group.commands.items():
+def examples(commands: Mapping[str, click.Command], above: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the name and the examples of every command that the help shows."""
+    for name, command in commands.items():
         if not command.hidden:
-            yield above + name
+            lines = (command.epilog or "").splitlines()
+            yield above + name, [line.strip().removeprefix("brokerstore ") for line in lines if line.startswith("  ")]
         if isinstance(command, click.Group):
-            yield from commands(command, f"{name} ")
+            yield from examples(command.commands, f"{name} ")
 
 
-@pytest.mark.parametrize("name", sorted(commands(tool)))
+EXAMPLES = dict(examples({name: every_command()[name] for name in NAMES}))
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_help_shows_examples(name: str) -> None:
     """One or more, each on a line of its own, as it would be typed."""
     shown = [line.strip() for line in run(*name.split(), "--help").out.splitlines()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerstore.tool import queue_list
+from brokerstore.tool.backends import rocketmq_tables
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
@@ -334,6 +334,6 @@ def test_light_queues_from_lists_that_do_not_fit(tmp_path: Path) -> None:
     for names, offsets in (("%LMQ%a,%LMQ%b", "1"), ("%LMQ%a", "x"), ("other", "1"), ("%LMQ%a", "7")):
         properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
         log.appender.append(Message("t", b"", properties=properties, queue_id=0))
-    places = [list(queue_list._places(message))[1:] for message in log.messages()]
+    places = [list(rocketmq_tables._queues_of(message))[1:] for message in log.messages()]
     log.close()
     assert places == [[], [], [], [("%LMQ%a", 0, 7)]]

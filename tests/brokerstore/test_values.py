@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from brokerstore.tool.cli import brokerstore as tool
+from brokerstore.tool.commands import every_command
 from brokerstore.tool.hints import after_error
 from storageio import DiskFull
 from tests.brokerstore.tool import run
@@ -78,16 +78,20 @@ def test_a_value_that_no_store_holds_breaks_the_tool(fixture_store: Any, tmp_pat
     assert not (tmp_path / "new").exists()
 
 
-def every_command(group: click.Group) -> Iterator[click.Command]:
-    for command in group.commands.values():
+def with_subcommands(commands: Iterable[click.Command]) -> Iterator[click.Command]:
+    for command in commands:
         yield command
         if isinstance(command, click.Group):
-            yield from every_command(command)
+            yield from with_subcommands(command.commands.values())
 
 
 def test_a_new_option_takes_any_number() -> None:
     """Somebody's 23 nines would meet a C integer: every number of every command has both bounds."""
-    kinds = [(command.name, param.name, param.type) for command in every_command(tool) for param in command.params]
+    kinds = [
+        (command.name, param.name, param.type)
+        for command in with_subcommands(every_command().values())
+        for param in command.params
+    ]
     unbound = [
         (command, name)
         for command, name, kind in kinds

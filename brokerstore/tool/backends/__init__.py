@@ -1,0 +1,209 @@
+"""The operations of the tool, once for each kind of folder.
+
+A command calls a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it.  A backend lists what it lacks
+in `refused`; `refuse_options` reports it before the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import click
+
+from storageio import UnknownStore
+
+if TYPE_CHECKING:
+    from brokerstore.report import Facts
+
+    from ..filters import Filters
+    from ..output import Answer
+    from ..target import Target
+
+ExportItem = tuple[Any, int, int, int]  # a block or batch, the position after it, bytes of the folder, messages in it
+QueueKey = tuple[Any, ...]
+
+
+class Lookup(NamedTuple):
+    """Which message `get` asks for: a physical offset, a message id, or `max_count` messages of a queue from `offset` on."""
+
+    at: int | None = None
+    message_id: str | None = None
+    topic: str | None = None
+    queue: str | None = None
+    offset: int | None = None
+    max_count: int = 1
+
+
+class Repair(NamedTuple):
+    """The options of `recover`; `choice` is a value of `messagestore`'s `Choice`."""
+
+    apply: bool
+    choice: str
+    keep_backup: bool
+    follow_links: bool
+    force: bool
+
+
+class Outgoing(NamedTuple):
+    """The message that `put` was given; for a RabbitMQ folder `topic` is the queue and `keys` are routing keys."""
+
+    topic: str
+    body: str | None
+    body_file: str | None
+    keys: tuple[str, ...]
+    tag: str | None
+    properties: tuple[tuple[str, str], ...]
+    queue_id: int | None
+
+    def read_body(self) -> bytes:
+        """Return the body byte for byte as it was given; without one, read stdin."""
+        if self.body is not None:
+            return self.body.encode("utf-8", "surrogateescape")
+        if self.body_file in (None, "-"):
+            return sys.stdin.buffer.read()
+        try:
+            with open(str(self.body_file), "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise click.BadParameter(f"{self.body_file}: {error.strerror}", param_hint="--body-file") from error
+
+
+class Contents(NamedTuple):
+    """One side of a comparison.
+
+    `messages` yields the number and the compared fields of each message of a queue, in ascending order.  `undispatched` counts
+    the messages of the log that no queue has yet; None means unknown.
+    """
+
+    queues: set[QueueKey]
+    message_count: int
+    messages: Callable[[QueueKey], Iterator[tuple[int, dict[str, Any]]]]
+    undispatched: int | None = 0
+
+
+class ExportSource(NamedTuple):
+    """What an export writes.  `items(position, rows)` continues where an earlier run stopped; `about` identifies the export."""
+
+    items: Callable[[int, int], Iterator[ExportItem]]
+    about: dict[str, Any]
+    size_bytes: int
+
+
+class Backend(Protocol):
+    """One folder, opened for one command.
+
+    Damage that an operation skips is reported on stderr and added to `problems`; `code` is the exit code that follows from it.
+    """
+
+    title: str  # "a RocketMQ store"
+    other: str  # what the refused options work on
+    refused: ClassVar[Mapping[str, tuple[str, ...]]]  # parameters by command; an empty tuple refuses the whole command
+    heading: str | None  # printed above rows of messages
+    details_of_many: bool  # whether `get --count N` prints every field of each message
+    target: Target
+    problems: list[Any]
+
+    @property
+    def code(self) -> int:
+        """Return the exit code for the problems found so far."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether another process holds the store's lock."""
+
+    def row(self, message: Any) -> str:
+        """Return a message as one line of text."""
+
+    def to_json(self, message: Any) -> dict[str, Any] | None:
+        """Return a message with the fixed JSON keys; None, with a problem reported, if it is damaged."""
+
+    def details(self, message: Any) -> dict[str, object] | None:
+        """Return every field of a message as text; None, with a problem reported, if it is damaged."""
+
+    def info(self) -> Answer:
+        """Describe the folder from names, sizes and headers."""
+
+    def ls(self, topic: str | None = None) -> Answer:
+        """List the queues, or those of one topic."""
+
+    def dump(self, filters: Filters, limit: int | None) -> Iterator[Any]:
+        """Iterate over the messages that pass the filters."""
+
+    def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
+        """Yield the same messages as blocks of JSON lines; a block is valid until the next one."""
+
+    def get(self, lookup: Lookup) -> Iterator[Any]:
+        """Iterate over the messages that a lookup names; raise `NoSuchMessage` if there is none."""
+
+    def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[Any]:
+        """Iterate over the messages of a topic or queue that have a key."""
+
+    def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[Any]:
+        """Iterate over the last messages that pass the filters, and with `follow` over those that arrive."""
+
+    def stats(self, by: str, quiet: bool) -> Answer:
+        """Count messages and bytes."""
+
+    def verify(self, quiet: bool, log_only: bool) -> Answer:
+        """Check every file and record."""
+
+    def recover(self, repair: Repair, quiet: bool) -> Answer:
+        """Plan a repair, and execute it with `repair.apply`."""
+
+    def rebuild(self, what: str, drop_transient: bool, quiet: bool) -> Answer:
+        """Rebuild derived files from the messages."""
+
+    def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
+        """Put one message durably."""
+
+    def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
+        """Return the source of an export in this form."""
+
+    def contents(self, stack: ExitStack) -> Contents:
+        """Open the folder for a comparison; `stack` closes it."""
+
+    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
+        """Gather the facts of a report, and the JSON keys for what was not read."""
+
+    def unread_keys(self) -> dict[str, Any]:
+        """Return the JSON keys for queues that the backend cannot read."""
+
+
+def open_backend(target: Target) -> Backend:
+    """Return the backend for a folder."""
+    from brokerstore.identify import FolderKind
+
+    if target.kind is FolderKind.RABBITMQ:
+        from .rabbitmq import RabbitmqBackend
+
+        return RabbitmqBackend(target)
+    from .rocketmq import RocketmqBackend
+
+    return RocketmqBackend(target)
+
+
+def refuse_options(backend: Backend, context: click.Context, command: str) -> None:
+    """Raise `click.UsageError` for a command, or for options that were given, if the backend lacks them."""
+    if context.command.hidden and backend.target.kind.value == "rabbitmq":  # the names of mqadmin
+        raise UnknownStore(f"{backend.target.path}: {backend.title}; {command} needs {backend.other}")
+    refused = backend.refused.get(command)
+    if refused is None:
+        return
+    used = [_shown(param, context.params[param.name]) for param in context.command.params if _is_used(param, context, refused)]
+    if used or not refused:
+        words = " ".join((command, *used))
+        raise click.UsageError(f"{words} works only on {backend.other}; {backend.target.path} is {backend.title}")
+
+
+def _is_used(param: click.Parameter, context: click.Context, refused: tuple[str, ...]) -> bool:
+    value = context.params.get(param.name or "")
+    return param.name in refused and value is not None and value is not False and value not in ((), param.default)
+
+
+def _shown(param: click.Parameter, value: object) -> str:
+    """Return an option as it is typed; with its value where that is one of several words."""
+    words = [param.opts[-1]] if isinstance(param, click.Option) else []
+    return " ".join([*words, *([str(value)] if isinstance(param.type, click.Choice) else [])])

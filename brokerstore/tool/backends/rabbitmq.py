@@ -1,0 +1,311 @@
+"""The operations on a RabbitMQ folder, through `rabbitstore`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
+from rabbitstore.folder_lock import running_server
+from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.read.node import survey
+from rabbitstore.repair.check import size_bytes
+from storageio import REAL_DISK, StoreCorrupt
+
+from ..codes import CLEAN, NO_STORE, PROBLEM
+from ..escapes import quote
+from ..filters import Filters
+from ..hints import NoSuchMessage
+from ..output import Answer, body_text, json_line, problem_text, progress, say, time_text
+from . import Contents, ExportSource, Lookup, Outgoing, Repair
+
+if TYPE_CHECKING:
+    from brokerstore.report import Facts
+
+    from ..target import Target
+
+BODY_SHOWN = 60
+BODY_SHOWN_ALONE = 1024
+BLOCK_SIZE = 1 << 20  # of JSON lines
+_ONLY_ROCKETMQ = ("topic", "begin_ms", "end_ms", "tag", "properties")
+_COMPARED = ("persistent", "redelivered", "expiry_us", "exchange", "routing_keys", "properties", "body_base64")
+
+
+def report_running_server(path: str) -> None:
+    """Report on stderr that a server runs on the folder, because its files lack what it has in memory alone."""
+    server = running_server(REAL_DISK, path)
+    if server is not None:
+        who = f"{server.name}, process {server.process_id}"
+        say(f"brokerstore: a server runs on this folder ({who}): what it has in memory alone is not seen")
+
+
+def report_unread(path: str) -> None:
+    """Report on stderr the queues of a node's folder that no command reads."""
+    node = survey(path)
+    if node is not None and node.not_read():
+        say(f"brokerstore: not read: {node.not_read()}; the answer is about classic queues alone")
+
+
+def unread_keys(path: str) -> dict[str, Any]:
+    """Return the JSON keys for these queues."""
+    node = survey(path)
+    if node is None or not node.not_read():
+        return {}
+    return {"not_read": {"quorum_queues": node.quorum_queues, "streams": node.streams}}
+
+
+def outcome(problems: list[Problem]) -> int:
+    """Return the exit code for some problems: an unsupported format is no damage, but the answer is incomplete."""
+    if any(problem.kind != UNSUPPORTED for problem in problems):
+        return PROBLEM
+    return NO_STORE if problems else CLEAN
+
+
+class RabbitmqBackend:
+    """The operations on a virtual host's folder, or on a node's that has one."""
+
+    title = "a RabbitMQ folder"
+    other = "a RocketMQ store"
+    refused: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dump": _ONLY_ROCKETMQ,
+        "tail": (*_ONLY_ROCKETMQ, "follow"),
+        "export": _ONLY_ROCKETMQ,
+        "get": ("at", "topic"),
+        "query": ("begin_ms", "end_ms"),
+        "stats": ("by",),
+        "verify": ("log_only",),
+        "recover": ("skip_bad", "truncate", "follow_links", "force"),
+        "rebuild": ("what",),
+        "put": ("tag", "queue_id"),
+        "offsets show": (),
+        "offsets reset": (),
+        "copy": (),
+    }
+    heading: str | None = None
+    details_of_many = True
+    is_in_use = False  # a server is reported instead
+
+    def __init__(self, target: Target) -> None:
+        """Report a running server; nothing is opened yet."""
+        self.target = target
+        self.problems: list[Problem] = []
+        report_running_server(target.path)
+
+    @property
+    def code(self) -> int:
+        """Return the exit code for the problems found so far."""
+        return outcome(self.problems)
+
+    @property
+    def path(self) -> str:
+        """Return the virtual host's folder."""
+        return RabbitStore.open(self.target.path, "r", vhost=self.target.vhost).path
+
+    @contextlib.contextmanager
+    def open_folder(self) -> Iterator[VhostFolder]:
+        """Open the virtual host's folder for reading; at the end, report what was wrong."""
+        with RabbitStore.open(self.target.path, "r", vhost=self.target.vhost) as store:
+            folder = store.folder()
+            try:
+                yield folder
+            finally:
+                folder.close()
+                self.problems += dict.fromkeys(folder.problems)
+                for problem in self.problems:
+                    say(f"brokerstore: {problem_text(problem)}")
+                _report_notes(len(dict.fromkeys(folder.notes)))
+                report_unread(self.target.path)
+
+    def unread_keys(self) -> dict[str, Any]:
+        """Return the JSON keys for the queues of a node's folder that no command reads."""
+        return unread_keys(self.target.path)
+
+    # Messages
+
+    def dump(self, filters: Filters, limit: int | None) -> Iterator[StoredMessage]:
+        """Iterate over the messages in the order in which a broker would deliver them."""
+        with self.open_folder() as folder:
+            yield from islice(filter(filters.accepts_delivery, folder.messages(filters.queue)), limit)
+
+    def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
+        """Yield the same messages as JSON lines."""
+        lines: list[str] = []
+        size = 0
+        for message in self.dump(filters, limit):
+            found = self.to_json(message)
+            if found is not None:
+                lines.append(json_line(found))
+                size += len(lines[-1])
+            if size >= BLOCK_SIZE:
+                yield memoryview("".join(lines).encode("ascii"))
+                lines, size = [], 0
+        if lines:
+            yield memoryview("".join(lines).encode("ascii"))
+
+    def row(self, message: StoredMessage) -> str:
+        """Return queue, number, flags (persistent, redelivered, embedded), route and the beginning of the body."""
+        flags = (("P", message.persistent), ("R", message.redelivered), ("E", message.embedded))
+        letters = "".join(letter for letter, is_set in flags if is_set)
+        route = f"{message.exchange}/{','.join(message.routing_keys)}"
+        return f"{message.queue:<24}  {message.seq_id:>8}  {letters:<3}  {route}  {body_text(message.body, BODY_SHOWN)}"
+
+    def to_json(self, message: StoredMessage) -> dict[str, Any] | None:
+        """Return every field; None if the property block is damaged."""
+        try:
+            return message.to_json()
+        except StoreCorrupt as error:
+            self._add_bad_properties(message, error)
+            return None
+
+    def details(self, message: StoredMessage) -> dict[str, object] | None:
+        """Return every field, with a readable expiry and the beginning of the body."""
+        shown = self.to_json(message)
+        if shown is None:
+            return None
+        del shown["body_base64"]
+        if message.expiry_us:
+            shown["expiry_us"] = f"{message.expiry_us} ({time_text(message.expiry_us // 1000)})"
+        shown["routing_keys"] = " ".join(shown["routing_keys"])
+        return shown | {"body": f"{len(message.body)} bytes: {body_text(message.body, BODY_SHOWN_ALONE)}"}
+
+    def _add_bad_properties(self, message: StoredMessage, error: StoreCorrupt) -> None:
+        expected = f"{error.reason}: {error.expected}"
+        self.problems.append(Problem(message.file, message.offset, "bad_properties", expected, str(error.found)))
+
+    def get(self, lookup: Lookup) -> Iterator[StoredMessage]:
+        """Return messages by message id, from every queue that has it, or of one queue from a sequence number on."""
+        if lookup.message_id is None and (lookup.queue is None or lookup.offset is None):
+            raise click.UsageError("in a RabbitMQ folder give --id, or --queue with --offset")
+        return self._found(lookup)
+
+    def _found(self, lookup: Lookup) -> Iterator[StoredMessage]:
+        count = 0
+        with self.open_folder() as folder:
+            if lookup.offset is None:
+                msg_id = str(lookup.message_id).lower()
+                found = (message for message in folder.messages() if message.msg_id.hex() == msg_id)
+            else:
+                offset = lookup.offset
+                found = (message for message in folder.messages(lookup.queue) if message.seq_id >= offset)
+            for message in found if lookup.offset is None else islice(found, lookup.max_count):
+                count += 1
+                yield message
+        if not count and not self.problems:
+            path = self.target.path
+            step = f"run: brokerstore ls {quote(path)}  (the queues and their messages)"
+            raise NoSuchMessage(f"no such message in {path}", step)
+
+    def query(self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:
+        """Search every message of a queue, because there is no index of keys; explain an empty answer on stderr."""
+        count = 0
+        with self.open_folder() as folder:
+            for message in islice((one for one in folder.messages(topic) if self._has_key(one, key)), max_count):
+                count += 1
+                yield message
+            is_known = any(row.queue == topic for row in folder.queues())
+        path = quote(self.target.path)
+        if not is_known:
+            say(f"brokerstore: there is no queue {topic!r}; run: brokerstore ls {path}")
+        elif not count:
+            say(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+
+    def _has_key(self, message: StoredMessage, key: str) -> bool:
+        """Return whether a key is a routing key, the id in the store, or an id that the publisher gave."""
+        if key in message.routing_keys or key.lower() == message.msg_id.hex():
+            return True
+        try:
+            properties = message.properties
+        except StoreCorrupt as error:
+            self._add_bad_properties(message, error)
+            return False
+        return key in [properties.get(name) for name in ("message_id", "correlation_id")]
+
+    def tail(self, filters: Filters, lines: int, _follow: bool) -> Iterator[StoredMessage]:
+        """Iterate over the last messages of each queue; between queues there is no order."""
+        with self.open_folder() as folder:
+            for _queue, messages in groupby(folder.messages(filters.queue), attrgetter("queue")):
+                yield from deque(filter(filters.accepts_delivery, messages), maxlen=lines)
+
+    def contents(self, stack: ExitStack) -> Contents:
+        """Open the folder for a comparison by sequence number."""
+        folder = stack.enter_context(self.open_folder())
+        queues = folder.queues()
+
+        def messages(queue: tuple[Any, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
+            for message in folder.messages(*queue):
+                found = message.to_json()
+                yield message.seq_id, {name: found[name] for name in _COMPARED}
+
+        return Contents({(queue.queue,) for queue in queues}, sum(queue.messages for queue in queues), messages)
+
+    # Other operations
+
+    def info(self) -> Answer:
+        """Describe the folder from names, sizes and indexes."""
+        from .rabbitmq_tables import info
+
+        return info(self)
+
+    def ls(self, _topic: str | None = None) -> Answer:
+        """List the queues."""
+        from .rabbitmq_tables import ls
+
+        return ls(self)
+
+    def stats(self, _by: str, quiet: bool) -> Answer:
+        """Count messages, bytes of bodies and flags of every queue."""
+        from .rabbitmq_tables import stats
+
+        return stats(self, quiet)
+
+    def verify(self, quiet: bool, _log_only: bool) -> Answer:
+        """Check every file and entry."""
+        from .rabbitmq_check import check
+
+        return check(self, quiet)
+
+    def recover(self, repair: Repair, quiet: bool) -> Answer:
+        """Plan or execute a recovery."""
+        from .rabbitmq_check import recover
+
+        return recover(self, repair, quiet)
+
+    def rebuild(self, _what: str, drop_transient: bool, _quiet: bool) -> Answer:
+        """Write the files of a clean stop."""
+        from .rabbitmq_write import rebuild
+
+        return rebuild(self, drop_transient)
+
+    def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
+        """Publish a message to an existing queue and stop cleanly."""
+        from .rabbitmq_write import put
+
+        return put(self, outgoing, drop_transient)
+
+    def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
+        """Export the messages in the order of the queues; the position counts them."""
+        from .rabbitmq_export import source
+
+        return source(self, form, filters, limit)
+
+    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
+        """Gather the facts of the virtual host."""
+        from brokerstore.report import rabbit_facts
+
+        with progress("read", size_bytes(self.path), quiet=quiet) as advance:
+            facts = rabbit_facts(self.target.path, self.target.vhost, advance)
+        report_unread(self.target.path)
+        return facts, self.unread_keys()
+
+
+def _report_notes(count: int) -> None:
+    if count:
+        were, them = ("message was", "it") if count == 1 else ("messages were", "them")
+        say(f"brokerstore: note: {count} transient {were} only in the server's memory; it drops {them} at its next start")

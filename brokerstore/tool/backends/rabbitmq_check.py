@@ -1,0 +1,53 @@
+"""`verify` and `recover` of a RabbitMQ folder."""
+
+from __future__ import annotations
+
+from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.repair.check import size_bytes, verify
+from rabbitstore.repair.recover import Plan, apply_recovery, plan_recovery
+
+from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from ..output import Answer, Table, check_answer, count_text, problem_text, progress
+from . import Repair
+from .rabbitmq import RabbitmqBackend, outcome, report_unread
+
+
+def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
+    """Check every file and entry."""
+    path = backend.path
+    with progress("verify", size_bytes(path), quiet=quiet) as advance:
+        found = verify(path, progress=advance)
+    report_unread(backend.target.path)
+    unsupported = [note for note in found.notes if note.kind == UNSUPPORTED]
+    verdict = "OK: the folder is intact."
+    if found.problems:
+        verdict = f"{count_text(len(found.problems), 'problem')}."
+    elif unsupported:
+        verdict = f"Not checked in full: {count_text(len(unsupported), 'file')} of an unsupported format."
+    counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
+    details = ", ".join(count_text(count, name.removesuffix("s")) for name, count in counts.items())
+    code = outcome(found.problems + unsupported)
+    problems, notes = found.problems, found.notes
+    return check_answer(verdict, problems, notes, counts, details, backend.unread_keys(), code, found.ok)
+
+
+def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
+    """Plan a recovery, and execute it with `repair.apply`."""
+    path = backend.path
+    with progress("recover", size_bytes(path) * (1 + repair.apply), quiet=quiet) as advance:
+        plan = plan_recovery(path, progress=advance)
+        if repair.apply and plan.actions:
+            apply_recovery(plan, keep_backup=repair.keep_backup, progress=advance)
+    code = PROBLEM if plan.actions else CLEAN
+    if plan.applied:
+        code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
+    return Answer(plan.to_json(), _text(plan), code)
+
+
+def _text(plan: Plan) -> list[str | dict[str, object] | Table]:
+    text: list[str | dict[str, object] | Table] = [f"{plan.records_kept} messages kept, {plan.records_dropped} dropped"]
+    text += [f"problem: {problem_text(problem)}" for problem in plan.problems]
+    if plan.actions:
+        text.append(Table(["step", "file", "because of"], [list(action) for action in plan.actions]))
+    text.append("Done" if plan.applied else "Nothing was changed; --apply does it" if plan.actions else "Nothing to do")
+    return text

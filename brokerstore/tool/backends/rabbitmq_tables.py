@@ -1,0 +1,108 @@
+"""`info`, `ls` and `stats` of a RabbitMQ folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rabbitstore import VhostFolder
+from rabbitstore.read.node import Node, survey
+
+from ..output import Answer, Table, count_text, problem_json, progress, size_text
+from .rabbitmq import RabbitmqBackend
+
+KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
+STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
+READS = ["classic queues of index version 1 (read and written)", "classic queues of index version 2 (read)"]
+NOT_CHECKED = "not checked (verify does)"
+
+
+def info(backend: RabbitmqBackend) -> Answer:
+    """Describe a virtual host, and the node around it."""
+    with backend.open_folder() as folder:
+        queues = folder.queues()
+        facts: dict[str, Any] = {
+            "kind": backend.target.kind.value,
+            "path": folder.path,
+            "vhost": folder.vhost,
+            "clean_stop": folder.is_clean,
+            "segment_entries": folder.segment_entries,
+            "index_versions": sorted({queue.version for queue in queues}),
+            "queues": len(queues),
+            "messages": sum(queue.messages for queue in queues),
+            "persistent": sum(queue.persistent for queue in queues),
+            "stores": _store_rows(folder),
+            "classic_queues": _by_version(folder),
+        }
+    node = survey(backend.target.path)
+    if node is not None:
+        facts |= node.to_json() | {"reads": READS}
+    facts["problems"] = [problem_json(problem) for problem in backend.problems]
+    return Answer(facts, [_fields(facts, node)], backend.code)
+
+
+def _fields(facts: dict[str, Any], node: Node | None) -> dict[str, object]:
+    """Return the same for people; the message stores come last."""
+    stores = [f"{row['store']}: {count_text(row['files'], 'file')}, {size_text(row['size_bytes'])}" for row in facts["stores"]]
+    versions = [f"{count} of {name.replace('_', ' ')}" for name, count in facts["classic_queues"].items() if count]
+    texts = {"classic_queues": ", ".join(versions) or "none", "problems": len(facts["problems"]) or NOT_CHECKED}
+    kept = {name: value for name, value in facts.items() if name != "stores"}
+    return {**kept, **texts, "stores": "; ".join(stores), **({} if node is None else _node_texts(node))}
+
+
+def _by_version(folder: VhostFolder) -> dict[str, int]:
+    """Count the queues of each index version."""
+    versions = [queue.version for queue in folder.queues()]
+    return {f"index_version_{version}": versions.count(version) for version in (1, 2)}
+
+
+def _node_texts(node: Node) -> dict[str, object]:
+    return {
+        "quorum_queues": f"{len(node.quorum_queues)}, not read" if node.quorum_queues else "none",
+        "streams": f"{len(node.streams)}, not read" if node.streams else "none",
+        "metadata": f"{', '.join(node.metadata)}, not read" if node.metadata else "none",
+        "server_version": f"{node.server_version} ({node.version_from})",
+        "version_from": node.version_from,
+        "reads": "; ".join(READS),
+    }
+
+
+def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
+    """Return files and bytes of each message store."""
+    rows = []
+    for name, store in folder.stores.items():
+        sizes = [store.size_of(number) or 0 for number in store.file_numbers()]
+        rows.append({"store": name, "files": len(sizes), "size_bytes": sum(sizes)})
+    return rows
+
+
+def ls(backend: RabbitmqBackend) -> Answer:
+    """List one row a queue."""
+    with backend.open_folder() as folder:
+        rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
+    cells = [["unknown" if cell is None else cell for cell in row.values()] for row in rows]
+    return Answer({"queues": rows, **backend.unread_keys()}, [Table(KEYS, cells)], backend.code)
+
+
+def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
+    """Count messages, bytes of bodies and flags of each queue."""
+    with backend.open_folder() as folder:
+        rows = _stats_rows(folder, quiet)
+        stores = _store_rows(folder)
+    found = [dict(zip(STATS_KEYS, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
+    total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
+    facts = {"queues": found, "total": total, "stores": stores, **backend.unread_keys()}
+    return Answer(facts, [Table(STATS_KEYS, [list(row.values()) for row in found])], backend.code)
+
+
+def _stats_rows(folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
+    """Return the counts by queue name, with queues that have no message."""
+    queues = folder.queues()
+    rows = {queue.queue: [0] * (len(STATS_KEYS) - 1) for queue in queues}
+    with progress("stats", sum(queue.messages for queue in queues), quiet=quiet, is_bytes=False) as advance:
+        for message in folder.messages():
+            row = rows[message.queue]
+            flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)
+            for column, amount in enumerate((1, message.size, *flags)):
+                row[column] += amount
+            advance(1)
+    return rows

@@ -1,0 +1,112 @@
+"""`put` and `rebuild` of a RabbitMQ folder; both leave what a server leaves that starts on the folder and stops again.
+
+Opening for writing does what a server does when it starts: it replays journals and drops transient messages, which the command
+has to allow.  Queues must exist, because new ones are declared in the server's own database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from rabbitstore import QueueInfo, RabbitStore
+from rabbitstore.format.layout import CLEAN_FILES
+from rabbitstore.format.properties import FIELDS, encode
+from rabbitstore.read.unsupported import refuse_unsupported
+from storageio import REAL_DISK, StoreError
+
+from ..codes import CLEAN, REPAIRED_DROPPED
+from ..escapes import quote
+from ..hints import NoSuchMessage
+from ..output import Answer, problem_text, say
+from . import Outgoing
+from .rabbitmq import RabbitmqBackend
+
+_KINDS = dict(FIELDS)
+
+
+class TransientMessages(StoreError):
+    """Opening for writing would drop transient messages."""
+
+    def __init__(self, path: str, count: int) -> None:
+        """Name the command that saves them first."""
+        super().__init__(f"{path}: {count} transient messages would go, as at a start of the server; nothing was changed")
+        step = f"run: brokerstore export {quote(path)} --out FILE  (takes all messages out; then again with --drop-transient)"
+        self.add_note(step)
+
+
+def put(backend: RabbitmqBackend, outgoing: Outgoing, drop_transient: bool) -> Answer:
+    """Publish to an existing queue and stop cleanly."""
+    properties = _properties(outgoing)
+    encode(properties)
+    body = outgoing.read_body()
+    with _open_for_writing(backend.path, drop_transient, outgoing.topic) as (store, _gone):
+        msg_id = store.publish(outgoing.topic, body, routing_keys=outgoing.keys or None, properties=properties)
+    facts = {"queue": outgoing.topic, "msg_id": msg_id.hex(), "size": len(body), "properties": properties}
+    return Answer(facts, [{**facts, "properties": " ".join(f"{name}={value}" for name, value in properties.items())}])
+
+
+def _need_queue(path: str, rows: list[QueueInfo], name: str) -> None:
+    """Raise `NoSuchMessage` for a missing queue, before anything is opened for writing."""
+    if all(row.queue != name for row in rows):
+        step = f"run: brokerstore ls {quote(path)}  (its queues; a new one is the server's to declare)"
+        raise NoSuchMessage(f"{path}: no queue is called {name!r}", step)
+
+
+def _properties(outgoing: Outgoing) -> dict[str, Any]:
+    """Return the properties that AMQP names, numbers as numbers, and every other one as a header."""
+    found: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    for name, value in dict(outgoing.properties).items():
+        kind = _KINDS.get(name, "F")
+        if kind == "F":
+            headers[name] = value
+        else:
+            found[name] = value if kind == "s" else _number(name, value)
+    if found.get("delivery_mode", 2) != 2:
+        raise click.BadParameter("delivery_mode: 2 wanted, for what shall be there after this", param_hint="--property")
+    return {**found, "headers": headers} if headers else found
+
+
+def _number(name: str, text: str) -> int:
+    size_max = (1 << 64) - 1 if name == "timestamp" else 255
+    if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > size_max:
+        raise click.BadParameter(f"{name}={text!r}: 0 to {size_max} wanted", param_hint="--property")
+    return int(text)
+
+
+def rebuild(backend: RabbitmqBackend, drop_transient: bool) -> Answer:
+    """Write the files of a clean stop, from queues and messages."""
+    path = backend.path
+    with _open_for_writing(path, drop_transient) as (store, gone):
+        counts = {"queues": len(store.queue_names()), "messages": _count(store), "dropped": gone}
+    made = [name for name in CLEAN_FILES if REAL_DISK.stat(f"{path}/{name}") is not None]
+    text = f"Rebuilt {', '.join(made)}: {counts['queues']} queues, {counts['messages']} messages"
+    return Answer({"rebuilt": made, **counts}, [text], REPAIRED_DROPPED if gone else CLEAN)
+
+
+@contextlib.contextmanager
+def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None) -> Iterator[tuple[RabbitStore, int]]:
+    """Open the store and stop it cleanly; yield it with the number of messages that opening dropped, which is reported."""
+    refuse_unsupported(path)
+    rows = RabbitStore.open(path, "r").queues()
+    if queue is not None:
+        _need_queue(path, rows, queue)
+    before = sum(row.messages for row in rows)
+    transient = before - sum(row.persistent for row in rows)
+    if transient and not drop_transient:
+        raise TransientMessages(path, transient)
+    with RabbitStore.open(path, "r+") as store:
+        for problem in store.lost:
+            say(f"brokerstore: {problem_text(problem)}")
+        gone = before - _count(store)
+        if gone:
+            say(f"brokerstore: {gone} messages went, as at a start of the server: transient ones, or such as no file has")
+        yield store, gone
+
+
+def _count(store: RabbitStore) -> int:
+    return sum(row.messages for row in store.queues())

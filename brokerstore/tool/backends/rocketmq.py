@@ -1,0 +1,306 @@
+"""The operations on a RocketMQ folder: a store, or a commit log alone."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from commitlog import StoredMessage, decode_message_id
+from commitlog.findings import Finding
+from commitlog.message_id import DecodedId
+from commitlog.walk import Blank, LogFiles, Piece
+from storageio import InvalidMessage, StoreCorrupt
+
+from ..escapes import quote
+from ..filters import Filters, RecordFilter
+from ..hints import NoSuchMessage
+from ..message_json import line_blocks, message_json
+from ..options import queue_number
+from ..output import Answer, body_text, say, time_text
+from . import Contents, ExportSource, Lookup, Outgoing, Repair
+from .rocketmq_folder import RocketmqFolder
+
+if TYPE_CHECKING:
+    from brokerstore.report import Facts
+
+BODY_SHOWN = 60
+BODY_SHOWN_ALONE = 1024
+PORT_MAX = 65535
+
+
+class RocketmqBackend(RocketmqFolder):
+    """The operations on a RocketMQ folder."""
+
+    title = "a RocketMQ store"
+    other = "a RabbitMQ folder"
+    refused: ClassVar[Mapping[str, tuple[str, ...]]] = {"put": ("drop_transient",), "rebuild": ("drop_transient",)}
+    heading: str | None = "      offset  stored                    topic/queue                 number  body"
+    details_of_many = False
+
+    def dump(self, filters: Filters, limit: int | None) -> Iterator[StoredMessage]:
+        """Iterate over the records in the order of the log."""
+        accepts, files = self.record_filter(filters).accepts, self.files()
+        return islice((one for piece in self.pieces(files) for one in piece.messages() if accepts(one)), limit)
+
+    def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
+        """Yield the records as lines of JSON, which a kernel makes from the log's bytes."""
+        record_filter, left, files = self.record_filter(filters), limit, self.files()
+        for piece in self.pieces(files) if left != 0 else ():
+            positions = record_filter.positions(piece)[:left]
+            yield from (block for block, _ in line_blocks(piece, positions))
+            if left is not None:
+                left -= len(positions)
+                if left == 0:
+                    return
+
+    def row(self, message: StoredMessage) -> str:
+        """Return offset, time, queue, number, tag, keys and the beginning of the body."""
+        words = [f"[{message.tags}]"] if message.tags else []
+        words += [f"({' '.join(message.keys)})"] if message.keys else []
+        body = " ".join([*words, body_text(message.body, BODY_SHOWN)])
+        stored, queue = time_text(message.store_timestamp_ms), f"{message.topic}/{message.queue_id}"
+        return f"{message.physical_offset:>12}  {stored:<24}  {queue:<24}  {message.queue_offset:>8}  {body}"
+
+    def to_json(self, message: StoredMessage) -> dict[str, Any]:
+        """Return every field."""
+        return message_json(message)
+
+    def details(self, message: StoredMessage) -> dict[str, object]:
+        """Return every field, with readable times and the beginning of the body."""
+        shown = message_json(message)
+        del shown["body_base64"]
+        for name in ("born_timestamp_ms", "store_timestamp_ms"):
+            shown[name] = f"{shown[name]} ({time_text(shown[name])})"
+        shown |= {"tags": message.tags or "", "keys": " ".join(message.keys)}
+        return shown | {"body": f"{len(message.body)} bytes: {body_text(message.body, BODY_SHOWN_ALONE)}"}
+
+    def get(self, lookup: Lookup) -> Iterator[StoredMessage]:
+        """Return messages by physical offset, by id, or of a queue."""
+        if lookup.at is not None:
+            return iter([self._message_at(lookup.at)])
+        if lookup.message_id is not None:
+            return iter([self._message_by_id(lookup.message_id)])
+        queue_id = queue_number(lookup.queue)
+        if lookup.topic is None or queue_id is None or lookup.offset is None:
+            raise click.UsageError("--topic, --queue and --offset go together")
+        return self._queue_messages(lookup.topic, queue_id, lookup.offset, lookup.max_count)
+
+    def _queue_messages(self, topic: str, queue_id: int, offset: int, max_count: int) -> Iterator[StoredMessage]:
+        """Raise `NoSuchMessage` with the status of the first page if it has no message."""
+        from messagestore import GetStatus
+
+        with self.open_store() as store:
+            self.incomplete_keys(store)
+            count = 0
+            while count < max_count:
+                page = store.get(topic, queue_id, offset, max_count - count)
+                if page.status is GetStatus.NO_MATCHED_MESSAGE and page.next_offset > offset:
+                    offset = page.next_offset
+                    continue
+                if page.status is not GetStatus.FOUND:
+                    break
+                yield from page.messages
+                count += len(page.messages)
+                offset = page.next_offset
+            if count == 0:
+                where = f"queue {queue_id} of {topic} has offsets {page.min_offset} to {page.max_offset}"
+                text = f"{page.status.value}: {where}; go on at {page.next_offset}"
+                raise NoSuchMessage(text, f"run: brokerstore ls {quote(self.target.path)}  (topics, queues and their offsets)")
+
+    def _message_by_id(self, message_id: str) -> StoredMessage:
+        decoded = decode_offset_id(message_id)
+        found = self._message_at(decoded.physical_offset)
+        if found.message_id != message_id.upper():
+            raise StoreCorrupt(
+                "another message lies there", file=self.target.path, offset=decoded.physical_offset,
+                expected=message_id, found=found.message_id,
+            )  # fmt: skip
+        return found
+
+    def _message_at(self, offset: int) -> StoredMessage:
+        """Raise `NoSuchMessage` for an offset inside a good message, `StoreCorrupt` for damage."""
+        path, files = self.target.path, self.files()
+        found = files.message_at(offset)
+        if found is None:
+            end = files.end().offset
+            first = files.files[0].start_offset if files.files else 0
+            raise NoSuchMessage(
+                f"{path}: no file holds offset {offset}: expected {first} to {end}, found nothing",
+                f"run: brokerstore info {quote(path)}  (where the log begins and ends)",
+            )
+        if isinstance(found, Finding):
+            inside = _what_holds(self.files(), offset, quote(path))
+            if inside is None:
+                raise StoreCorrupt(
+                    f"no message begins here ({found.kind})", file=found.file, offset=found.offset, expected=found.expected,
+                    found=found.found,
+                )  # fmt: skip
+            text = f"{path}: no message begins at {offset}: expected the offset of one, found {inside[0]}"
+            raise NoSuchMessage(text, f"run: brokerstore {inside[1]}")
+        return found
+
+    def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:
+        """Return the messages, oldest first; an empty answer is explained on stderr."""
+        self.require_index_layout()
+        path = quote(self.target.path)
+        with self.open_store() as store:
+            store.engine.undispatched.is_reported = True  # no warning about queues: a query searches the log
+            found = store.query(topic, key, *times, max_count)
+            is_known = bool(found) or topic in store.topics()
+            unsearched = store.unsearched_bytes
+        if unsearched:
+            lacking = f"the last {unsearched} bytes of the log are not in the index yet and were not searched"
+            say(f"brokerstore: incomplete: {lacking}")
+        if not found and is_known:
+            say(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+        if not is_known:
+            say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
+        if not self.target.has("index"):
+            say("brokerstore: there is no index folder; `brokerstore rebuild DIR index` makes one")
+        return iter(found)
+
+    def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:
+        """Return the last records of the log, then with `follow` those that arrive."""
+        record_filter = self.record_filter(filters)
+        if follow:
+            self.require_store()
+        files = self.files()
+        end_offset = files.end().offset
+        last = self._last_records(files, record_filter, lines)
+        return self._with_arrivals(last, record_filter, end_offset) if follow else iter(last)
+
+    def _last_records(self, files: LogFiles, record_filter: RecordFilter, lines: int) -> list[StoredMessage]:
+        """Read from the last file backwards."""
+        whole = files.files
+        found: list[StoredMessage] = []
+        for number in reversed(range(len(whole))):
+            if len(found) >= lines:
+                break
+            files.files = whole[number : number + 1]
+            found = [*deque(self._accepted(files, record_filter), maxlen=lines), *found]
+        return found[max(0, len(found) - lines) :] if lines else []
+
+    def _accepted(self, files: LogFiles, record_filter: RecordFilter) -> Iterator[StoredMessage]:
+        for step in files.messages():
+            if isinstance(step, Finding):
+                self.add(step)
+            elif record_filter.accepts(step):
+                yield step
+
+    def _with_arrivals(self, last: list[StoredMessage], record_filter: RecordFilter, start: int) -> Iterator[StoredMessage]:
+        yield from last
+        sys.stdout.flush()
+        with self.open_store() as store, store.follow(start) as follower:
+            for message in follower:
+                if record_filter.accepts(message):
+                    yield message
+                    sys.stdout.flush()
+
+    def info(self) -> Answer:
+        """Describe the folder from names, sizes and headers; the engine is not imported."""
+        from .rocketmq_info import info
+
+        return info(self)
+
+    def ls(self, topic: str | None = None) -> Answer:
+        """List the queues and the topics of topics.json."""
+        from .rocketmq_tables import ls
+
+        return ls(self, topic)
+
+    def stats(self, by: str, quiet: bool) -> Answer:
+        """Count messages and bytes of whole records."""
+        from .rocketmq_tables import stats
+
+        return stats(self, by, quiet)
+
+    def offsets(self, group: str | None, topic: str | None) -> Answer:
+        """List offset and lag of every group and queue."""
+        from .rocketmq_offsets import show
+
+        return show(self, group, topic)
+
+    def reset_offsets(
+        self, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None
+    ) -> Answer:  # fmt: skip
+        """Set the offsets of a group, holding the store's lock."""
+        from .rocketmq_offsets import reset
+
+        return reset(self, (group, topic, queue_id), where, time_ms)
+
+    def verify(self, quiet: bool, log_only: bool) -> Answer:
+        """Check the store, or the log alone."""
+        from .rocketmq_check import verify
+
+        return verify(self, quiet, log_only)
+
+    def recover(self, repair: Repair, quiet: bool) -> Answer:
+        """Plan or execute a recovery."""
+        from .rocketmq_write import recover
+
+        return recover(self, repair, quiet)
+
+    def rebuild(self, what: str, _drop_transient: bool, quiet: bool) -> Answer:
+        """Rebuild queues, index or both."""
+        from .rocketmq_write import rebuild
+
+        return rebuild(self, what, quiet)
+
+    def put(self, outgoing: Outgoing, _drop_transient: bool) -> Answer:
+        """Put a message and sync it."""
+        from .rocketmq_write import put
+
+        return put(self, outgoing)
+
+    def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
+        """Export the records of the log; the position is a physical offset."""
+        from .rocketmq_export import source
+
+        return source(self, form, self.record_filter(filters), limit)
+
+    def contents(self, stack: ExitStack) -> Contents:
+        """Compare by queue offset, wherever the records lie."""
+        from .rocketmq_export import contents
+
+        return contents(self, stack)
+
+    def unread_keys(self) -> dict[str, Any]:
+        """Return no keys: every queue is read."""
+        return {}
+
+    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
+        """Gather facts of the log, then those of everything beside it."""
+        from .rocketmq_check import report
+
+        return report(self, quiet)
+
+
+def _what_holds(files: LogFiles, offset: int, folder: str) -> tuple[str, str] | None:
+    """Return what an offset lies in, if that is no damage, and the command that shows what is there."""
+    end = files.end().offset
+    files.files = [file for file in files.files if file.start_offset <= offset < file.start_offset + file.size_bytes]
+    first = files.files[0].start_offset
+    for step in files.walk():
+        if isinstance(step, Piece) and step.base + step.start <= offset < step.base + step.stop:
+            at = step.base + step.positions[bisect_right(step.positions, offset - step.base) - 1]
+            return f"the inside of the message at {at}", f"get {folder} --at {at}"
+        if isinstance(step, Blank) and first + step.offset <= offset:
+            return "the blank end of a file", f"get {folder} --at {first + step.offset + step.size_bytes}"
+    return (f"what was never written: the log ends at {end}", f"tail {folder}") if offset >= end else None
+
+
+def decode_offset_id(message_id: str) -> DecodedId:
+    """Decode an id; raise `InvalidMessage` for a unique key, which has a process id where an offset id has a port."""
+    decoded = decode_message_id(message_id)
+    if int(decoded.store_host.rpartition(":")[2]) <= PORT_MAX:
+        return decoded
+    error = InvalidMessage(f"{message_id}: a client's unique key (UNIQ_KEY); expected a store's own id, with an offset in it")
+    error.add_note(f"run: brokerstore query DIR TOPIC {quote(message_id)}  (unique keys are in the index)")
+    raise error

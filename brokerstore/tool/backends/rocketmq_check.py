@@ -1,0 +1,85 @@
+"""`verify` and `report` of a RocketMQ folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brokerstore.identify import FolderKind
+from commitlog.growing import verify_growing_log
+from commitlog.verify import LogReport, verify_log
+from storageio import StoreError
+
+from ..codes import CLEAN, PROBLEM
+from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
+from .rocketmq_folder import RocketmqFolder
+
+if TYPE_CHECKING:
+    from brokerstore.report import Facts
+    from messagestore.repair.verification import StoreReport
+
+BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
+
+
+def verify(folder: RocketmqFolder, quiet: bool, log_only: bool) -> Answer:
+    """Check the whole store; the log alone if that is asked for, or if nothing of a store lies beside it."""
+    report = _check(folder, quiet, log_only)
+    counts = report.counts()
+    messages = f"{count_text(counts['records'], 'message')} ({counts['protected_records']} with a checksum of the whole record)"
+    details = f"{messages} in {count_text(counts['files'], 'file')}, {size_text(counts['size_bytes'])}"
+    if "queues" in counts:
+        queues, units = count_text(counts["queues"], "queue"), count_text(counts["units"], "unit")
+        details += f"; compared with {queues}, {units} and {count_text(counts['items'], 'index item')}"
+    if report.checked_to is not None:
+        details += f"; checked up to offset {report.checked_to}; the store is in use"
+    code, more = CLEAN if report.is_ok else PROBLEM, in_use_keys(report.checked_to)
+    return check_answer(_verdict(report), report.problems, report.notes, counts, details, more, code, report.is_ok)
+
+
+def _verdict(report: LogReport | StoreReport) -> str:
+    what = "log" if isinstance(report, LogReport) else "store"
+    if report.is_ok:
+        return f"OK: the {what} is intact."
+    problems = count_text(len(report.problems), "problem")
+    if isinstance(report, LogReport):
+        return f"{problems} in the log."
+    if report.log.is_ok:
+        return f"{problems}; the log itself is intact."
+    return f"{problems}, {len(report.log.problems)} of them in the log."
+
+
+def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | StoreReport:
+    files, target = folder.files(), folder.target
+    total = sum(file.size_bytes for file in files.files)
+    is_store = target.kind is FolderKind.ROCKETMQ and any(target.has(name) for name in BESIDE_THE_LOG)
+    if log_only or not is_store:
+        with progress("verify", total, quiet=quiet) as advance:
+            size = target.settings.get("mapped_file_size_commit_log")
+            check = verify_growing_log if folder.is_in_use else verify_log
+            return check(target.log_folders, file_size_bytes=size, progress=advance)
+    from messagestore.repair.verification import PASSES, verify_store
+
+    folder.require_index_layout()
+    with progress("verify", PASSES * total, quiet=quiet) as advance:
+        return verify_store(target.path, folder.config(), progress=advance)
+
+
+def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
+    """Gather facts of the log, then those of everything beside it."""
+    from brokerstore.report import store_facts
+
+    from .rocketmq_offsets import lag_rows
+
+    files, target = folder.files(), folder.target
+    with progress("read", sum(file.size_bytes for file in files.files), quiet=quiet) as advance:
+        facts = store_facts(files, target.path, target.kind.value, advance)
+    found = _check(folder, quiet, log_only=False)
+    facts.problems = [problem_json(problem) for problem in found.problems]
+    if found.checked_to is not None:
+        facts.cards.append(("In use", f"checked up to offset {found.checked_to}"))
+    if target.kind is FolderKind.ROCKETMQ:
+        try:
+            facts.lags = lag_rows(folder)
+        except StoreError as error:  # the damage is among the problems already
+            say(f"brokerstore: no lag: {error}")
+    say_in_use(found.checked_to)
+    return facts, in_use_keys(found.checked_to)

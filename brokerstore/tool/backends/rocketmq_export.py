@@ -1,0 +1,121 @@
+"""`export` of a RocketMQ folder, a bounded batch in memory at a time, and its side of `diff`."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from commitlog import StoredMessage
+from commitlog.findings import Finding
+from commitlog.walk import LogFiles, Piece
+from storageio import InvalidMessage
+
+from ..filters import RecordFilter
+from ..message_json import line_blocks
+from . import Contents, ExportItem, ExportSource
+from .rocketmq_folder import RocketmqFolder
+
+CHECKSUM = "__CRC32#"  # the property depends on where and how a record was written, not on its content
+
+
+def source(folder: RocketmqFolder, form: str, record_filter: RecordFilter, limit: int | None) -> ExportSource:
+    """Export the records that pass the filter; a position is the physical offset after the last record."""
+    files = folder.files()
+
+    def items(position: int, rows: int) -> Iterator[ExportItem]:
+        if position and files.files and position < files.files[0].start_offset:
+            raise InvalidMessage(f"the log begins at {files.files[0].start_offset} now; the export stopped at {position}")
+        left = None if limit is None else limit - rows
+        return (_lines if form == "jsonl" else _batches)(_pieces_from(folder, files, position), record_filter, position, left)
+
+    about = {"folders": [os.path.abspath(path) for path in folder.target.log_folders], "wanted": list(record_filter)}
+    return ExportSource(items, about, sum(file.size_bytes for file in files.files))
+
+
+def _pieces_from(folder: RocketmqFolder, files: LogFiles, start: int) -> Iterator[Piece]:
+    """Iterate over good records from a physical offset on; report the damage from there on."""
+    for finding in files.check():
+        folder.add(finding)
+    files.files = [file for file in files.files if file.start_offset + file.size_bytes > start]
+    begins = {file.path: file.start_offset for file in files.files}
+    for step in files.walk():
+        if isinstance(step, Finding) and begins[step.file] + step.offset >= start:
+            folder.add(step)
+        elif isinstance(step, Piece) and step.base + step.stop > start:
+            first = bisect_left(step.positions, start - step.base)
+            yield step._replace(start=max(step.start, start - step.base), positions=step.positions[first:])
+
+
+def _lines(pieces: Iterator[Piece], record_filter: RecordFilter, position: int, left: int | None) -> Iterator[ExportItem]:
+    """Yield blocks of at most `left` lines in all; the first block is empty, so that a part has a beginning."""
+    yield memoryview(b""), position, 0, 0
+    for piece in pieces if left != 0 else ():
+        positions = record_filter.positions(piece)[:left]
+        at, before = piece.start, 0
+        for block, done in line_blocks(piece, positions):
+            stop = positions[done] if done < len(positions) else piece.stop
+            yield block, piece.base + stop, stop - at, done - before
+            at, before = stop, done
+        if not positions:
+            yield memoryview(b""), piece.base + piece.stop, piece.stop - at, 0
+        if left is not None:
+            left -= len(positions)
+            if left == 0:
+                return
+
+
+def _batches(pieces: Iterator[Piece], record_filter: RecordFilter, position: int, left: int | None) -> Iterator[ExportItem]:
+    """Yield Arrow batches of at most `left` rows in all; the first is empty, so that an empty log has its columns."""
+    import pyarrow as pa
+
+    from commitlog.arrow_columns import record_batch, schema
+    from commitlog.columns import stretches
+
+    plain = pa.schema([field.with_type(_plain(field.type)) for field in schema()])
+    yield pa.RecordBatch.from_pylist([], schema=plain), position, 0, 0
+    for piece in pieces if left != 0 else ():
+        for rows in stretches(piece.view, piece.base, piece.positions, piece.stop):
+            batch = record_batch(rows)
+            columns = [column.cast(_plain(column.type)) for column in batch.columns]
+            size = int(rows.sizes.sum())
+            end = piece.base + int(rows.positions[0]) + size
+            chosen = record_filter.rows(pa.RecordBatch.from_arrays(columns, schema=plain)).slice(0, left)
+            yield chosen, end, size, chosen.num_rows
+            if left is not None:
+                left -= chosen.num_rows
+                if left == 0:
+                    return
+
+
+def _plain(kind: Any) -> Any:
+    """Replace a dictionary type by its values' type, because each file format treats dictionaries in its own way."""
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def contents(folder: RocketmqFolder, stack: ExitStack) -> Contents:
+    """Open the store for a comparison."""
+    store = stack.enter_context(folder.open_store())
+    undispatched = folder.incomplete_keys(store).get("undispatched_messages", 0)
+    queues: set[tuple[Any, ...]] = {(topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)}
+    count = sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues)
+
+    def messages(queue: tuple[Any, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for record in store.read(*queue):
+            yield record.queue_offset, _compared(record)
+
+    return Contents(queues, count, messages, undispatched)
+
+
+def _compared(message: StoredMessage) -> dict[str, Any]:
+    """Return the fields that are equal in a store and its copy, wherever the records lie."""
+    properties = {name: value for name, value in message.all_properties.items() if name != CHECKSUM}
+    return {
+        "body": message.body, "properties": properties, "flag": message.flag, "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms, "born_host": message.born_host,
+        "reconsume_times": message.reconsume_times,
+    }  # fmt: skip

@@ -1,0 +1,99 @@
+"""`offsets` of a RocketMQ store."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from consumequeue import Boundary
+from messagestore import MessageStore
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets, offsets_table
+from messagestore.foreign import refuse_unknown_end, refuse_unsupported
+from storageio import REAL_DISK, InvalidMessage
+
+from ..output import Answer, Table
+from .rocketmq_folder import RocketmqFolder
+
+KEYS = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag")
+Row = dict[str, Any]
+
+
+def _table(folder: RocketmqFolder) -> ConsumerOffsets:
+    return offsets_table(REAL_DISK, os.path.join(folder.target.path, "config"))
+
+
+def show(folder: RocketmqFolder, group: str | None, topic: str | None) -> Answer:
+    """List one row a group, topic and queue."""
+    with folder.open_store() as store:
+        incomplete = folder.incomplete_keys(store)
+        return _answer(list(_rows(store, _table(folder), group, topic)), incomplete)
+
+
+def lag_rows(folder: RocketmqFolder) -> list[Row]:
+    """Return the rows of every group."""
+    rows: list[Row] = show(folder, None, None).facts["offsets"]
+    return rows
+
+
+def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
+    queue_ids = functools.cache(store.queue_ids)  # it lists folders, and each group asks again
+    for one_group, one_topic in offsets.pairs():
+        if group in (None, one_group) and topic in (None, one_topic):
+            known = offsets.offsets_of(one_topic, one_group)
+            for queue_id in sorted({*known, *queue_ids(one_topic)}):
+                yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
+
+
+def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
+    """An offset of None means that the group committed nothing of this queue and has yet to read all of it."""
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    lag = max(0, high - max(low, offset or 0))
+    return dict(zip(KEYS, (group, topic, queue_id, offset, low, high, lag), strict=True))
+
+
+def reset(
+    folder: RocketmqFolder, what: tuple[str, str, int | None], where: str | None, time_ms: int | None
+) -> Answer:  # fmt: skip
+    """Set the offsets of a group for every queue of a topic, or for one."""
+    group, topic, only = what
+    path = folder.target.path
+    folder.require_store()
+    refuse_unsupported(REAL_DISK, path, folder.target.settings.get("store_path_commit_log"))
+    refuse_unknown_end(folder.files())
+    with folder.open_store() as store:  # before the lock, which would make the store one in use
+        incomplete = folder.incomplete_keys(store)
+    lock = REAL_DISK.lock(os.path.join(path, "lock"))
+    try:
+        with folder.open_store() as store:
+            known = store.queue_ids(topic)
+            queue_ids = known if only is None else [only]
+            if not queue_ids or not set(queue_ids) <= set(known):
+                raise InvalidMessage(f"topic {topic!r} has the queues {known}")
+            offsets = _table(folder)
+            for queue_id in queue_ids:
+                offsets.commit(topic, group, queue_id, _offset(store, topic, queue_id, where, time_ms))
+            offsets.persist()
+            rows = [row for row in _rows(store, offsets, group, topic) if row["queue_id"] in queue_ids]
+    finally:
+        lock.release()
+    return _answer(rows, incomplete)
+
+
+def _offset(store: MessageStore, topic: str, queue_id: int, where: str | None, time_ms: int | None) -> int:
+    """Return the offset to set; raise `InvalidMessage` for one outside the queue."""
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    if time_ms is not None:
+        return store.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
+    if where in ("earliest", "latest"):
+        return low if where == "earliest" else high
+    offset = int(where or 0)
+    if not low <= offset <= high:
+        raise InvalidMessage(f"queue {queue_id} of {topic} has offsets {low} to {high}, not {offset}")
+    return offset
+
+
+def _answer(rows: list[Row], incomplete: Row) -> Answer:
+    cells = [["none" if value is None else value for value in row.values()] for row in rows]
+    return Answer({"offsets": rows} | incomplete, [Table(KEYS, cells)])

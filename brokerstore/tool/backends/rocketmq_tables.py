@@ -1,0 +1,168 @@
+"""`ls` and `stats` of a RocketMQ folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from brokerstore.identify import FolderKind
+from commitlog import StoredMessage
+from commitlog.findings import Finding
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.walk import LogFiles
+from storageio import REAL_DISK, DiskError, StoreError
+
+from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, time_text
+from ..target import Target
+from .rocketmq_folder import RocketmqFolder
+
+LMQ_PREFIX = "%LMQ%"
+KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
+HOUR_MS = 3_600_000
+_STATS_KEYS = ("messages", "size_bytes", "first_store_timestamp_ms", "last_store_timestamp_ms")
+_GROUP_KEYS = {"queue": ("topic", "queue_id"), "hour": ("hour_ms", "topic")}
+Row = dict[str, Any]
+
+
+def ls(folder: RocketmqFolder, only: str | None) -> Answer:
+    """List every queue, or those of one topic, from the queue files or from the log; then the topics of topics.json."""
+    target, files = folder.target, folder.files()
+    incomplete: Row = {}
+    if target.kind is FolderKind.ROCKETMQ and target.has("consumequeue"):
+        for finding in files.check():
+            folder.add(finding)
+        rows = list(_rows_of_queues(folder, max(0, files.files[0].start_offset if files.files else 0)))
+        incomplete = _incomplete(folder)
+    else:
+        rows = _rows_of_log(folder)
+    topics = _topics(target)
+    if only is not None:
+        rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
+    seen = {row["topic"] for row in rows}
+    without = [[topic["topic"]] for topic in topics if topic["topic"] not in seen]
+    tables = [Table(KEYS, [list(row.values()) for row in rows])]
+    tables += [Table(("topics without a queue",), without)] if without else []
+    return Answer({"queues": rows, "topics": topics} | incomplete, tables, folder.code)
+
+
+def _incomplete(folder: RocketmqFolder) -> Row:
+    """Return the JSON keys for messages of a killed writer that no queue has; the store is opened only then."""
+    if not folder.target.has("abort") or folder.is_in_use:
+        return {}
+    try:
+        with folder.open_store() as store:
+            return folder.incomplete_keys(store)
+    except StoreError as error:
+        say(f"brokerstore: incomplete: the queues were not compared with the log: {error}")
+        return {"undispatched_messages": None}
+
+
+def _row(topic: str, queue_id: int, low: int, high: int, messages: int) -> Row:
+    return dict(zip(KEYS, (topic, queue_id, low, high, messages), strict=True))
+
+
+def _rows_of_queues(folder: RocketmqFolder, log_min_offset: int) -> Iterator[Row]:
+    """Read the queue files; report a queue that cannot be read, and go on."""
+    from consumequeue import ConsumeQueues, find_file_size
+    from consumequeue.layout import FILE_SIZE_DEFAULT
+
+    target = folder.target
+    path = os.path.join(target.path, "consumequeue")
+    size = target.settings.get("mapped_file_size_consume_queue") or find_file_size(REAL_DISK, path) or FILE_SIZE_DEFAULT
+    queues = ConsumeQueues(REAL_DISK, path, writable=False, file_size_bytes=size)
+    try:
+        for topic in queues.topics():
+            for queue_id in queues.queue_ids(topic):
+                queue = queues.get(topic, queue_id)
+                assert queue is not None
+                try:
+                    low = queue.correct_min_offset(log_min_offset)
+                    yield _row(topic, queue_id, low, queue.max_offset, queue.max_offset - low)
+                except DiskError:
+                    raise
+                except StoreError as error:
+                    folder.problems.append(Finding(queue.folder, 0, "unreadable", "queue files", str(error)))
+                    say(f"brokerstore: {error}")
+    finally:
+        queues.close()
+
+
+def _rows_of_log(folder: RocketmqFolder) -> list[Row]:
+    """Count what the log dispatches: no prepared or rolled-back messages, and none of deleted topics."""
+    found: dict[tuple[str, int], list[int]] = {}
+    is_deleted = _deleted(folder.target)
+    for message in _messages(folder, folder.files()):
+        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+            for topic, queue_id, number in _queues_of(message):
+                row = found.setdefault((topic, queue_id), [number, 0, 0])
+                row[2] += 1
+                row[1] = row[0] + row[2] if topic.startswith(LMQ_PREFIX) else number + 1  # LMQs close gaps
+    return [_row(*queue, *row) for queue, row in sorted(found.items()) if not is_deleted(queue[0])]
+
+
+def _messages(
+    folder: RocketmqFolder, files: LogFiles, advance: Callable[[int], None] = lambda _size_bytes: None
+) -> Iterator[StoredMessage]:  # fmt: skip
+    for piece in folder.pieces(files):
+        yield from piece.messages()
+        advance(piece.stop - piece.start)
+
+
+def _queues_of(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
+    """Yield topic, queue id and offset in the record's own queue, then in each LMQ that it names."""
+    yield message.topic, message.queue_id, message.queue_offset
+    if b"INNER_MULTI_DISPATCH" in message.properties_raw:
+        from messagestore.write.lmq_units import light_places
+
+        for name, number in dict(light_places(message)).items():  # a queue named twice gets the record once
+            yield name, 0, number
+
+
+def _deleted(target: Target) -> Callable[[str], bool]:
+    if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
+        return lambda _topic: False
+    from messagestore.broker.config.topics import Topics, is_deleted
+
+    topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
+    return lambda topic: is_deleted(topics, topic)
+
+
+def _topics(target: Target) -> list[Row]:
+    """Read topics.json."""
+    if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
+        return []
+    from messagestore.broker.config.topics import Topics
+
+    topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
+    found = [config for name in topics.names() if (config := topics.get(name)) is not None]
+    return [
+        {"topic": one.name, "read_queues": one.read_queues, "write_queues": one.write_queues, "perm": one.perm} for one in found
+    ]
+
+
+def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
+    """Count messages and bytes of whole records, for each queue or each hour and topic."""
+    files = folder.files()
+    with progress("stats", sum(file.size_bytes for file in files.files), quiet=quiet) as advance:
+        rows = _stats_rows(_messages(folder, files, advance), by)
+    names = (*_GROUP_KEYS[by], *_STATS_KEYS)
+    found = [dict(zip(names, (*group, *row), strict=True)) for group, row in sorted(rows.items())]
+    total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
+    cells = [[time_text(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
+    say_in_use(files.end_offset)
+    facts = {"queues" if by == "queue" else "hours": found, "total": total} | in_use_keys(files.end_offset)
+    return Answer(facts, [Table(names, cells)], folder.code)
+
+
+def _stats_rows(messages: Iterator[StoredMessage], by: str) -> dict[tuple[Any, Any], list[int]]:
+    """Return messages, bytes, first and last time of each group."""
+    rows: dict[tuple[Any, Any], list[int]] = {}
+    for message in messages:
+        stored_ms = message.store_timestamp_ms
+        group = (message.topic, message.queue_id) if by == "queue" else (stored_ms // HOUR_MS * HOUR_MS, message.topic)
+        row = rows.setdefault(group, [0, 0, stored_ms, stored_ms])
+        row[0] += 1
+        row[1] += message.size
+        row[2], row[3] = min(row[2], stored_ms), max(row[3], stored_ms)
+    return rows

@@ -1,0 +1,99 @@
+"""`put`, `recover` and `rebuild` of a RocketMQ store."""
+
+from __future__ import annotations
+
+import logging
+
+from commitlog import Message
+from messagestore import FlushMode, MessageStore
+from messagestore.repair.rebuild_store import ALL, rebuild_store
+from messagestore.repair.recover import Choice, Plan, Recovery
+
+from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from ..output import Answer, Table, count_text, progress, say
+from . import Outgoing, Repair
+from .rocketmq_folder import RocketmqFolder
+
+PLAN_PASSES, APPLY_PASSES = 2, 5  # over the log at most: check, compare; repair, compare again, build
+
+
+def put(folder: RocketmqFolder, outgoing: Outgoing) -> Answer:
+    """Put the message and sync it; the store must exist."""
+    folder.require_index_layout()
+    message = Message(
+        outgoing.topic, outgoing.read_body(), tags=outgoing.tag, keys=list(outgoing.keys) or None,
+        properties=dict(outgoing.properties) or None, queue_id=-1 if outgoing.queue_id is None else outgoing.queue_id,
+    )  # fmt: skip
+    config = folder.config().but(flush_disk_type=FlushMode.SYNC, deliver_delayed=False)
+    with MessageStore.open(folder.target.path, "r+", config) as store:
+        result = store.put(message)
+    facts = {
+        "status": result.status.name,
+        "topic": outgoing.topic,
+        "queue_id": result.queue_id,
+        "queue_offset": result.queue_offset,
+        "physical_offset": result.physical_offset,
+        "size": result.size_bytes,
+        "store_timestamp_ms": result.store_timestamp_ms,
+        "message_id": result.message_id,
+    }
+    return Answer(facts, [facts])
+
+
+def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
+    """Exit code 1: something is to be done, or a choice is missing.  6 and 7: it was done."""
+    folder.require_index_layout()
+    passes = APPLY_PASSES if repair.apply else PLAN_PASSES
+    with progress("recover", passes * _log_size(folder), quiet=quiet) as advance:
+        recovery = Recovery(
+            folder.target.path, Choice(repair.choice), folder.config(), keep_backup=repair.keep_backup,
+            follow_links=repair.follow_links, force=repair.force, progress=advance,
+        )  # fmt: skip
+        plan = recovery.apply() if repair.apply else recovery.plan()
+    if plan.needs_choice:
+        say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what lies behind) or --truncate")
+    for reason in plan.force_reasons:
+        say(f"brokerstore: {reason}; these files stay as they are")
+    if plan.needs_force:
+        say("brokerstore: a broker may lose such timers or hang: --skip-bad keeps every offset; --force truncates all the same")
+    return _answer(plan, recovery.report_path, folder.target.path)
+
+
+def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
+    applied = report_path is not None
+    text: list[str | dict[str, object] | Table] = []
+    text.append(f"Log ends at {plan.valid_end}: {plan.records_kept} messages kept, {plan.records_dropped} dropped")
+    if plan.problems:
+        text.append(Table(["problem", "file", "offset", "expected", "found"], [_row(one, folder) for one in plan.problems]))
+    if plan.actions:
+        text.append(Table(["", "done" if applied else "to be done"], list(enumerate(plan.actions, 1))))
+        text.append(f"Report: {report_path}" if applied else "Nothing was changed; --apply does it")
+    else:
+        text.append("Nothing to do")
+    code = PROBLEM if plan.actions or plan.needs_choice or plan.needs_force else CLEAN
+    if applied:
+        code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
+    return Answer({"plan": plan.as_dict(), "applied": applied, "report": report_path}, text, code)
+
+
+def _row(problem: dict[str, object], folder: str) -> list[object]:
+    """Shorten the file to its path within the store, which fits into a table."""
+    file = str(problem["file"]).removeprefix(folder.rstrip("/") + "/")
+    return [problem["kind"], file, *(problem[name] for name in ("offset", "expected", "found"))]
+
+
+def rebuild(folder: RocketmqFolder, what: str, quiet: bool) -> Answer:
+    """Rebuild from the log; a sound file gets the same bytes again if its size is unchanged."""
+    folder.require_index_layout()
+    logging.getLogger("consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
+    names = ALL if what == "all" else frozenset({what})
+    with progress("rebuild", _log_size(folder), quiet=quiet) as advance:
+        made = rebuild_store(folder.target.path, names, folder.config(), progress=advance)
+    text = [f"Rebuilt {' and '.join(sorted(names))} from {made.log_bytes} bytes of the log"]
+    text += [f"{count_text(made.queues, 'queue')}, {count_text(made.units, 'unit')}"] if "consumequeue" in names else []
+    text += [count_text(made.index_files, "index file")] if "index" in names else []
+    return Answer({"rebuilt": sorted(names), **made._asdict()}, text)
+
+
+def _log_size(folder: RocketmqFolder) -> int:
+    return sum(file.size_bytes for file in folder.files().files)

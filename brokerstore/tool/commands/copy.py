@@ -1,0 +1,89 @@
+"""`copy`: topics of a RocketMQ store into a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from storageio import InvalidMessage, PutRejected
+
+from ..options import JSON, POSITIVE, QUIET, TEXT, store_command
+from ..output import Answer, progress, show
+
+if TYPE_CHECKING:
+    from ..backends.rocketmq import RocketmqBackend
+
+
+@store_command(
+    "copy", "copy orders-store --to copied --topic orders", "copy orders-store --to smaller --all --commitlog-size 1048576"
+)
+@click.option("--to", "new", metavar="NEW_DIR", required=True, type=click.Path(), help="Folder of the new store.")
+@click.option("--topic", "topics", type=TEXT, multiple=True, help="A topic to copy; may be repeated.")
+@click.option("--all", "every", is_flag=True, help="Copy every topic.")
+@click.option("--commitlog-size", "new_mapped_file_size_commit_log", type=POSITIVE, help="Bytes of the new store's log files.")
+@click.option("--cq-size", "new_mapped_file_size_consume_queue", type=POSITIVE, help="Bytes of its queue files.")
+@click.option("--index-slots", "new_max_hash_slot_num", type=POSITIVE, help="Slots of its index files.")
+@click.option("--index-num", "new_max_index_num", type=POSITIVE, help="Items of its index files.")
+@JSON
+@QUIET
+def copy(
+    backend: RocketmqBackend, new: str, topics: tuple[str, ...], as_json: bool, quiet: bool, *, every: bool,
+    **sizes: int | None,
+) -> int:  # fmt: skip
+    """Copy topics into a new store, with their offsets, times and groups; sizes not given stay as they are."""
+    if bool(topics) == every:
+        raise click.UsageError("give --topic NAME, which may be repeated, or --all")
+    from brokerstore.identify import FolderKind
+    from brokerstore.write_target import check_write_target
+
+    backend.require_index_layout()
+    check_write_target(new, FolderKind.ROCKETMQ)
+    given = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
+    with backend.open_store() as store:
+        incomplete = backend.incomplete_keys(store)
+        chosen = list(topics) if not every else store.topics()
+        config = store.config.but(**given) if given else None
+        total = sum(store.max_offset(topic, queue_id) for topic in chosen for queue_id in store.queue_ids(topic))
+        with progress("copy", total, quiet=quiet, is_bytes=False) as advance, _named_topic(chosen), _whole_or_nothing(new):
+            done = store.copy_topics(new, chosen, config, progress=advance)
+    facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
+    text = f"{done.messages} messages of {len(done.topics)} topics, offsets of {len(done.groups)} groups; now in {new}"
+    return show(Answer(facts, [text]), as_json)
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(new: str) -> Iterator[None]:
+    """Remove what a failed copy made; a store that was there before stays."""
+    before = set(os.listdir(new)) if os.path.isdir(new) else None
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            shutil.rmtree(new, ignore_errors=True)
+        elif not before:
+            for name in os.listdir(new):
+                shutil.rmtree(os.path.join(new, name), ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(new, name))
+        raise
+
+
+@contextlib.contextmanager
+def _named_topic(topics: list[str]) -> Iterator[None]:
+    """Name the topic that the new store refuses: an old store may have topics that no broker creates any more."""
+    from messagestore.broker.services.admission import topic_problem
+
+    try:
+        yield
+    except (InvalidMessage, PutRejected) as error:
+        refused = next((topic for topic in topics if topic_problem(topic) is not None), None)
+        if refused is None:
+            raise
+        named = InvalidMessage(f"topic {refused[:200]!r}: {error}")
+        named.add_note("run it with --topic NAME for each of the other topics  (nothing was copied)")
+        raise named from error

@@ -1,0 +1,32 @@
+"""`dump`: every message of a folder."""
+
+from __future__ import annotations
+
+from ..backends import Backend
+from ..escapes import quote
+from ..filters import Filters
+from ..options import JSON, LIMIT, store_command, with_filters
+from ..output import emit_block, say, show_messages
+
+
+@store_command(
+    "dump",
+    "dump orders-store --limit 20",
+    "dump orders-store --json --topic orders --tag paid --begin 2020-01-01",
+    "dump vhost --queue mail --from-offset 3 --to-offset 5",
+)
+@JSON
+@with_filters
+@LIMIT
+def dump(backend: Backend, as_json: bool, filters: Filters, limit: int | None) -> int:
+    """Print every message, in the order of the log or of the queues; damage is reported and skipped."""
+    count = 0
+    if as_json:
+        for block in backend.dump_json(filters, limit):
+            emit_block(block)
+            count += 1
+    else:
+        count = show_messages(backend, backend.dump(filters, limit), as_json, heading=limit != 0)
+    if not count and limit != 0 and filters != Filters():  # a name may be mistyped
+        say(f"brokerstore: no message fits; run: brokerstore ls {quote(backend.target.path)}  (what there is)")
+    return backend.code

@@ -1,0 +1,105 @@
+"""`export`: the messages of a folder as JSON Lines, Parquet, Arrow or CSV."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import click
+
+from storageio import MissingExtra
+
+from ..backends import Backend, ExportItem, ExportSource
+from ..codes import CLEAN, PROBLEM
+from ..filters import Filters
+from ..options import JSON_OF_FILE, LIMIT, QUIET, store_command, with_filters
+from ..output import emit_block, emit_csv, emit_json, named_file, progress, say, size_text
+
+
+class Order(NamedTuple):
+    """The options of an export, but for those that select messages."""
+
+    form: str
+    out: str | None
+    as_json: bool
+    quiet: bool
+
+
+@store_command(
+    "export",
+    "export orders-store --out orders.jsonl",
+    "export orders-store --to parquet --out orders.parquet --topic orders",
+    "export vhost --to csv --out mail.csv --queue mail",
+)
+@click.option("--to", "form", type=click.Choice(["jsonl", "parquet", "arrow", "csv"]), default="jsonl", show_default=True)
+@click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Write to FILE instead of stdout.")
+@with_filters
+@LIMIT
+@click.option(
+    "--csv-guard/--no-csv-guard",
+    default=True,
+    show_default=True,
+    help="CSV: an apostrophe before text that a spreadsheet takes for a formula; escapes for control characters.",
+)
+@JSON_OF_FILE
+@QUIET
+def export(
+    backend: Backend, form: str, out: str | None, filters: Filters, limit: int | None, as_json: bool, quiet: bool, *,
+    csv_guard: bool,
+) -> int:  # fmt: skip
+    """Export messages as JSON Lines, Parquet, Arrow or CSV, in constant memory.
+
+    If an export into a file is interrupted, the same command continues it.
+    """
+    if out is None and form in ("parquet", "arrow"):
+        raise click.UsageError(f"{form} needs --out FILE")
+    if out is None and as_json:
+        raise click.UsageError("--json needs --out FILE: the messages go to stdout")
+    written_form = "csv-guarded" if form == "csv" and csv_guard else form
+    source = backend.export(form, filters, limit)
+    try:
+        return _write(backend, source, Order(form, out, as_json, quiet), written_form, limit)
+    except ModuleNotFoundError as error:
+        raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
+
+
+def _write(backend: Backend, source: ExportSource, order: Order, form: str, limit: int | None) -> int:
+    """Write to stdout, or to a file that an interrupted export continues."""
+    from ..export_parts import Parts, write_parts
+
+    is_mixed = order.out is None and sys.stdout.isatty()  # a bar would stand among the messages
+    with progress("export", source.size_bytes, quiet=order.quiet or is_mixed) as advance:
+        if order.out is None:
+            _to_stdout(_counted(source.items(0, 0), advance), form)
+            return backend.code
+        with named_file(order.out):
+            parts = Parts(order.out, form, {**source.about, "limit": limit})
+            before = parts.problems
+            write_parts(parts, _counted(source.items(parts.position, parts.rows), advance), backend.problems)
+    problems = before + len(backend.problems)
+    size = os.path.getsize(order.out)
+    if order.as_json:
+        emit_json({"file": order.out, "form": order.form, "messages": parts.rows, "size_bytes": size, "problems": problems})
+    elif not order.quiet:
+        say(f"brokerstore: {parts.rows} messages in {order.out}, {size_text(size)}")
+    return PROBLEM if problems else CLEAN
+
+
+def _counted(items: Iterator[ExportItem], advance: Callable[[int], None]) -> Iterator[ExportItem]:
+    for item in items:
+        yield item
+        advance(item[2])
+
+
+def _to_stdout(items: Iterator[ExportItem], form: str) -> None:
+    from ..export_forms import csv_text
+
+    is_first = True
+    for item, _, _, _ in items:
+        if form.startswith("csv"):
+            emit_csv(csv_text(item, is_first, form))
+        else:
+            emit_block(item)
+        is_first = False

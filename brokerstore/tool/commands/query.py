@@ -1,0 +1,35 @@
+"""`query`: the messages that have a key."""
+
+from __future__ import annotations
+
+import click
+
+from ..backends import Backend
+from ..options import BEGIN, END, JSON, POSITIVE, TEXT, refuse_reversed, store_command
+from ..output import show_messages
+
+
+@store_command(
+    "query",
+    "query orders-store orders order-17",
+    "query orders-store orders order-17 --json --begin 2020-01-01 --max 5",
+    "query vhost mail letter-2",
+    sizes=True,
+)
+@click.argument("topic", type=TEXT)
+@click.argument("key", type=TEXT)
+@JSON
+@BEGIN
+@END
+@click.option("--max", "max_count", type=POSITIVE, default=32, show_default=True, help="Number of messages at most.")
+def query(
+    backend: Backend, topic: str, key: str, as_json: bool, begin_ms: int | None, end_ms: int | None, max_count: int
+) -> int:  # fmt: skip
+    """Find the messages of a topic that have a key, through the index.
+
+    In a RabbitMQ folder TOPIC is the queue, and KEY a routing key, message id or correlation id.
+    """
+    refuse_reversed(begin__end=(begin_ms, end_ms))
+    found = list(backend.query(topic, key, (begin_ms, end_ms), max_count))
+    show_messages(backend, found, as_json, heading=bool(found))
+    return backend.code

@@ -1,0 +1,39 @@
+"""`report`: an HTML page about a folder."""
+
+from __future__ import annotations
+
+import click
+
+from ..backends import Backend
+from ..codes import CLEAN, NO_STORE, PROBLEM
+from ..options import JSON_OF_FILE, QUIET, store_command
+from ..output import emit_json, say, size_text, text_file
+
+
+@store_command("report", "report orders-store --out orders.html", "report vhost --out vhost.html", sizes=True)
+@click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Write to FILE instead of stdout.")
+@JSON_OF_FILE
+@QUIET
+def report(backend: Backend, out: str | None, as_json: bool, quiet: bool) -> int:
+    """Write an HTML page about a folder: files, time, queues, sizes, keys, lag, problems."""
+    if out is None and as_json:
+        raise click.UsageError("--json needs --out FILE: the page goes to stdout")
+    from brokerstore.report import render
+    from storageio import REAL_DISK
+
+    facts, more = backend.report(quiet)
+    page = render(facts, REAL_DISK.now_ms())
+    with text_file(out) as write:
+        write(page)
+    if facts.problems:
+        say(f"brokerstore: {len(facts.problems)} problems; the page has them")
+    if facts.unread:
+        say(f"brokerstore: {facts.unread} of an unsupported format were not read; `brokerstore verify` names each")
+    size = len(page.encode())
+    if as_json:
+        emit_json({"file": out, "size_bytes": size, "problems": len(facts.problems)} | more)
+    elif out is not None and not quiet:
+        say(f"brokerstore: the page is {out}, {size_text(size)}")
+    if facts.problems:
+        return PROBLEM
+    return NO_STORE if facts.unread else CLEAN
