@@ -9,7 +9,7 @@ import pytest
 
 from messagestore.write import dispatcher
 from storageio import DiskError, DiskFull, InvalidMessage, PutRejected, StoreCorrupt
-from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes
+from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes, until
 
 NAMES, DELAY = "INNER_MULTI_DISPATCH", "DELAY"
 
@@ -222,3 +222,19 @@ def test_a_record_without_a_topic_is_not_sent_back(world: Any, tmp_path: Path) -
         with pytest.raises(InvalidMessage, match="without a topic"):
             store.engine.retries.send_back(message, "G")
         assert store.log_end == 0
+
+
+def test_puts_stop_while_the_queues_disk_is_full_and_go_on_when_there_is_room(world: Any, tmp_path: Path) -> None:
+    """The dispatcher tries the same stretch again and then lifts what refused the puts; no opening is needed."""
+    disk = SwitchDisk()
+    full = DiskFull("write", "consumequeue", 28, "No space left on device")
+    disk.refuse = lambda operation, path: full if operation == "write" and "/consumequeue/" in path else None
+    with open_small(world, tmp_path / "s", disk=disk, clock=Clock()) as store:
+        put_numbers(world, store, range(1))
+        until(lambda: not store.engine.flags.accepts_puts)
+        with pytest.raises(PutRejected, match="LOGIC_DISK_FULL"):
+            put_numbers(world, store, range(1, 2))
+        disk.refuse = lambda _operation, _path: None
+        until(lambda: store.engine.flags.accepts_puts)
+        put_numbers(world, store, range(1, 2))
+        assert len(read_all(store, "T")) == 2
