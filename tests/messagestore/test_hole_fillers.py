@@ -1,0 +1,84 @@
+"""Details of a recovery: the kept bytes of a hole, exact sizes of fillers, the choice of a hole, findings of each kind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitlog import Message, StoredMessage
+from commitlog.walk import LogFiles
+from messagestore import MessageStore, StoreConfig
+from messagestore.repair.fillers import Lost, fill, least_size
+from messagestore.repair.lost_messages import Gap, swallowed
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
+from storageio import REAL_DISK
+from tests.messagestore.kit import record_bytes
+from tests.messagestore.test_swallowed import FILE_SIZE, SMALL, Bytes, destroy, records
+
+LONG_TOPICS = (1, 126, 127, 128, 200)
+
+
+def filled(folder: Path, config: StoreConfig = SMALL) -> Path:
+    """Messages of one topic in three log files."""
+    with MessageStore.open(folder, config=config) as store:
+        for number in range(300):
+            store.put(Message("T0", b"%d" % number * 150, queue_id=0, keys=[f"k{number}"]))
+    assert len(list((folder / "commitlog").iterdir())) > 2
+    return folder
+
+
+@pytest.mark.parametrize("keep_backup", [True, False])
+def test_the_bytes_of_a_closed_hole_are_kept(tmp_path: Path, keep_backup: bool) -> None:
+    """A filler is written over them: they are in `brokerstore/cut-...` first, unless the operator wants no backup."""
+    folder = filled(tmp_path / "store")
+    record = records(folder)[3]
+    destroy(folder, record)
+    Recovery(str(folder), Choice.SKIP, SMALL, keep_backup=keep_backup).apply()
+    kept = [path.read_bytes() for path in (folder / "brokerstore").glob(f"cut-{record.physical_offset:020d}-*")]
+    assert kept == ([b"\xee" * record.size] if keep_backup else [])
+
+
+@pytest.mark.parametrize("length", LONG_TOPICS)
+def test_a_hole_of_exactly_one_least_record_is_filled(tmp_path: Path, length: int) -> None:
+    """Topics of up to 127 bytes have a length of one byte, longer ones of two; the record fits to the byte."""
+    topic = "t" * length
+    size = least_size(topic)
+    data, left_out = fill(0, size, [Lost(topic, 3, 7)], 1_700_000_000_000, to_file_end=False)
+    assert (len(data), left_out) == (size, [])
+    (tmp_path / f"{0:020d}").write_bytes(data.ljust(FILE_SIZE, b"\0"))
+    found = [each for each in LogFiles(REAL_DISK, [str(tmp_path)]).messages() if isinstance(each, StoredMessage)]
+    assert [(each.topic, each.queue_id, each.queue_offset, each.size) for each in found] == [(topic, 3, 7, size)]
+
+
+def test_a_lost_message_goes_into_the_first_hole_that_has_room() -> None:
+    """Holes without room are passed over one by one."""
+    least = len(record_bytes(0, b""))
+    sizes = (10, least, 10, 10, least)
+    holes = [Bytes(1000 * number, 1000 * number + size, FILE_SIZE) for number, size in enumerate(sizes)]
+    found = swallowed(holes, [Gap("T", 2, 5, 7, 0, 4)], None)
+    assert {start: [lost.queue_offset for lost in there] for start, there in found.items()} == {1000: [5], 4000: [6]}
+
+
+def test_a_missing_queue_is_one_problem(tmp_path: Path) -> None:
+    """However many files the log has."""
+    folder = filled(tmp_path / "store")
+    shutil.rmtree(folder / "consumequeue" / "T0")
+    assert [problem.kind for problem in verify_store(str(folder)).problems] == ["missing_queue"]
+
+
+def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> None:
+    """Numbers that the log gives twice are in every comparison; the index that lacks its items is made anew all the same."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, config=SMALL) as store:
+        for at, number in enumerate([0, 1, 2, 1, 2, 3]):
+            store.engine.offsets.set_next_offset("T0", 0, number)
+            store.put(Message("T0", b"%d" % at, queue_id=0, keys=[f"k{at}"]))
+    assert {problem.kind for problem in verify_store(str(folder)).problems} == {"queue_offset"}
+    (path,) = (folder / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    data[40 + 4 * 50 + 20 : 40 + 4 * 50 + 24] = b"\x01\x02\x03\x04"  # the hash of the first item
+    path.write_bytes(data)
+    assert any("index" in action for action in Recovery(str(folder), Choice.REFUSE, SMALL).plan().actions)
