@@ -19,14 +19,14 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import Disk, DiskError, File, Map, Mode, StoreClosed, StoreCorrupt, StoreReadOnly
 
+from ..errors import StoreBroken
 from ..format.content import Content, decode_content
 from ..format.content_cy import Fields, split_term
-from .credit import Credit
-from ..errors import StoreBroken
-from .in_flight_cy import InFlight
 from ..format.layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 from ..format.rdq import RECORD_END, TERM_AT, check_record
 from ..settings import StoreSettings
+from .credit import Credit
+from .in_flight_cy import InFlight
 from .msg_store_state_cy import Files, FileSummary, Location
 
 if not cython.compiled:

@@ -20,8 +20,7 @@ except ModuleNotFoundError:
 from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreError, StoreReadOnly, replace_file
 from storageio.invariants import check_invariants
 
-from ..read.salvage import read_journal_past_damage, refuse_lost_entries
-from ..read.entry_copies import HasMessage, drop_worse_copies, no_message
+from ..files import numbers_in, read_if_there
 from ..format.entry_cy import IndexEntry
 from ..format.journal import JournalEntry, join_journal
 from ..format.layout import (
@@ -39,9 +38,10 @@ from ..format.layout import (
     SEGMENT_PUBLISH,
 )
 from ..format.names import numbered
-from ..files import numbers_in, read_if_there
 from ..format.problems import Problem
 from ..format.segment_cy import read_segment, write_segment
+from ..read.entry_copies import HasMessage, drop_worse_copies, no_message
+from ..read.salvage import read_journal_past_damage, refuse_lost_entries
 from ..settings import IndexSettings
 
 if not cython.compiled:
@@ -80,7 +80,7 @@ class _Segment:
 
 
 class QueueIndex:
-    """The index of one queue.  Not thread-safe: the queue that owns it holds a lock.  Call `load` or `resume` first."""
+    """The index of one queue.  Not thread-safe: the queue that owns it holds a lock.  Call `load` or `resume` for an old one."""
 
     __slots__ = (
         "_buffer", "_bytes_max", "_entries", "_entries_max", "_failed", "_flushes", "_held_bytes", "_is_dirty", "_journal",
@@ -397,7 +397,7 @@ class QueueIndex:
         self._finish_load()
 
     def _read_journal(self, is_whole: Callable[[IndexEntry], bool]) -> dict[int, dict[int, JournalEntry]]:
-        """The journal's entries by segment, then by sequence number."""
+        """Return the journal's entries by segment, then by sequence number."""
         path = f"{self.folder}/{JOURNAL_NAME}"
         journal, _end = read_journal_past_damage(read_if_there(self.disk, path) or b"", path, [], is_whole)
         by_segment: dict[int, dict[int, JournalEntry]] = {}

@@ -25,13 +25,13 @@ except ModuleNotFoundError:
 from storageio import StoreCorrupt, StoreError
 from storageio.invariants import check_invariants
 
-from .delta_cy import Delta
+from ..declarations import DEFAULT, LAZY
 from ..format.entry_cy import IndexEntry
+from ..settings import RabbitSettings
+from .delta_cy import Delta
+from .msg_store_cy import StoreClient
 from .queue_index_cy import QueueIndex
 from .rates_cy import INFINITY, Rates
-from ..declarations import DEFAULT, LAZY
-from ..settings import RabbitSettings
-from .msg_store_cy import StoreClient
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64
