@@ -118,7 +118,7 @@ BUGS = [
     Bug("retention of what is not flushed", "messagestore/engine.py", "return min(self.dispatcher.position, self.flusher.flushed_offset)", "return self.dispatcher.position", ORDERS + " -k retention"),
     Bug("abort file removed before the last note", "messagestore/engine.py", "            self._write_note()\n", "            self.abort_file.remove()\n            self._write_note()\n", CALLS),
     Bug("deep JSON in our own note", "messagestore/sidecar.py", ", OverflowError, RecursionError)", ")", "tests/faults/test_hostile_folders.py -k json"),
-    Bug("RabbitMQ messages confirmed beside a failed sync", "rabbitstore/engine/msg_store_cy.py", "            self._check_usable()  # a concurrent roll", "            # a concurrent roll", f"{RABBIT_ORDERS} -k beside_it"),
+    Bug("RabbitMQ messages confirmed beside a failed sync", "rabbitstore/engine/msg_store_cy.py", "            self._check_usable()  # a concurrent roll", "            # a concurrent roll", f"{RABBIT_ORDERS} -k concurrent_failure"),
     Bug("RabbitMQ salvaged tail not synced", "rabbitstore/repair/compaction.py", "        file.sync()\n", "", f"{RABBIT_ORDERS} -k salvaged"),
     Bug("RabbitMQ merged file's name not synced", "rabbitstore/engine/collector.py", "            store.disk.sync_folder(store.folder)\n", "            pass\n", f"{RABBIT_ORDERS} -k merged_file"),
     Bug("RabbitMQ clean mark's deletion not synced", "rabbitstore/engine/clean_stop.py", "            disk.sync_folder(folder)\n", "            pass\n", f"{RABBIT_ORDERS} -k clean_mark"),

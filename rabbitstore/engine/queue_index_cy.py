@@ -80,7 +80,7 @@ class _Segment:
 
 
 class QueueIndex:
-    """The index of one queue.  Not thread-safe: the queue that owns it holds a lock.  Call `load` or `resume` for an old one."""
+    """The index of one queue.  Not thread-safe: the queue that owns it holds a lock."""
 
     __slots__ = (
         "_buffer", "_bytes_max", "_entries", "_entries_max", "_failed", "_flushes", "_held_bytes", "_is_dirty", "_journal",

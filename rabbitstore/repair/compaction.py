@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from storageio import Disk, Mode
+from storageio.invariants import check_invariants
 
 from ..files import read_all
 from ..format.content import is_message
@@ -22,13 +23,22 @@ def recover_crashed_compaction(disk: Disk, folder: str, number: int) -> None:
     with closing(disk.open(target, Mode.CREATE)) as file:
         known = read_all(disk, target)
         end = scan_records(known, target).valid_end
-        good = _better_records(read_all(disk, source), known)
+        tail = read_all(disk, source)
+        good = _better_records(tail, known)
+        joined = known[:end] + good
+        check_invariants(_check_joined, joined, tail)
         if end < len(known) and good:
             file.truncate(end)
-        file.write(0, known[:end] + good)  # all of it: an earlier attempt may have died before its sync
+        file.write(0, joined)  # all of it: an earlier attempt may have died before its sync
         file.sync()
     disk.sync_folder(folder)
     disk.delete(source)
+
+
+def _check_joined(joined: bytes, tail: bytes) -> None:
+    """Assert that no message of the `.rdt` is lost with it."""
+    ids = {record.msg_id for record in scan_records(joined, "").records}
+    assert ids >= {record.msg_id for record in scan_records(tail, "").records}
 
 
 def _better_records(data: bytes, known: bytes) -> bytes:

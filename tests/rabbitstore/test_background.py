@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
         assert len(again.queue("q")) == 7 and again.lost == []
 
 
-def test_what_the_collector_lacks_room_for_holds_up_no_sync_and_is_not_tried_each_time(tmp_path, monkeypatch):
+def test_a_collection_without_disk_space_blocks_no_sync_and_is_retried_later(tmp_path, monkeypatch):
     """Between two attempts the thread does all other work."""
     monkeypatch.setattr(housekeeper, "_RETRY_S", 3600.0)
     disk, path = Failing(), str(tmp_path / "vhost")
@@ -110,7 +110,7 @@ def test_what_the_collector_lacks_room_for_holds_up_no_sync_and_is_not_tried_eac
         assert disk.failed == 1
 
 
-def test_an_idle_stores_journals_go_to_the_segments(tmp_path, quick):
+def test_an_idle_store_flushes_its_journals_to_the_segments(tmp_path, quick):
     """An opening after a kill then has little to replay; later messages are as durable as before."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=SETTINGS) as store:

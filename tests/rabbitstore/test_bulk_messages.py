@@ -54,7 +54,7 @@ def test_messages_read_in_bulk_are_those_that_were_written(tmp_path):
     again.close()
 
 
-def test_a_message_that_is_gone_leaves_its_place_in_a_bulk_read_empty(tmp_path):
+def test_a_bulk_read_returns_none_for_a_removed_message(tmp_path):
     """A removed or unknown id gives None and does not affect its neighbours."""
     store, client = stored(tmp_path)
     store.sync()

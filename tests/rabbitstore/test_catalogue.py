@@ -43,7 +43,7 @@ CATALOGUE = {
     "collector: the brief's rule": f"{STORE}::test_the_brief_rule_stops_at_one_half_garbage",
     "collector: 1.2 times the live bytes": f"{STORE}::test_the_stricter_setting_reaches_1_2_times_the_live_bytes",
     "collector: damage hides nothing from it": f"{DAMAGE}::test_the_collector_leaves_a_file_in_which_damage_hides_messages",
-    "bad input: named, the rest readable, mended": f"{DAMAGE}::test_named_readable_mended",
+    "bad input: named, the rest readable, mended": f"{DAMAGE}::test_damage_is_reported_read_past_and_repaired",
     "bad input: a wrong .config is not guessed at opening": f"{DAMAGE}::test_an_unusable_config_is_not_guessed_at_opening",
     "bad input: a damaged message does not stop its queue": f"{DAMAGE}::test_a_damaged_message_does_not_stop_the_queue",
     "bad input: clean-stop files that do not fit": f"{STOP}::test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named",

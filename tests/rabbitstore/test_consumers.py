@@ -61,7 +61,7 @@ def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again
         waiting.consumer.get()
 
 
-def test_a_message_on_its_way_to_a_consumer_goes_with_its_queue(store):
+def test_a_message_handed_to_a_consumer_is_deleted_with_its_queue(store):
     """A message of a deleted queue used to be delivered although nobody could acknowledge it."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"gone")
@@ -79,7 +79,7 @@ def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_qu
     assert waiting.found[0].body == b"short"
 
 
-def test_a_message_on_its_way_that_cannot_be_read_for_once_comes_with_the_next_get(tmp_path):
+def test_a_message_handed_over_whose_read_fails_once_is_returned_by_the_next_get(tmp_path):
     """After memory pressure dropped the copy, a failed read used to lose the message."""
     disk = FailsOnce()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
@@ -121,7 +121,7 @@ def test_a_consumer_whose_queue_was_deleted_closes(store):
         consumer.get()
 
 
-def test_expired_messages_of_a_higher_priority_hide_none_of_a_lower_one(tmp_path):
+def test_expired_messages_of_a_higher_priority_do_not_hide_lower_ones(tmp_path):
     """After expired messages of the high priority are dropped, the lower one is served."""
     disk = WrappedDisk()
     now = [disk.now_ms()]

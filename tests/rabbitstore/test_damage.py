@@ -258,7 +258,7 @@ def readable(folder):
 
 
 @pytest.mark.parametrize(("damaged", "kinds", "gone"), TABLE, indirect=["damaged"], ids=[row[0].__name__ for row in TABLE])
-def test_named_readable_mended(damaged, kinds, gone):
+def test_damage_is_reported_read_past_and_repaired(damaged, kinds, gone):
     """`verify` reports it, the rest is read, a plan changes nothing, and after `apply` `verify` finds nothing."""
     found = verify(str(damaged))
     assert {problem.kind for problem in found.problems} >= kinds

@@ -71,7 +71,7 @@ def test_a_running_servers_folder_is_not_written_to(hold: Hold, folder: Path) ->
     RabbitStore.open(folder, "r+").close()
 
 
-def test_who_only_reads_or_is_no_server_keeps_nobody_out(hold: Hold, folder: Path) -> None:
+def test_readers_and_other_processes_do_not_lock_the_folder(hold: Hold, folder: Path) -> None:
     """A backup process and a forked worker with its parent's descriptors are not a server."""
     hold(folder / "msg_store_persistent" / "0.rdq", "<", "beam.smp")
     hold(folder / "msg_store_transient" / "0.rdq", "<>", "worker")

@@ -89,7 +89,7 @@ def test_many_message_files_are_read_with_few_descriptors(path):
     folder.close()
 
 
-def test_an_acknowledged_entry_whose_message_is_gone_is_no_damage(path):
+def test_an_acknowledged_entry_without_its_message_is_not_damage(path):
     """Its segment remains for the others; the message file was deleted with its last message."""
     store = filled(path, 8)
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_after_a_kill_of_the_server_its_terms_count_for_nothing(clean, tmp_path)
     seen.close()
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path):
+def test_another_folder_is_rejected(tmp_path):
     """The folder is not changed."""
     with pytest.raises(UnknownStore):
         VhostFolder(str(tmp_path))

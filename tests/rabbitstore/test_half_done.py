@@ -96,7 +96,7 @@ def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_message
     assert fail_at > 8
 
 
-def test_a_queue_deleted_half_way_is_gone_after_a_clean_stop(path):
+def test_a_clean_stop_completes_a_half_finished_deletion(path):
     """A file could not be deleted; the stop completes the deletion, and no nameless queue remains."""
     disk = FailingDisk(NEVER, only="delete")
     store = filled(path, disk)
@@ -112,7 +112,7 @@ def test_a_queue_deleted_half_way_is_gone_after_a_clean_stop(path):
 
 @pytest.mark.parametrize("mode", ["default", "lazy"])
 @pytest.mark.parametrize("multiple", [True, False], ids=["all at once", "a consumer goes away"])
-def test_a_requeue_that_cannot_read_one_message_gives_back_the_others(path, mode, multiple):
+def test_a_requeue_that_cannot_read_one_message_returns_the_others(path, mode, multiple):
     """One of ten messages cannot be read; the other nine used to be lost until the next start."""
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, mode)

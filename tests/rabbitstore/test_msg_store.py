@@ -47,7 +47,7 @@ def test_what_is_written_is_read_before_and_after_the_sync(tmp_path):
     again.close()
 
 
-def test_files_start_at_0_and_roll_behind_the_record_that_reaches_the_limit(tmp_path):
+def test_files_start_at_0_and_roll_after_the_record_that_reaches_the_limit(tmp_path):
     """As in RabbitMQ the limit is tested after an append, so no record is split."""
     store = fresh(tmp_path)
     store.client().write_many((ident(number), term(number, 4096)) for number in range(3))
@@ -61,7 +61,7 @@ def test_files_start_at_0_and_roll_behind_the_record_that_reaches_the_limit(tmp_
     }
 
 
-def test_confirms_come_after_the_sync_only(tmp_path):
+def test_writes_are_confirmed_by_the_sync_only(tmp_path):
     """Buffered writes are not confirmed before `sync`."""
     disk = CountingDisk()
     store = fresh(tmp_path, StoreSettings(), disk)
@@ -101,7 +101,7 @@ def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path):
     store.close()
 
 
-def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_path):
+def test_a_write_and_a_remove_in_flight_cancel_out_and_are_confirmed(tmp_path):
     """The store handles neither, but confirms the write."""
     store = fresh(tmp_path)
     told = []
@@ -115,7 +115,7 @@ def test_a_write_and_a_remove_that_meet_cancel_out_and_are_still_confirmed(tmp_p
     store.close()
 
 
-def test_what_a_dead_client_wrote_is_ignored_when_the_owner_meets_it(tmp_path):
+def test_writes_of_a_terminated_client_are_ignored(tmp_path):
     """Its writes are neither stored nor counted, its removes take effect, and it cannot be used again."""
     store, _ = open_store(REAL_DISK, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
     told = []
@@ -147,7 +147,7 @@ def test_a_count_that_cannot_be_is_an_error(tmp_path, calls):
             client.write(ident(1), b"") if call == "w" else client.remove([ident(1)])
 
 
-def test_a_remove_of_what_nobody_wrote_is_an_error(tmp_path):
+def test_a_remove_without_a_write_is_an_error(tmp_path):
     """It is an error."""
     store = fresh(tmp_path)
     store.client().remove([ident(9)])
@@ -296,7 +296,7 @@ def _agrees_with_the_files(store, folder):
         assert check_record(data[location.offset :][: location.total_size], msg_id, location.total_size)
 
 
-def test_the_collector_goes_on_after_one_failed_call(tmp_path):
+def test_the_collector_continues_after_one_failed_call(tmp_path):
     """After one failure of the disk all messages are readable, and memory and disk agree."""
     for fail_at in range(1, 20):
         folder = tmp_path / str(fail_at)
@@ -418,7 +418,7 @@ def test_a_store_has_work_from_the_write_to_the_sync(tmp_path):
     store.close()
 
 
-def test_what_a_salvage_joins_stands_alone_behind_the_whole_records(tmp_path):
+def test_recovered_records_follow_the_whole_records_directly(tmp_path):
     """A torn tail longer than the appended records leaves no bytes after them."""
     for name, number in (("a", 1), ("b", 2)):
         (tmp_path / name).mkdir()

@@ -31,7 +31,7 @@ def opened(folder, **settings):
     return RabbitStore.open(str(folder), "r+", settings=RabbitSettings(background=False, **settings), disk=WhenItWasWritten())
 
 
-def test_a_queue_whose_folder_went_since_the_clean_stop_is_named(folder):
+def test_a_queue_folder_deleted_after_the_clean_stop_is_reported(folder):
     """Its terms list messages, so the tables are not trusted; all other queues are complete."""
     with opened(Path(shutil.copytree(folder, folder.parent / "whole"))) as store:
         whole = waiting(store)
@@ -59,7 +59,7 @@ def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder):
         assert sum(waiting(store).values()) == WAITING
 
 
-def test_an_empty_folder_among_the_queues_of_a_clean_stop_goes(folder):
+def test_an_empty_queue_folder_is_deleted_after_a_clean_stop(folder):
     """A kill during a declaration leaves neither name nor index.  The stop is still trusted."""
     half = folder / "queues" / "0HALFMADE"
     half.mkdir()
@@ -80,7 +80,7 @@ def test_a_folder_in_the_transient_store_stays(folder):
 
 
 @pytest.mark.parametrize("body", [bytes(300), b"x" + bytes(200) + b"y", bytes(64)])
-def test_a_message_of_zeros_is_not_taken_for_a_torn_one(tmp_path, body):
+def test_a_message_of_zeros_does_not_count_as_torn(tmp_path, body):
     """A confirmed message of zeros looks like a lost sector, but its term is complete."""
     store = RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET)
     store.declare_queue("q")
@@ -92,7 +92,7 @@ def test_a_message_of_zeros_is_not_taken_for_a_torn_one(tmp_path, body):
         assert [store.get("q").body for _ in range(3)] == [b"before", body, b"behind"]
 
 
-def test_a_creation_interrupted_at_every_change_is_gone_on_with(tmp_path):
+def test_a_creation_interrupted_at_any_change_is_completed(tmp_path):
     """An interrupted creation leaves some of folders, name and configuration: the next opening adds the rest."""
     fail_at, is_done = 0, False
     while not is_done:
@@ -117,7 +117,7 @@ def test_an_unknown_mode_is_refused(tmp_path, mode):
     assert not (tmp_path / "vhost").exists()
 
 
-def test_an_existing_folder_is_not_made_anew_and_a_missing_one_not_opened(folder):
+def test_mode_x_rejects_an_existing_folder_and_mode_r_plus_a_missing_one(folder):
     """The errors of `x` and `r+` describe the folder."""
     with pytest.raises(UnknownStore, match="already"):
         RabbitStore.open(str(folder), "x")
@@ -145,7 +145,7 @@ def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path):
         assert [store.get("q").body for _ in range(2)] == [b"small", b"x" * 9000]
 
 
-def test_options_of_another_shape_are_as_good_as_none(folder):
+def test_invalid_options_are_ignored(folder):
     """Without queues.json the folders decide."""
     own = folder / "brokerstore"
     own.mkdir(exist_ok=True)
@@ -156,7 +156,7 @@ def test_options_of_another_shape_are_as_good_as_none(folder):
         shutil.rmtree(folder.parent / "copy")
 
 
-def test_a_segment_file_that_went_under_a_lazy_queue_is_named(tmp_path):
+def test_a_segment_file_deleted_under_a_lazy_queue_is_reported(tmp_path):
     """A missing segment is reported when it is read, and the other segments are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, store=StoreSettings())

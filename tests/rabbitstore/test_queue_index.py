@@ -110,7 +110,7 @@ def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path):
     index.close()
 
 
-def test_transient_entries_are_gone_after_a_restart(tmp_path):
+def test_a_restart_drops_transient_entries(tmp_path):
     """The load acknowledges them, also on disk."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(10):
@@ -143,7 +143,7 @@ def test_a_torn_journal_tail_is_dropped(tmp_path):
     assert [entry.seq_id for entry in entries] == [0, 1, 2]
 
 
-def test_a_damaged_segment_is_written_anew_and_the_old_one_kept(tmp_path):
+def test_a_damaged_segment_is_rewritten_and_the_old_one_kept(tmp_path):
     """Whole entries before the damage survive, and the old bytes are kept as .bak."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(10):
@@ -279,7 +279,7 @@ def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize("kept", range(1, 8))
-def test_a_synced_acknowledgement_that_would_look_torn_goes_to_the_segment(tmp_path, kept):
+def test_a_synced_acknowledgement_that_would_look_torn_is_flushed_to_the_segment(tmp_path, kept):
     """The journal would end with zeros after a sector border, like a lost sector; the acknowledgement must hold."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0, ident(7), 0, 1, True, None)

@@ -123,7 +123,7 @@ def test_answers_about_a_node_say_what_they_leave_out(real):
         check_schema("verify" if command == "verify" else f"rabbit_{command}", ran.json)
 
 
-def test_a_folder_that_tells_no_version_is_unknown(real, tmp_path):
+def test_a_folder_without_evidence_has_an_unknown_version(real, tmp_path):
     """Without the file of feature flags the version is unknown."""
     node, _manifest = real
     bare = shutil.copytree(node, tmp_path / "bare")
@@ -170,7 +170,7 @@ def test_zeroes_in_a_file_of_3_10_are_damage():
     assert [problem.kind for problem in problems] == ["torn_record"]
 
 
-def test_a_torn_record_behind_a_hole_is_damage():
+def test_a_torn_record_after_a_hole_is_damage():
     """Bytes that are neither a record nor zeros are reported."""
     record = encode_record(b"a" * 16, container(b"body"))
     problems = []

@@ -154,7 +154,7 @@ def test_entries_of_lost_messages_that_were_never_delivered_are_delivered_and_ac
     assert journal.read_bytes() == published + b"".join(marks)
 
 
-def test_nothing_is_kept_beside_where_nobody_wants_it(folder):
+def test_without_keep_backup_nothing_is_kept(folder):
     """Without `keep_backup` no copies are kept."""
     cut(folder / STORE / "6.rdq", -100)
     apply_recovery(plan_recovery(str(folder)), keep_backup=False)
@@ -180,7 +180,7 @@ def test_an_old_plan_done_once_more_changes_nothing(folder, clean):
     }
 
 
-def test_a_queue_whose_name_no_message_tells_stays_named_and_readable(tmp_path):
+def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
     """With a routing key other than the queue's name, nothing is guessed and no message is dropped."""
     folder = tmp_path / "vhost"
     with RabbitStore.open(str(folder), settings=QUIET) as store:

@@ -11,7 +11,7 @@ from rabbitstore import RabbitSettings, RabbitStore, UnknownDelivery
 QUIET = RabbitSettings(background=False)
 
 
-def test_an_acknowledgement_tells_how_many_it_settled(tmp_path: Path) -> None:
+def test_an_acknowledgement_returns_how_many_it_settled(tmp_path: Path) -> None:
     """A second acknowledgement raises, and with `multiple` settles nothing, in the store and in a consumer."""
     with RabbitStore.open(tmp_path / "vhost", settings=QUIET) as store:
         store.declare_queue("q")

@@ -14,9 +14,7 @@ from tests.builds import World
     ("count", "next_seq_id", "wanted"),
     [(5, 10, (10, 8)), (5, 7, (10, 8)), (5, 0, (10, 8)), (5, 11, (11, 0)), (4, 10, (10, 0)), (6, 7, (7, 0))],
 )
-def test_a_note_counts_while_nobody_has_changed_the_index_since(
-    world: World, count: int, next_seq_id: int, wanted: tuple[int, int]
-) -> None:
+def test_terms_count_while_the_index_is_unchanged(world: World, count: int, next_seq_id: int, wanted: tuple[int, int]) -> None:
     """The terms count only with the same number of messages and no higher sequence number.
 
     An index whose last messages were acknowledged knows no longer how far the numbers went, and the note does.

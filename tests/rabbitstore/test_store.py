@@ -107,7 +107,7 @@ def test_redelivered_flags_after_a_stop(path, is_clean):
     assert found == expected == flags
 
 
-def test_a_change_by_somebody_else_voids_the_clean_mark(path):
+def test_a_foreign_change_invalidates_the_clean_mark(path):
     """If the index differs from the terms, all messages count as redelivered."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
@@ -458,7 +458,7 @@ def test_a_nodes_data_folder_is_found(path, tmp_path):
     assert [message.body for message in found.messages()] == [b"other"] and found.vhost == "other"
 
 
-def test_a_store_that_nobody_closed_is_stopped_cleanly_at_exit(path):
+def test_an_open_store_is_stopped_cleanly_at_exit(path):
     """A process that just ends stops the store cleanly: nothing counts as redelivered."""
     script = f"from rabbitstore import RabbitStore\ns = RabbitStore.open({path!r})\ns.declare_queue('q')\ns.publish('q', b'x')"
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
@@ -505,7 +505,7 @@ class FullForTheCollector(WrappedDisk):
             raise DiskFull(operation, path, errno.ENOSPC, "no space")
 
 
-def test_a_collector_without_room_ends_no_sync(path, monkeypatch):
+def test_a_full_disk_stops_the_collector_but_no_sync(path, monkeypatch):
     """A full disk used to end the housekeeper's thread: no sync and no collection followed."""
     for name in ("_RETRY_S", "_IDLE_S"):
         monkeypatch.setattr(housekeeper, name, 0.01)

@@ -32,7 +32,7 @@ class During(WrappedDisk):
             happens()
 
 
-def test_an_id_that_comes_back_under_the_collector_is_written_again(tmp_path):
+def test_an_id_revived_during_a_collection_is_written_again(tmp_path):
     """The merge has not copied its record, so a write that only counted would lose the message."""
     disk = During(None)
     store = fresh(tmp_path, EAGER, disk)
@@ -61,7 +61,7 @@ def test_an_id_that_comes_back_under_the_collector_is_written_again(tmp_path):
     again.close()
 
 
-def test_a_file_whose_last_message_goes_under_the_collector_goes_too(tmp_path):
+def test_a_file_that_becomes_empty_during_a_collection_is_deleted(tmp_path):
     """A file that becomes empty during the merge is deleted afterwards."""
     disk = During(None)
     store = fresh(tmp_path, EAGER, disk)
@@ -84,7 +84,7 @@ def test_a_file_whose_last_message_goes_under_the_collector_goes_too(tmp_path):
     store.close()
 
 
-def test_the_collector_stops_where_it_is_told_or_the_settings_say(tmp_path):
+def test_the_collector_stops_at_its_limit_and_its_settings(tmp_path):
     """The number of merges is limited; without `file_garbage_fraction` a single file is not rewritten."""
     store = fresh(tmp_path, EAGER)
     client = store.client()
@@ -142,7 +142,7 @@ def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path, name, o
         assert store.queue_names() == [] and list((tmp_path / "vhost" / "queues").iterdir()) == []
 
 
-def test_a_message_whose_file_went_is_named_at_its_fetch(tmp_path):
+def test_a_fetch_reports_a_message_whose_file_was_deleted(tmp_path):
     """A file was deleted under the open store: the queue's other messages are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
@@ -193,7 +193,7 @@ class CannotDelete(During):
             raise DiskError(operation, path, errno.ENOSPC, "no space")
 
 
-def test_a_file_that_cannot_be_deleted_behind_a_failed_merge_keeps_no_remove_and_no_reader(tmp_path):
+def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_reader(tmp_path):
     """Other removes that waited for the merge used to be lost, and waiting readers were not woken."""
     disk = CannotDelete(None)
     store = fresh(tmp_path, EAGER, disk)
@@ -244,7 +244,7 @@ def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path):
     store.close()
 
 
-def test_an_id_that_nobody_wrote_is_looked_for_behind_all_that_waits(tmp_path):
+def test_contains_handles_the_mailbox_before_an_unknown_id(tmp_path):
     """`contains` handles the mailbox first, and loses nothing of it."""
     store = fresh(tmp_path)
     client = store.client()
@@ -283,7 +283,7 @@ def test_the_later_of_two_copies_in_one_file_counts(tmp_path):
     store.close()
 
 
-def test_a_queue_that_is_declared_again_alike_is_the_same(tmp_path):
+def test_a_second_equal_declaration_returns_the_same_queue(tmp_path):
     """It keeps its messages; other options are an error, and so is deleting an unknown queue."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         queue = store.declare_queue("q", max_priority=3)

@@ -67,7 +67,7 @@ def images_of(disk: ForgettingDisk) -> Iterator[Image]:
     return disk.images(Random(3), limit=256)
 
 
-def test_a_sync_confirms_nothing_when_the_file_failed_beside_it(stores: MessageStores) -> None:
+def test_a_sync_confirms_nothing_after_a_concurrent_failure_of_the_file(stores: MessageStores) -> None:
     """A roll on another thread got the file's error, which the system reports once: this sync then succeeds."""
     disk = ForgettingDisk()
     store = stores.open(disk)
@@ -85,7 +85,7 @@ def test_a_sync_confirms_nothing_when_the_file_failed_beside_it(stores: MessageS
     store.abandon()
 
 
-def test_a_salvaged_tail_is_on_the_disk_before_its_file_goes(stores: MessageStores) -> None:
+def test_a_salvaged_tail_is_durable_before_its_file_is_deleted(stores: MessageStores) -> None:
     """If only the deletion survived, the messages of an interrupted compaction were in no file."""
     disk = ForgettingDisk()
     disk.make_folder(FOLDER)
@@ -119,7 +119,7 @@ def half_collected(stores: MessageStores, disk: Disk) -> tuple[Any, list[int]]:
     return store, kept
 
 
-def test_a_merged_file_has_its_name_before_the_right_one_goes(stores: MessageStores) -> None:
+def test_a_merged_file_has_a_durable_name_before_the_right_one_is_deleted(stores: MessageStores) -> None:
     """If only the deletion survived, the right file's messages were in no file."""
     disk = ForgettingDisk()
     store, kept = half_collected(stores, disk)
@@ -186,7 +186,7 @@ def test_the_collector_waits_for_a_reader_of_its_file(stores: MessageStores) -> 
     store.abandon()
 
 
-def test_a_deleted_clean_mark_stays_deleted_and_goes_before_the_tables(stores: MessageStores) -> None:
+def test_a_deleted_clean_mark_stays_deleted_before_the_tables_are(stores: MessageStores) -> None:
     """A mark that reappeared would confirm tables of an earlier stop."""
     disk = ForgettingDisk()
     folders = sorted({f"/{name}".rpartition("/")[0] or "/" for name in stores.layout.CLEAN_FILES})
@@ -246,7 +246,7 @@ def test_a_segment_that_a_killed_server_did_not_sync_is_on_the_disk_before_its_j
 
 
 @pytest.mark.parametrize("behind", [b"", b"torn"])
-def test_a_file_that_was_cut_and_written_on_has_no_old_bytes_behind_what_is_confirmed(
+def test_a_file_that_was_cut_and_extended_has_no_old_bytes_after_confirmed_records(
     stores: MessageStores, behind: bytes
 ) -> None:
     """The sync of a confirmed message makes the cut durable too."""

@@ -215,7 +215,7 @@ def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects():
         read_dets(data[: OBJECTS_AT + 4] + bytes(4) + data[OBJECTS_AT + 8 :], "recovery.dets")
 
 
-def test_a_location_with_bytes_behind_it_is_no_row():
+def test_a_location_with_extra_bytes_is_rejected():
     """A chunk longer than its term is rejected although the sums agree."""
     row = tables.LocationRow(bytes(16), 1, 0, 0, 40)
     data = tables.write_locations([row])

@@ -132,7 +132,7 @@ VALUES = st.recursive(
         },
     )
 )
-def test_properties_come_back(found):
+def test_properties_survive_a_round_trip(found):
     """All header values survive a round trip."""
     assert properties.decode(properties.encode(found)) == found
 
@@ -208,7 +208,7 @@ def test_headers_that_no_client_sends_are_named(block, reason):
     assert properties.decode(nested(4))["headers"] == {"a": {"a": {"a": {"a": {}}}}}
 
 
-def test_an_odd_truth_value_comes_back_and_is_shown():
+def test_an_odd_boolean_survives_a_round_trip():
     """A boolean other than 0 or 1 keeps its octet, also in JSON."""
     block = b"\x20\0\0\0\0\x04\x01at\x07"
     found = properties.decode(block)
@@ -216,7 +216,7 @@ def test_an_odd_truth_value_comes_back_and_is_shown():
     assert properties.to_json(found) == {"headers": {"a": 7}}
 
 
-def test_a_publish_that_stands_twice_in_a_journal_is_one():
+def test_a_repeated_publish_in_a_journal_counts_once():
     """After a crash a publish may be repeated: the first counts, and later entries are read."""
     publish = bytes(8) + bytes(16) + bytes(8) + (3).to_bytes(4, "big") + bytes(4)
     mark = b"\x80" + bytes(7)

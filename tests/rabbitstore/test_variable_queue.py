@@ -407,7 +407,7 @@ def test_an_unknown_acknowledgement_changes_nothing(opened):
     assert opened.queue.pending_count == 1
 
 
-def test_confirms_come_after_the_sync(opened):
+def test_confirms_follow_the_sync(opened):
     """A sync confirms persistent messages; transient ones are confirmed immediately."""
     first = opened.publish(b"a")
     second = opened.publish(b"b", persistent=False)
@@ -437,7 +437,7 @@ def test_the_duration_target_follows_the_measured_rates(tmp_path):
     opened.kill()
 
 
-def test_entries_that_went_under_an_open_queue_keep_no_later_message(opened, tmp_path):
+def test_entries_deleted_under_an_open_queue_do_not_block_later_messages(opened, tmp_path):
     """A deleted segment is reported once, and later messages are delivered; they used to be stuck."""
     queue = opened.queue
     for number in range(40):
