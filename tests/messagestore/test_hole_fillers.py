@@ -12,6 +12,7 @@ from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.repair.fillers import Lost, fill, least_size
 from messagestore.repair.lost_messages import Gap, swallowed
+from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
@@ -82,3 +83,23 @@ def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> No
     data[40 + 4 * 50 + 20 : 40 + 4 * 50 + 24] = b"\x01\x02\x03\x04"  # the hash of the first item
     path.write_bytes(data)
     assert any("index" in action for action in Recovery(str(folder), Choice.REFUSE, SMALL).plan().actions)
+
+
+def test_a_filler_is_no_older_than_the_record_before_it(tmp_path: Path) -> None:
+    """Its store time is that record's: a search by time, retention and the checkpoint go by the times of the log."""
+    folder = filled(tmp_path / "store")
+    every = records(folder)
+    destroy(folder, every[3])
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    filler = records(folder)[3]
+    assert filler.physical_offset == every[3].physical_offset
+    assert filler.store_timestamp_ms == every[2].store_timestamp_ms
+
+
+def test_a_rebuilt_index_has_the_names_of_the_old_one(tmp_path: Path) -> None:
+    """RocketMQ names each file by the time at which it was made; the rebuilt files hold the same bytes."""
+    folder = filled(tmp_path / "store", SMALL.but(max_index_num=100))
+    names = sorted(path.name for path in (folder / "index").iterdir())
+    assert len(names) > 2
+    rebuild_store(str(folder), frozenset({"index"}))
+    assert sorted(path.name for path in (folder / "index").iterdir()) == names
