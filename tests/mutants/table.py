@@ -64,8 +64,9 @@ GROUPS = {
             "verification",
         ),
         _tests(
-            "messagestore", "batch_mending", "expired_queues", "mend_files", "mending_rare", "rebuild_store", "recover",
-            "recover_killed", "set_back", "swallowed",
+            "messagestore", "batch_mending", "clean_stop_damage", "delay_levels", "expired_queues", "hole_fillers",
+            "kept_files", "mend_files", "mending_rare", "rebuild_store", "recover", "recover_killed", "set_back",
+            "swallowed", "timer_files", "verify_in_use",
         ),
     ),
     "derived": Group(
