@@ -11,17 +11,20 @@ PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstor
 KERNELS := $(shell find $(PACKAGES) -name '*_cy.py' -o -name '*.pxd')
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench
+WORKERS ?= auto
+PYTEST := -m pytest --benchmark-disable -n $(WORKERS) --dist loadfile
 DEMO ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
+.PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
 	bench-peers fuzz damage-night asan coverage mutants
 
 help:
 	@echo "make demo         put and read back more than a million messages"
-	@echo "make test         the test suite, on the compiled kernels and on their plain text"
-	@echo "make test-plain   the test suite where nothing is compiled and Cython is absent"
-	@echo "make lint         ruff, its format, and mypy --strict        make format      put it into that format"
+	@echo "make test         the tests of every change, in minutes (TESTS=tests/commitlog for a part, WORKERS=1 for one process)"
+	@echo "make test-all     all tests: also the crash lab, fault injection, fuzzers and Spark"
+	@echo "make test-plain   all tests where nothing is compiled and Cython is absent"
+	@echo "make lint         ruff, its format, mypy --strict, and the prose check        make format      apply the format"
 	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
 	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy   make spark-night  and its rows against the tool's dump"
@@ -69,17 +72,22 @@ demo-small: $(VENV)/.kernels
 	@$(RUN) -m brokerstore.demo --messages 100000 $(DEMO)
 
 test: $(VENV)/.kernels $(VENV)/.dev
-	@$(RUN) -m pytest --benchmark-disable $(TESTS)
+	@$(RUN) $(PYTEST) -m "not deep and not spark and not interop" $(TESTS)
+
+test-all: $(VENV)/.kernels $(VENV)/.dev
+	@$(RUN) $(PYTEST) $(TESTS)
 
 test-plain: $(PLAIN)/.test
 	@$(PLAIN)/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("Cython") is not None)' \
 		|| { echo "Cython is in $(PLAIN): remove that folder"; exit 1; }
-	@$(RUN_PLAIN) -m pytest --benchmark-disable $(TESTS)
+	@$(RUN_PLAIN) $(PYTEST) $(TESTS)
 
 lint: $(VENV)/.dev
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+	@git ls-files '*.py' '*.pxd' '*.pyi' '*.md' '*.toml' Makefile .ci | xargs $(VENV)/bin/codespell
+	@$(RUN) scripts/prose.py
 
 format: $(VENV)/.dev
 	@$(RUN) -m ruff format .

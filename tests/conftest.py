@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures for every test, and the tiers that tests belong to."""
 
 from __future__ import annotations
 
@@ -15,13 +15,78 @@ os.environ.setdefault("BROKERSTORE_CHECK", "1")  # before storageio is imported
 
 from tests import archives
 from tests.builds import BUILDS, World, is_compiled_here, load
+from tests.lab.counted import COUNTED
 
+LAB_LINES: list[str] = []  # from the worker processes of pytest-xdist
 DATA = Path(__file__).parent / "data"
+
+
+# Tests of these folders and files are deep, in a Spark session or against a real broker, whatever else they are marked with.
+TIERS = {
+    "tests/lab/": "deep",
+    "tests/faults/": "deep",
+    "tests/fuzz/": "deep",
+    "tests/mutants/": "deep",
+    "tests/sparkstore/": "spark",
+    "tests/packaging/test_spark_pages.py": "spark",
+    "tests/interop/": "interop",
+}
+# Their kernels have tests of their own on both builds; `make test-plain` runs the engines themselves on the plain build.
+ENGINE_TESTS = (
+    "tests/messagestore/",
+    "tests/rabbitstore/",
+    "tests/brokerstore/",
+    "tests/lab/",
+    "tests/faults/",
+    "tests/interop/",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test's tier; leave out the plain build of engine tests where the compiled one runs."""
+    kept = []
+    for item in items:
+        for folder, tier in TIERS.items():
+            if item.nodeid.startswith(folder) and not item.get_closest_marker("default"):
+                item.add_marker(tier)
+        if not _is_repeated(item):
+            kept.append(item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def _is_repeated(item: pytest.Item) -> bool:
+    """Return whether an engine test asks for the plain build although this installation has the compiled one."""
+    callspec = getattr(item, "callspec", None)
+    is_plain = callspec is not None and "plain" in (callspec.params.get("world"), callspec.params.get("build"))
+    is_of_kernel = item.get_closest_marker("both_builds") is not None
+    return is_plain and not is_of_kernel and item.nodeid.startswith(ENGINE_TESTS) and is_compiled_here()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send the crash lab's figures from a worker process to the one that prints them."""
+    if hasattr(session.config, "workeroutput") and COUNTED.reports:
+        session.config.workeroutput["lab"] = COUNTED.lines()
+
+
+@pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Keep the figures of a worker process."""
+    LAB_LINES.extend(getattr(node, "workeroutput", {}).get("lab", []))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the crash lab's figures last."""
+    lines = LAB_LINES or (COUNTED.lines() if COUNTED.reports else [])
+    if lines:
+        terminalreporter.section("reliability lab")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(params=BUILDS)
 def world(request: pytest.FixtureRequest) -> World:
-    """The packages, once compiled and once plain; an installation without compiled kernels tests the plain ones alone."""
+    """Load the packages, once compiled and once plain; an installation without compiled kernels tests the plain build alone."""
     if request.param == "compiled" and not is_compiled_here():
         pytest.skip("the kernels are not compiled here")
     return load(request.param)

@@ -1,4 +1,4 @@
-"""How many crash images were tried, said at the end of a test run."""
+"""Count the crash images that were tried; the end of a test run prints the counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Counted:
-    """Reports by build and part."""
+    """The reports of a run, by build and part."""
 
     def __init__(self) -> None:
         self.reports: dict[tuple[str, str], Any] = {}

@@ -11,6 +11,8 @@ import pytest
 from storebytes.java_hash import java_hash_code
 from tests.messagestore.kit import START_MS, Clock, message, number_of, open_small, put_numbers, read_all
 
+pytestmark = pytest.mark.both_builds
+
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 

@@ -11,6 +11,8 @@ import pytest
 from storageio import DiskError, FlushTimeout
 from tests.builds import World
 
+pytestmark = pytest.mark.both_builds
+
 PATIENCE_S = 20
 
 

@@ -13,6 +13,8 @@ from tests.builds import World
 from tests.indexfile.model import key_hash
 from tests.messagestore.kit import SLOTS, Clock, message, open_small
 
+pytestmark = pytest.mark.both_builds
+
 UNIT = struct.Struct(">qiq")
 
 

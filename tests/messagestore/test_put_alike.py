@@ -10,6 +10,8 @@ import pytest
 from storageio import InvalidMessage, PutRejected, StoreError
 from tests.messagestore.kit import message, open_small
 
+pytestmark = pytest.mark.both_builds
+
 WRONG: dict[str, dict[str, Any]] = {
     "body": {"size": 2001},
     "properties": {"properties": {"a": "b" * 33_000}},

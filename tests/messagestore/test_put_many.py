@@ -10,6 +10,8 @@ import pytest
 from storageio import InvalidMessage, PutRejected
 from tests.messagestore.kit import open_small
 
+pytestmark = pytest.mark.both_builds
+
 WRONG = {
     "delay": ({"properties": {"DELAY": "abc"}}, InvalidMessage),
     "separator": ({"properties": {"DELAY": "1", "a\x01": "b"}}, InvalidMessage),

@@ -13,6 +13,8 @@ from storageio import StoreCorrupt
 from tests.builds import World
 from tests.messagestore.kit import message, open_small
 
+pytestmark = pytest.mark.both_builds
+
 UNIT = struct.Struct(">qiq")
 
 

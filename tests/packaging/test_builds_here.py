@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from storebytes.builds import PACKAGES, build_name, kernel_builds, kernel_modules, kernel_sources, source_hash
-from tests.packaging.house import ROOT
+from tests.packaging.packages import ROOT
 
 
 def test_no_kernel_is_stale() -> None:

@@ -1,4 +1,4 @@
-"""The source files, room by room."""
+"""The packages, which may import which, and the parsed source files of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Who may import whom: arrows only go down.
+# Which packages each may import: dependencies only go down.
 BELOW: dict[str, set[str]] = {
     "storageio": set(),
     "storebytes": set(),
@@ -29,12 +29,12 @@ BELOW: dict[str, set[str]] = {
     },
     "brokerstore": {"commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storageio", "storebytes"},
 }
-ROOMS = [room for room in BELOW if (ROOT / room).is_dir()]
+PACKAGES = list(BELOW)
 
 
-def sources(*rooms: str) -> list[Path]:
-    """The Python files of some rooms."""
-    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir()]
+def sources(*packages: str) -> list[Path]:
+    """Return the Python files of some packages or folders."""
+    return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 @cache
@@ -42,8 +42,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
 def imports(path: Path) -> set[str]:
-    """Dotted names of the modules that a file imports, at its top or inside a function; not its own room's relative ones."""
+    """Return the dotted names of the modules that a file imports anywhere, relative imports left out."""
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):

@@ -1,0 +1,105 @@
+"""Reject banned wording and docstrings that say nothing, in the product's docstrings, comments and messages.
+
+python scripts/prose.py            check; ends with 1 where something is found
+python scripts/prose.py --shrink   remove clean files from the list of files that are not converted yet
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+UNCONVERTED = ROOT / "scripts" / "prose_unconverted.txt"
+WORDS_MIN = 4
+PROGRAMS = (
+    "program|process|thread|writer|reader|consumer|producer|broker|server|dispatcher|engine|store|tool|kernel|housekeeper"
+)
+BANNED = {
+    r"\b(is|are|was|were) said\b": "name the actor: reports, logs, prints",
+    r"\b(left out )?unsaid\b": "silently",
+    r"\bbeyond use\b": "unreadable, damaged",
+    r"\bat once\b": "immediately, or in one call",
+    r"\bfor ever\b": "forever, or leave it out",
+    rf"\b({PROGRAMS})s?,? who\b": "a program is a which or a that",
+    r"\b(leave|in|end) doubt\b|\bdoubts?\b": "sync failure",
+    r"\bmend(s|ed|ing)?\b": "repair",
+    r"\bswallow(s|ed|ing)?\b": "lose, hide",
+    r"\bthe house\b": "the packages",
+    r"\blight queues?\b": "LMQ",
+    r"\bnotes? of ours\b": "hint, sidecar file",
+    r"\b[Ss]ections? \d": "docs/formats/<page>.md#<heading>",
+    r"\b[Rr]ows? [A-Z]\d": "docs/formats/<page>.md#<heading>",
+}
+PATTERNS = [(re.compile(pattern), instead) for pattern, instead in BANNED.items()]
+
+
+def product_files() -> list[Path]:
+    """Return the sources and declarations of all packages."""
+    packages = sorted(marker.parent for marker in ROOT.glob("*/py.typed"))
+    return [path for package in packages for path in sorted(package.rglob("*")) if path.suffix in (".py", ".pxd")]
+
+
+def comments(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of every comment."""
+    if path.suffix == ".pxd":  # Cython's own syntax
+        yield from ((number, line.partition("#")[2]) for number, line in enumerate(source.splitlines(), 1))
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of every docstring."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text is not None:
+                yield node.body[0].lineno, text
+
+
+def strings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of every string of more than one word, docstrings and messages alike."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def findings(path: Path) -> list[str]:
+    """Return what is wrong in a file, a line each."""
+    source = path.read_text()
+    texts = list(comments(path, source))
+    found = []
+    if path.suffix == ".py":
+        module = ast.parse(source)
+        texts += strings(module)
+        for line, text in docstrings(module):
+            if len(text.split()) < WORDS_MIN:
+                found.append((line, f"a docstring of fewer than {WORDS_MIN} words: {text!r}"))
+            elif text.startswith("Of "):
+                found.append((line, "a docstring that starts with 'Of': start with a verb"))
+    for line, text in texts:
+        found += [(line, f"{match[0]!r}: write {instead}") for known, instead in PATTERNS if (match := known.search(text))]
+    return [f"{path.relative_to(ROOT)}:{line}: {what}" for line, what in sorted(found)]
+
+
+def main() -> int:
+    """Check every file that is not listed as unconverted."""
+    listed = set(UNCONVERTED.read_text().split())
+    found = {path.relative_to(ROOT).as_posix(): findings(path) for path in product_files()}
+    if "--shrink" in sys.argv[1:]:
+        UNCONVERTED.write_text("".join(f"{name}\n" for name in sorted(listed) if found.get(name)))
+        return 0
+    wrong = [line for name, lines in found.items() if name not in listed for line in lines]
+    print("\n".join(wrong) or f"prose: {len(found)} files, {len(listed)} of them not converted yet")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
