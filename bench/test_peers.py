@@ -46,6 +46,7 @@ def test_every_embedded_peer_that_is_installed(tmp_path: Path, name: str) -> Non
     store.close()
 
 
+@pytest.mark.deep
 def test_growth_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, their JSON, and the text made of it."""
     monkeypatch.setattr(growth, "PER_FILE", 40)

@@ -46,6 +46,7 @@ def written(image: Image, folder: Path) -> Iterator[Path]:
     yield from folder.iterdir()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
 def test_no_command_ends_in_a_traceback_on_a_crash_image(

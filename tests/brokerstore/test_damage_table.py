@@ -58,6 +58,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", DAMAGE)
 def test_reading_a_damaged_store(fixture_store: Any, tmp_path: Path, name: str) -> None:
     """No command ends in an error of our own; those that say nothing is wrong have an answer."""
@@ -141,6 +142,7 @@ def harm(folder: Path, chance: random.Random) -> str:
     return f"{how} {path} at {at}"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
 def test_any_harm_to_any_file(fixture_store: Any, tmp_path: Path, kind: str, seed: int) -> None:

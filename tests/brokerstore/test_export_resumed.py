@@ -63,6 +63,7 @@ def content(path: Path, form: str) -> Any:
         return reader.read_all(), reader.num_record_batches
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_again_and_again(

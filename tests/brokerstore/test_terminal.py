@@ -80,6 +80,7 @@ def folder_of(fixture: Any) -> Path:
     return Path(fixture.store if fixture.store.exists() else fixture.folder.parent / "vhost")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("case", BARS)
 def test_bars_are_drawn_and_gone(fixture_store: Any, tmp_path: Path, case: str) -> None:
     """Minutes without a sign look like a hang: a bar is drawn, taken away, and with --quiet there is none."""
@@ -128,6 +129,7 @@ def test_a_table_shows_names_as_they_are(tmp_path: Path) -> None:
     assert "[red]topic[/red]" in shown
 
 
+@pytest.mark.deep
 def test_the_demo_on_a_terminal(tmp_path: Path) -> None:
     """With bars, and the same lines."""
     code, shown = on_terminal("brokerstore.demo", "--messages", 3000, "--folder", tmp_path)

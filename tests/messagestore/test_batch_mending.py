@@ -113,6 +113,7 @@ def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path],
         assert (opened.min_offset("BcqTopic", 0), opened.max_offset("BcqTopic", 0)) == (0, 264)
 
 
+@pytest.mark.deep
 def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: Any, tmp_path: Path) -> None:
     """A queue has its old files, its new ones, or none: all of it is mended by the next run."""
     wanted = truth(fixture)
@@ -160,6 +161,7 @@ def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: 
     )
 
 
+@pytest.mark.deep
 def test_what_was_prepared_or_rolled_back_is_in_no_batch_queue(tmp_path: Path) -> None:
     """Neither missing there nor made: old logs have such records in the topic itself."""
     folder = tmp_path / "store"

@@ -67,6 +67,7 @@ def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
     assert tree(fixture.store) == before
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("operation", ["rename", "delete", "write"])
 def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> None:
     """The second run reaches the bytes of a run that nobody disturbed."""

@@ -352,6 +352,7 @@ DAMAGE: list[Callable[[Path, list[StoredMessage]], set[int]]] = [
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("abort", ["clean", "abort", "abort-empty", "abort-zeros"])
 @pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__.removeprefix("hurt_"))
 def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[..., set[int]], abort: str) -> None:
@@ -420,6 +421,7 @@ def test_consumers_ahead_of_the_recovered_log_are_set_back(store: Path) -> None:
     assert "0:5" in (store / "config" / "consumerOffset.json").read_text()
 
 
+@pytest.mark.deep
 def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(original: Path, tmp_path: Path) -> None:
     """Every call of the disk fails once; afterwards a whole run gives what an undisturbed one gives."""
 

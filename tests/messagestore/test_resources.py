@@ -48,6 +48,7 @@ with MessageStore.open(folder, config=config) as store:
 """
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_ten_thousand_queues_of_near_a_million_messages(tmp_path: Path) -> None:
     """Open, every maximum asked, every seventh read, within 300 MB resident and 1,024 descriptors."""

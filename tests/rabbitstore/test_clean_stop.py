@@ -102,6 +102,7 @@ def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path):
         assert left(path) == found
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("moment", ["stop", "start"])
 def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
     """No crash leaves a mark beside wrong tables or terms, loses a message or misses a flag."""

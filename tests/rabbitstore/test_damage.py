@@ -329,6 +329,7 @@ def several(folder, manifest):
         damage(folder, manifest)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("damaged", [several], indirect=True)
 def test_a_recovery_interrupted_at_every_call_is_run_again(damaged):
     """No interruption loses more, and the next run completes the repair."""

@@ -145,6 +145,7 @@ def test_a_lost_config_is_guessed_from_the_segments(path, count, entries):
         assert len(store.queue("q")) == count
 
 
+@pytest.mark.deep
 def test_a_damaged_file_of_any_length_is_not_read_into_memory(tmp_path):
     """A message after damage in a huge sparse file, which no server writes, counts as missing."""
     file = tmp_path / PERSISTENT_FOLDER / "0.rdq"

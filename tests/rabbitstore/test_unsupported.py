@@ -109,6 +109,7 @@ def copied(sources, tmp_path_factory, request):
 _COPIES = {}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [*OLD, *LATER])
 @pytest.mark.parametrize("plant", PLANTS)
 def test_everything_that_writes_refuses_what_is_not_known(log, copied, kind, plant):
@@ -150,6 +151,7 @@ def test_a_store_without_node_or_clean_stop_is_refused_too(sources, log, tmp_pat
     _refused_by_all(vhost, log, commands=False)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", LATER)
 def test_everything_that_reads_leaves_folders_of_rabbitmq_4_as_they_are(sources, log, tmp_path, kind):
     """No reading command changes a byte of the node's folder."""
