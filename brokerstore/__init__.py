@@ -1,10 +1,10 @@
-"""The message stores of RocketMQ and RabbitMQ as a library: the front door, and the one public import.
+"""The message stores of RocketMQ and RabbitMQ as a library: the only public import.
 
     from brokerstore import Message, MessageStore, RabbitStore
     with brokerstore.open("/data/rocketmq/store") as store: ...
 
-`open(path)` finds out what a folder holds (`brokerstore.identify`) and gives the engine for it, for reading
-unless asked otherwise.  Everything here is imported on first use, so `import brokerstore` costs next to nothing.
+`open(path)` identifies a folder (`brokerstore.identify`) and opens it with the engine for it, for reading by default.  Names
+are imported on first use, so `import brokerstore` is fast.
 
 Engines: `messagestore` (RocketMQ), `rabbitstore` (RabbitMQ).  Every error is a `StoreError`.  The tool is `brokerstore.tool`.
 """
@@ -53,7 +53,7 @@ _ERRORS = (
     "UnsupportedFormat",
     "UnsupportedPlatform",
 )
-_ROOMS: dict[str, str] = {
+_PACKAGES: dict[str, str] = {
     **dict.fromkeys(_ERRORS, "storageio"),
     **dict.fromkeys(("Message", "PutStatus"), "commitlog"),
     **dict.fromkeys(("FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
@@ -91,7 +91,7 @@ __all__ = [
 
 
 def _version() -> str:
-    """Of the installed distribution; a bare source tree has none."""
+    """Return the version of the installed distribution; a source tree that is not installed has none."""
     from importlib.metadata import PackageNotFoundError, version  # 20 ms
 
     try:
@@ -101,18 +101,18 @@ def _version() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each from its room on first use."""
+    """Import a public name on first use."""
     if name == "__version__":
         return _version()
-    if name not in _ROOMS:
+    if name not in _PACKAGES:
         raise AttributeError(f"module 'brokerstore' has no attribute {name!r}")
-    room = importlib.import_module(_ROOMS[name])
-    if not hasattr(room, name):
-        raise AttributeError(f"brokerstore.{name} is not there yet: {_ROOMS[name]} does not have it in this version")
-    found = globals()[name] = getattr(room, name)
+    package = importlib.import_module(_PACKAGES[name])
+    if not hasattr(package, name):
+        raise AttributeError(f"brokerstore.{name} is not available: this version of {_PACKAGES[name]} does not have it")
+    found = globals()[name] = getattr(package, name)
     return found
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Return the public names."""
     return sorted(__all__)

@@ -115,7 +115,7 @@ def read_back(messages: Iterator[StoredMessage], advance: Advance) -> int:
     for number, message in enumerate(messages):
         is_same = message.body == body_of(number) and message.keys == [f"{KEY}{number:09d}"] and message.tags == TAGS
         if not is_same or message.topic != TOPIC or message.queue_offset != number:
-            raise SystemExit(f"message {number} came back as another: {message!r}")
+            raise SystemExit(f"message {number} differs from the one that was put: {message!r}")
         if number % LIST_SIZE == 0:
             advance(LIST_SIZE)
     return number + 1
@@ -171,7 +171,7 @@ def check_all(folder: str, total: int, end: int) -> None:
         seconds = time.perf_counter() - began
     log.close()
     if count != total:
-        raise SystemExit(f"{count} messages came back, {total} were put")
+        raise SystemExit(f"{count} messages were read, {total} were put")
     report(title, Step(count, end, seconds))
 
 
@@ -186,7 +186,8 @@ def run(total: int, parent: str | None) -> None:
         end = put_all(folder, total)
         check_all(folder, total, end)
     emit(
-        f"Done: {total:,} messages, {size_text(end)} of log: put, flushed, reopened, verified, read back, all as put. Removed."
+        f"Done: {total:,} messages, {size_text(end)} of log: put, flushed, reopened, verified, read back and compared. "
+        "The folder was removed."
     )
 
 

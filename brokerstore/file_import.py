@@ -33,7 +33,7 @@ BATCH = 256
 LINE_SIZE_MAX = 1 << 30  # a body of 512 MiB in base64 and what goes with it
 PARQUET_ROWS = 1024
 DERIVED = ("TAGS", "KEYS", "__CRC32#")  # in `properties` of an export; they have columns of their own
-GO_ON = "mend that row or take it out, then run the same command again: it goes on behind the rows that are in"
+GO_ON = "correct or remove that row, then run the same command again; the imported rows are skipped"
 Row = dict[str, Any]
 Lane = tuple[str, int]
 
@@ -51,11 +51,11 @@ class BadRow(StoreCorrupt):
 def import_file(
     path: str, target: str, *, config: StoreConfig | None = None, progress: Callable[[int], None] | None = None
 ) -> Moved:
-    """Put every row.  A row that is no message, or that the store refuses, ends it with an error that has the row's number:
-    `BadRow`, `InvalidMessage` or `PutRejected`; the rows before it are in.  A file that begins with none is refused before a
-    store is made.
+    """Put every row.
 
-    `progress` is called with the number of rows looked at.
+    A row that is not a message, or that the store refuses, ends the import with an error that names the row: `BadRow`,
+    `InvalidMessage` or `PutRejected`; the rows before it are imported.  If the first row is bad, no store is created.
+    `progress` is called with the number of rows read.
     """
     check_write_target(target, FolderKind.ROCKETMQ)
     numbered = _numbered(path)
@@ -69,7 +69,7 @@ def import_file(
                     progress(1)
         except BadRow as error:
             moved = run.finish()
-            error.args = (f"{error}; the {moved.messages + moved.skipped} rows before it are in",)
+            error.args = (f"{error}; the {moved.messages + moved.skipped} rows before it are imported",)
             raise
         moved = run.finish()
         store.close_cleanly()
@@ -132,7 +132,7 @@ class _Import:
                 self._store.put(message)
         except (PutRejected, InvalidMessage) as error:
             there = self._moved.messages + self._moved.skipped
-            where = f"row {number} of {self._path}, topic {message.topic[:200]!r}; the {there} rows before it are in"
+            where = f"row {number} of {self._path}, topic {message.topic[:200]!r}; the {there} rows before it are imported"
             refused: StoreError = InvalidMessage(f"{error}: {where}")
             if isinstance(error, PutRejected):
                 refused = PutRejected(error.status, f"{error.reason}: {where}")
@@ -169,7 +169,7 @@ class _Lane:
         if found.body == message.body and found.tags == message.tags and found.keys == (message.keys or []):
             return True
         raise InvalidMessage(
-            f"{self._name} holds another message at its number {found.queue_offset} than {row}: import into a new store"
+            f"{self._name} holds another message at offset {found.queue_offset} than {row}: import into a new store"
         )
 
 
@@ -184,7 +184,7 @@ def _numbered(path: str) -> Iterator[tuple[int, Message]]:
 def _of_rabbit(path: str) -> InvalidMessage:
     """Such a row lacks what the way back to RabbitMQ needs, and its queue's name may be no topic."""
     error = InvalidMessage(
-        f"{path}: an export of a RabbitMQ folder; expected one of a RocketMQ store: import the folder itself"
+        f"{path}: an export of a RabbitMQ folder; expected one of a RocketMQ store; import the folder itself"
     )
     error.add_note("run: brokerstore import RABBIT_DIR --to STORE_DIR  (RABBIT_DIR: the folder that was exported)")
     return error
@@ -198,7 +198,7 @@ def _rows(path: str) -> Iterator[tuple[int, Row]]:
         return _parquet_rows(path)
     if path.endswith((".jsonl", ".ndjson", ".json")):
         return _json_rows(path)
-    raise UnknownStore(f"{path}: a .jsonl or .parquet file is wanted")
+    raise UnknownStore(f"{path}: expected a .jsonl or .parquet file")
 
 
 def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
@@ -211,7 +211,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise BadRow(path, number, "a JSON object in one line", str(error)) from error
+                raise BadRow(path, number, "a JSON object on one line", str(error)) from error
             if not isinstance(row, dict):
                 raise BadRow(path, number, "a JSON object", type(row).__name__)
             yield number, row
@@ -243,7 +243,7 @@ def _message(row: Row, path: str, number: int) -> Message:
             reconsume_times=int(row.get("reconsume_times") or 0),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error) as error:
-        raise BadRow(path, number, "topic, body or body_base64, and fields of their types", repr(error)) from error
+        raise BadRow(path, number, "topic, body or body_base64, and fields of the right types", repr(error)) from error
 
 
 def _body(body: Any, *, is_base64: bool) -> bytes:

@@ -85,7 +85,7 @@ def _hint(disk: Disk, folder: str, names: set[str]) -> str:
     """Where the store may be, when the folder is one above or below it."""
     for inner in ("store", "vhosts"):
         if is_folder(disk, os.path.join(folder, inner)):
-            return f"; perhaps you mean {os.path.join(folder, inner)}"
+            return f"; did you mean {os.path.join(folder, inner)}?"
     if names & {"consumequeue", "index", "checkpoint"}:
-        return "; this looks like a RocketMQ store whose log lies elsewhere"
+        return "; this looks like a RocketMQ store whose log is elsewhere (--commitlog)"
     return ""

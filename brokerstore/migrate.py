@@ -239,7 +239,7 @@ def _content_of(record: StoredRecord, vhost: str) -> tuple[str, Content, int]:
         keys = tuple(json.loads(properties["AMQP_ROUTING_KEYS"]))
         msg_id, block = bytes.fromhex(properties["AMQP_MSG_ID"]), b64decode(properties["AMQP_BLOCK"], validate=True)
         if not all(isinstance(name, str) for name in (queue, exchange, *keys)):
-            raise TypeError("a name that is no text")
+            raise TypeError("a name that is not text")
         content = Content(vhost, exchange, keys, block, record.body, msg_id, True)
         return queue, content, int(properties.get("AMQP_PRIORITIES", 0))
     except (KeyError, TypeError, RecursionError) as error:

@@ -26,11 +26,11 @@ def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> Any:
     folder = identify(path)
     refuse_unread(folder)
     if folder.kind is FolderKind.LOG:
-        raise UnknownStore(f"{folder.path}: a commit log without its store; commitlog.open_log() reads it")
+        raise UnknownStore(f"{folder.path}: a commit log without its store; use commitlog.open_log() to read it")
     room, name = _ENGINES[folder.kind]
     engine = getattr(importlib.import_module(room), name, None)
     if engine is None:
-        raise UnknownStore(f"{folder.path}: a {folder.kind.value} store; this version has no {name} to open it with")
+        raise UnknownStore(f"{folder.path}: a {folder.kind.value} store; this version has no {name} to open it")
     return engine.open(path, mode, **options)
 
 

@@ -15,7 +15,7 @@ NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # a new disk's fo
 def check_write_target(path: str | os.PathLike[str], wanted: FolderKind, disk: Disk = REAL_DISK) -> None:
     """Raise `UnknownStore` for anything but a store of this kind, an empty folder, or none."""
     folder = os.fspath(path)
-    expected = f"expected a {wanted.value} store's folder, an empty one or none"
+    expected = f"expected a {wanted.value} store, an empty folder or none"
     if not is_folder(disk, folder):
         if disk.stat(folder) is not None:
             raise UnknownStore(f"{folder}: {expected}; found a file already there")

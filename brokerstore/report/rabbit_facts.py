@@ -49,7 +49,7 @@ def _facts(folder: VhostFolder, path: str) -> Facts:
                     live[name].add(message.msg_id)
     cards = [
         ("Messages", f"{sum(row[0] for row in queues.values()):,}"), ("Queues", str(len(queues))),
-        ("Virtual host", folder.vhost), ("Stopped cleanly", "yes" if folder.is_clean else "no: running, or crashed"),
+        ("Virtual host", folder.vhost), ("Stopped cleanly", "yes" if folder.is_clean else "no: running or crashed"),
     ]  # fmt: skip
     ordered = sorted(queues.items(), key=lambda item: -item[1][1])
     rows: list[dict[str, Any]] = [{"queue": name, "messages": row[0], "bytes": row[1]} for name, row in ordered]

@@ -42,7 +42,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
         code = _reader_went()
     except OSError as error:
         code = _say(
-            f"output failed: {_of_file(error)}{error.strerror or error}; run: df -h  (make room where the output goes)",
+            f"output failed: {_of_file(error)}{error.strerror or error}; run: df -h  (free some space for the output)",
             IO_ERROR,
         )
     except ImportError as error:
@@ -54,7 +54,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
             sys.excepthook = escaped_traceback
             raise
         code = _say(f"internal error, please report it: {type(error).__name__}: {error}", PROBLEM)
-        _say("run: it again with BROKERSTORE_DEBUG=1  (the traceback belongs into the report)", PROBLEM)
+        _say("run the command again with BROKERSTORE_DEBUG=1  (include the traceback in the report)", PROBLEM)
     return code
 
 

@@ -53,7 +53,7 @@ class Parts:
         except FileNotFoundError:
             return
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InvalidMessage(f"{self._note}: no note of an export: {error}; take it away to begin anew") from error
+            raise InvalidMessage(f"{self._note}: not a progress file of an export: {error}; remove it to restart") from error
         is_ours = said == json.loads(json.dumps(self._about))
         if (
             is_ours and not self._has_parts() and os.path.exists(self._out)
@@ -61,8 +61,8 @@ class Parts:
             self.position = self.sealed = self.problems = self.rows = 0
             return
         if not is_ours or not self._has_parts():
-            raise InvalidMessage(f"{self._note} is of another export; take it away to begin anew, or give another --out")
-        say(f"brokerstore: the export goes on at {self.position}, where it was interrupted")
+            raise InvalidMessage(f"{self._note} belongs to another export; remove it to start again, or choose another --out")
+        say(f"brokerstore: continuing the interrupted export at {self.position}")
 
     def _has_parts(self) -> bool:
         return all(os.path.exists(part) for part in self._names())
@@ -152,7 +152,7 @@ def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int, int]], proble
                 parts.write(*item)
                 if is_asked():
                     parts.seal()
-                    say("brokerstore: interrupted; the same command again goes on from here")
+                    say("brokerstore: interrupted; run the same command to continue")
                     raise KeyboardInterrupt
             parts.finish()
     except BaseException:

@@ -51,44 +51,42 @@ def after_answer(code: int, command: str, folder: str, choice: str = "") -> str:
     """The line for a command that ended with an exit code; empty where its answer says all.  `choice` is `recover`'s option."""
     place = quote(folder)
     if code in (REPAIRED_DROPPED, REPAIRED_KEPT):
-        return f"run: brokerstore verify {place}  (to see that it is whole)"
+        return f"run: brokerstore verify {place}  (checks the result)"
     if code != PROBLEM or command in QUIET_COMMANDS:
         return ""
     if command == "verify":
-        return f"run: brokerstore recover {place}  (a plan; nothing is changed without --apply)"
+        return f"run: brokerstore recover {place}  (shows the repair plan; --apply executes it)"
     if command == "recover" and choice:
-        return f"run: brokerstore recover {place} {choice} --apply  (keeps what it cuts)"
+        return f"run: brokerstore recover {place} {choice} --apply  (executes the plan; keeps a copy of what it cuts)"
     if command == "recover":
-        return f"run: brokerstore recover {place} --apply  (keeps what it cuts; with --skip-bad or --truncate if it asks)"
-    return f"run: brokerstore verify {place}  (names every problem)"
+        return f"run: brokerstore recover {place} --apply  (executes the plan; keeps a copy of what it cuts)"
+    return f"run: brokerstore verify {place}  (reports every problem)"
 
 
 def _unknown(error: StoreError, command: str, place: str) -> str:
     if "several virtual hosts" in str(error):
         return f"run: brokerstore {command} {quote(place)} --vhost NAME"
     if "only read here" in str(error):
-        return f"run: brokerstore import {quote(place)} --to STORE_DIR  (reading works; its messages can go elsewhere)"
+        return f"run: brokerstore import {quote(place)} --to STORE_DIR  (copies its messages into a RocketMQ store)"
     if "already" in str(error):
-        return "run it with a folder that is not there yet, or take that one away"
-    return (
-        f"run: find {quote(place)} -name commitlog -o -name msg_store_persistent  (the folder above either is the one to give)"
-    )
+        return "choose a folder that does not exist, or remove this one"
+    return f"run: find {quote(place)} -name commitlog -o -name msg_store_persistent  (give the folder above either)"
 
 
 def _locked(_error: StoreError, _command: str, place: str) -> str:
     lock = quote(os.path.join(place, "lock"))
-    return f"run: fuser -v {lock}  (who has it; reading needs no lock: brokerstore info {quote(place)})"
+    return f"run: fuser -v {lock}  (shows who holds it; reading needs no lock: brokerstore info {quote(place)})"
 
 
 def _full(error: StoreError, _command: str, place: str) -> str:
-    return f"run: df -h {quote(_folder_there(_named(error, place)))}  (make room, then run it again)"
+    return f"run: df -h {quote(_folder_there(_named(error, place)))}  (free some space, then run the command again)"
 
 
 def _refused(error: StoreError, _command: str, place: str) -> str:
     if _is_strange_sidecar(_named(error, place), place):
-        return f"run: brokerstore recover {quote(place)}  (moves aside, with --apply, what lies in place of a file of ours)"
+        return f"run: brokerstore recover {quote(place)}  (with --apply, moves aside what blocks a file of brokerstore)"
     file = quote(_there(_named(error, place)))
-    return f"run: ls -ld {file}; dmesg | tail  (rights, or a disk that fails: copy the folder first)"
+    return f"run: ls -ld {file}; dmesg | tail  (permissions, or a failing disk: copy the folder first)"
 
 
 def _is_strange_sidecar(file: str, place: str) -> bool:
@@ -135,8 +133,8 @@ def _usage(_error: StoreError, command: str, _place: str) -> str:
 def _corrupt(error: StoreError, _command: str, place: str) -> str:
     file = _named(error, place)
     if os.path.isfile(file) and _is_outside(file, place):
-        return f"run: head {quote(file)}  (no file of the store: mend it, or leave it out)"
-    return f"run: brokerstore verify {quote(place)}  (names every problem; then recover, a plan without --apply)"
+        return f"run: head {quote(file)}  (not a file of the store: correct it, or run without it)"
+    return f"run: brokerstore verify {quote(place)}  (reports every problem; then run recover)"
 
 
 _NEXT = (
@@ -144,7 +142,7 @@ _NEXT = (
     (
         UnsupportedFormat,
         lambda _error, _command, place: (
-            f"run: brokerstore info {quote(place)}  (shows what the folder holds and which of it is read)"
+            f"run: brokerstore info {quote(place)}  (shows what the folder holds and what of it is readable)"
         ),
     ),
     (UnknownStore, _unknown),
@@ -157,7 +155,10 @@ _NEXT = (
         UnsupportedPlatform,
         lambda _error, _command, place: f"run: brokerstore info {quote(place)}  (reading works; write on Linux)",
     ),
-    (StoreRewound, lambda _error, command, place: f"run: brokerstore {command} {quote(place)}  (again: the log was cut)"),
+    (
+        StoreRewound,
+        lambda _error, command, place: f"run: brokerstore {command} {quote(place)}  (the log was truncated)",
+    ),
     (StoreReadOnly, _refused),
     (StoreCorrupt, _corrupt),
     (StoreError, _corrupt),

@@ -51,7 +51,7 @@ def _log_folders(text: str) -> list[str]:
     folders = [part.strip() for part in text.split(",") if part.strip()]
     for folder in folders:
         if not is_folder(REAL_DISK, folder):
-            raise UnknownStore(f"{folder}: no such folder of a commit log")
+            raise UnknownStore(f"{folder}: there is no such folder for a commit log")
     return folders
 
 

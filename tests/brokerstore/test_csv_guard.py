@@ -81,7 +81,7 @@ def test_an_interrupted_export_goes_on_in_its_own_form_alone(tmp_path: Path) -> 
 
     parts.write(pa.RecordBatch.from_pylist([{"topic": "=1"}]), 1, 1, 1)
     parts.seal()
-    with pytest.raises(InvalidMessage, match="of another export"):
+    with pytest.raises(InvalidMessage, match="belongs to another export"):
         Parts(out, "csv", {})
     assert Parts(out, "csv-guarded", {}).rows == 1
 

@@ -36,7 +36,7 @@ def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: b
         file.seek(place)
         file.write(changed)
     log = open_log(str(tmp_path / "commitlog"))
-    with pytest.raises(SystemExit, match="message 299 came back as another"):
+    with pytest.raises(SystemExit, match="message 299 differs from the one that was put"):
         demo.read_back(log.messages(checks=0), lambda _done: None)
     log.close()
     with pytest.raises(SystemExit, match="verification found"):

@@ -69,8 +69,8 @@ def test_a_mistyped_name_is_answered_with_silence(fixture_store: Any, rabbit: Pa
     """No line at all looks like an empty topic: the exit code stays 0, and stderr says that nothing fits."""
     store = fixture_store("broker-live").store
     for arguments, shown in (
-        (["dump", "--topic", "NoSuch", store], "no message fits"),
-        (["dump", "--queue", "nosuch", rabbit], "no message fits"),
+        (["dump", "--topic", "NoSuch", store], "no message matches"),
+        (["dump", "--queue", "nosuch", rabbit], "no message matches"),
         (["query", store, "NoTopic", "x"], "no topic 'NoTopic'"),
         (["query", store, "LiveTran", "nokey"], "no message of topic 'LiveTran' has the key 'nokey'"),
         (["offsets", "show", store, "--group", "nosuch"], "no offsets of group 'nosuch'"),

@@ -80,7 +80,7 @@ def test_interrupted_again_and_again(
             interrupted_after(rounds, patch, lambda: signal.raise_signal(number))
             ran = run("export", "--to", form, "-o", out, folder)
         assert ran.code == (0 if out.exists() else 130)
-        assert ("goes on" in ran.talk) == (rounds > 1 or ran.code == 130)
+        assert ("continu" in ran.talk) == (rounds > 1 or ran.code == 130)
         assert rounds < 200
     assert rounds > 3
     assert content(out, form) == content(whole, form)
@@ -102,7 +102,7 @@ def test_killed_between_two_parts(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert note["parts"] >= 1
     Path(f"{out}.part-{note['parts'] + 1}").write_bytes(b"torn")
     ran = run("export", "--to", form, "-o", out, folder)
-    assert (ran.code, f"goes on at {note['position']}" in ran.talk) == (0, True)
+    assert (ran.code, f"continuing the interrupted export at {note['position']}" in ran.talk) == (0, True)
     assert content(out, form) == content(whole, form)
     assert list(out.parent.iterdir()) == [out]
 
@@ -150,7 +150,7 @@ def test_another_export_does_not_go_on_with_it(fixture_store: Any, tmp_path: Pat
         ["export", "-o", out, fixture_store("propcrc").store],
     ):
         ran = run(*arguments)
-        assert (ran.code, "of another export" in ran.talk) == (2, True)
+        assert (ran.code, "belongs to another export" in ran.talk) == (2, True)
     note = Path(f"{out}.part.json")
     kept = note.read_text()
     for text in ("", "[]", "{}", '{"position": 1}'):
@@ -229,6 +229,6 @@ def test_a_limit_counts_anew_after_an_interruption(
         interrupted_after(3, patch, lambda: signal.raise_signal(signal.SIGINT))
         assert run("export", "--to", form, "--limit", 500, "-o", out, folder).code == 130
     ran = run("export", "--to", form, "--limit", 500, "-o", out, folder)
-    assert (ran.code, f"500 messages in {out}" in ran.talk) == (0, True)
+    assert (ran.code, f"wrote 500 messages to {out}" in ran.talk) == (0, True)
     assert content(out, form)[0] == content(whole, form)[0]
     assert run("export", "--to", form, "--limit", 500, "-o", out, folder, "--json").json["messages"] == 500

@@ -102,7 +102,7 @@ def test_a_row_that_is_no_message_is_named_by_its_number(tmp_path: Path, line: s
     ran = run("import", rows, "--to", tmp_path / "store", "--small")
     assert (ran.code, ran.out) == (1, "")
     assert f"row 2 of {rows}: expected" in ran.talk
-    assert "the 1 rows before it are in" in ran.talk
+    assert "the 1 rows before it are imported" in ran.talk
     assert "then run the same command again" in ran.talk
     rows.write_text('{"topic": "T", "body": "good"}\n{"topic": "T", "body": "mended"}\n')
     again = run("import", "--json", rows, "--to", tmp_path / "store").json
@@ -119,7 +119,7 @@ def test_a_row_that_the_store_refuses_stops_half_way(tmp_path: Path) -> None:
         rows.write_text("".join([*lines[:299], refused, *lines[300:]]))
         ran = run("import", rows, "--to", tmp_path / f"store-{len(shown)}", "--small")
         assert ran.code == code
-        assert f"row 300 of {rows}, topic {shown!r}; the 299 rows before it are in" in ran.talk
+        assert f"row 300 of {rows}, topic {shown!r}; the 299 rows before it are imported" in ran.talk
         assert "run the same command again" in ran.talk
         rows.write_text("".join(lines))
         again = run("import", "--json", rows, "--to", tmp_path / f"store-{len(shown)}").json
@@ -134,7 +134,7 @@ def test_rows_before_a_refused_one_are_put_twice(tmp_path: Path) -> None:
     lines[7]["properties"] = {"a\x01b": "x"}
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ran = run("import", rows, "--to", tmp_path / "store", "--small")
-    assert (ran.code, "row 8 of" in ran.talk, "the 7 rows before it are in" in ran.talk) == (2, True, True)
+    assert (ran.code, "row 8 of" in ran.talk, "the 7 rows before it are imported" in ran.talk) == (2, True, True)
     with MessageStore.open(tmp_path / "store", "r") as store:
         assert [message.body for message in store.read("T", 0)] == [b"0", b"1", b"2", b"4", b"5", b"6"]
 

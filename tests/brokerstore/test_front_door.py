@@ -66,10 +66,10 @@ def test_a_folder_that_is_no_store_names_what_was_looked_for(tmp_path: Path) -> 
     Log(tmp_path)
     with pytest.raises(UnknownStore) as caught:
         identify(tmp_path)
-    for word in ("commitlog", ".vhost", "dledger", f"perhaps you mean {tmp_path}/store"):
+    for word in ("commitlog", ".vhost", "dledger", f"did you mean {tmp_path}/store"):
         assert word in str(caught.value)
     (tmp_path / "odd" / "consumequeue").mkdir(parents=True)
-    with pytest.raises(UnknownStore, match="whose log lies elsewhere"):
+    with pytest.raises(UnknownStore, match="whose log is elsewhere"):
         identify(tmp_path / "odd")
 
 
@@ -120,7 +120,7 @@ def test_public_names_that_are_not_there_yet_say_so() -> None:
         try:
             assert getattr(brokerstore, name) is not None
         except AttributeError as error:
-            assert f"brokerstore.{name} is not there yet" in str(error)
+            assert f"brokerstore.{name} is not available" in str(error)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = brokerstore.nonsense
 
@@ -166,7 +166,7 @@ def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "kernel_builds", lambda: [KernelBuild("commitlog._append_cy", True, True)])
     ran = run("doctor", "--json")
     assert (ran.code, ran.json["ok"]) == (1, False)
-    assert "build again" in ran.talk
+    assert "rebuild it" in ran.talk
     assert "setup.py build_ext --inplace --force" in ran.talk
 
 

@@ -170,4 +170,4 @@ def test_the_command_both_ways(vhost: str, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in Path(vhost).rglob("*") if path.is_file()} == before
     ran = run("import", tmp_path / "store", "--to-rabbit", tmp_path / "back")
     assert ran.code == 0
-    assert "0 left out" in ran.out
+    assert "0 not imported" in ran.out

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, verify
-from rabbitstore.read import statistics
+from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 

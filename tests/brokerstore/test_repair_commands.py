@@ -199,7 +199,7 @@ def test_the_plan_for_people(fixture_store: Any) -> None:
     fixture = fixture_store("crash-torn")
     shown = run("recover", fixture.store).out
     assert "cut the crash tail at 237596" in shown
-    assert "--apply does it" in shown
+    assert "--apply executes the plan" in shown
 
 
 @pytest.mark.parametrize("name", ["lmq", "batchcq", "cqext", "broker-ext"])

@@ -40,7 +40,7 @@ def test_the_queues_of_another_store_are_hidden(places: dict[str, Path], line: s
     ran = run(*(places.get(word, word) for word in line.split()))
     assert (ran.code, contents(target)) == (3, before)
     assert str(target) in ran.talk
-    assert "run it with a folder that is not there yet" in ran.talk
+    assert "choose a folder that does not exist" in ran.talk
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,14 @@ def report_running_server(path: str) -> None:
     server = running_server(REAL_DISK, path)
     if server is not None:
         who = f"{server.name}, process {server.process_id}"
-        say(f"brokerstore: a server runs on this folder ({who}): what it has in memory alone is not seen")
+        say(f"brokerstore: a server runs on this folder ({who}): messages that it has only in memory are not shown")
 
 
 def report_unread(path: str) -> None:
     """Report on stderr the queues of a node's folder that no command reads."""
     node = survey(path)
     if node is not None and node.not_read():
-        say(f"brokerstore: not read: {node.not_read()}; the answer is about classic queues alone")
+        say(f"brokerstore: not read: {node.not_read()}; the answer covers classic queues only")
 
 
 def unread_keys(path: str) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class RabbitmqBackend:
                 yield message
         if not count and not self.problems:
             path = self.target.path
-            step = f"run: brokerstore ls {quote(path)}  (the queues and their messages)"
+            step = f"run: brokerstore ls {quote(path)}  (lists the queues and their messages)"
             raise NoSuchMessage(f"no such message in {path}", step)
 
     def query(self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:

@@ -45,9 +45,13 @@ def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
 
 
 def _text(plan: Plan) -> list[str | dict[str, object] | Table]:
-    text: list[str | dict[str, object] | Table] = [f"{plan.records_kept} messages kept, {plan.records_dropped} dropped"]
+    counts = f"{count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped"
+    if plan.applied:
+        verdict = "Repaired."
+    else:
+        verdict = "Nothing was changed; --apply executes the plan." if plan.actions else "Nothing to repair."
+    text: list[str | dict[str, object] | Table] = [verdict, counts]
     text += [f"problem: {problem_text(problem)}" for problem in plan.problems]
     if plan.actions:
         text.append(Table(["step", "file", "because of"], [list(action) for action in plan.actions]))
-    text.append("Done" if plan.applied else "Nothing was changed; --apply does it" if plan.actions else "Nothing to do")
     return text

@@ -13,7 +13,7 @@ from .rabbitmq import RabbitmqBackend
 KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
 STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
 READS = ["classic queues of index version 1 (read and written)", "classic queues of index version 2 (read)"]
-NOT_CHECKED = "not checked (verify does)"
+NOT_CHECKED = "not checked; run verify"
 
 
 def info(backend: RabbitmqBackend) -> Answer:

@@ -21,7 +21,7 @@ from storageio import REAL_DISK, StoreError
 from ..codes import CLEAN, REPAIRED_DROPPED
 from ..escapes import quote
 from ..hints import NoSuchMessage
-from ..output import Answer, problem_text, say
+from ..output import Answer, count_text, problem_text, say
 from . import Outgoing
 from .rabbitmq import RabbitmqBackend
 
@@ -33,8 +33,9 @@ class TransientMessages(StoreError):
 
     def __init__(self, path: str, count: int) -> None:
         """Name the command that saves them first."""
-        super().__init__(f"{path}: {count} transient messages would go, as at a start of the server; nothing was changed")
-        step = f"run: brokerstore export {quote(path)} --out FILE  (takes all messages out; then again with --drop-transient)"
+        dropped = f"{count_text(count, 'transient message')}, as a server does when it starts"
+        super().__init__(f"{path}: opening for writing would drop {dropped}; nothing was changed")
+        step = f"run: brokerstore export {quote(path)} --out FILE  (saves the messages; then add --drop-transient)"
         self.add_note(step)
 
 
@@ -52,8 +53,8 @@ def put(backend: RabbitmqBackend, outgoing: Outgoing, drop_transient: bool) -> A
 def _need_queue(path: str, rows: list[QueueInfo], name: str) -> None:
     """Raise `NoSuchMessage` for a missing queue, before anything is opened for writing."""
     if all(row.queue != name for row in rows):
-        step = f"run: brokerstore ls {quote(path)}  (its queues; a new one is the server's to declare)"
-        raise NoSuchMessage(f"{path}: no queue is called {name!r}", step)
+        step = f"run: brokerstore ls {quote(path)}  (lists its queues; only a server can declare a new one)"
+        raise NoSuchMessage(f"{path}: there is no queue {name!r}", step)
 
 
 def _properties(outgoing: Outgoing) -> dict[str, Any]:
@@ -67,14 +68,14 @@ def _properties(outgoing: Outgoing) -> dict[str, Any]:
         else:
             found[name] = value if kind == "s" else _number(name, value)
     if found.get("delivery_mode", 2) != 2:
-        raise click.BadParameter("delivery_mode: 2 wanted, for what shall be there after this", param_hint="--property")
+        raise click.BadParameter("delivery_mode must be 2, so that the message survives", param_hint="--property")
     return {**found, "headers": headers} if headers else found
 
 
 def _number(name: str, text: str) -> int:
     size_max = (1 << 64) - 1 if name == "timestamp" else 255
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > size_max:
-        raise click.BadParameter(f"{name}={text!r}: 0 to {size_max} wanted", param_hint="--property")
+        raise click.BadParameter(f"{name}={text!r} is not a number from 0 to {size_max}", param_hint="--property")
     return int(text)
 
 
@@ -84,7 +85,7 @@ def rebuild(backend: RabbitmqBackend, drop_transient: bool) -> Answer:
     with _open_for_writing(path, drop_transient) as (store, gone):
         counts = {"queues": len(store.queue_names()), "messages": _count(store), "dropped": gone}
     made = [name for name in CLEAN_FILES if REAL_DISK.stat(f"{path}/{name}") is not None]
-    text = f"Rebuilt {', '.join(made)}: {counts['queues']} queues, {counts['messages']} messages"
+    text = f"Rebuilt {', '.join(made)}: {count_text(counts['queues'], 'queue')}, {count_text(counts['messages'], 'message')}"
     return Answer({"rebuilt": made, **counts}, [text], REPAIRED_DROPPED if gone else CLEAN)
 
 
@@ -104,7 +105,8 @@ def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None)
             say(f"brokerstore: {problem_text(problem)}")
         gone = before - _count(store)
         if gone:
-            say(f"brokerstore: {gone} messages went, as at a start of the server: transient ones, or such as no file has")
+            what = "transient ones, or ones that no file has"
+            say(f"brokerstore: {count_text(gone, 'message')} dropped, as a server does when it starts: {what}")
         yield store, gone
 
 

@@ -111,8 +111,8 @@ class RocketmqBackend(RocketmqFolder):
                 offset = page.next_offset
             if count == 0:
                 where = f"queue {queue_id} of {topic} has offsets {page.min_offset} to {page.max_offset}"
-                text = f"{page.status.value}: {where}; go on at {page.next_offset}"
-                raise NoSuchMessage(text, f"run: brokerstore ls {quote(self.target.path)}  (topics, queues and their offsets)")
+                text = f"{page.status.value}: {where}; the next message is at {page.next_offset}"
+                raise NoSuchMessage(text, f"run: brokerstore ls {quote(self.target.path)}  (lists queues and offsets)")
 
     def _message_by_id(self, message_id: str) -> StoredMessage:
         decoded = decode_offset_id(message_id)
@@ -133,7 +133,7 @@ class RocketmqBackend(RocketmqFolder):
             first = files.files[0].start_offset if files.files else 0
             raise NoSuchMessage(
                 f"{path}: no file holds offset {offset}: expected {first} to {end}, found nothing",
-                f"run: brokerstore info {quote(path)}  (where the log begins and ends)",
+                f"run: brokerstore info {quote(path)}  (shows where the log begins and ends)",
             )
         if isinstance(found, Finding):
             inside = _what_holds(self.files(), offset, quote(path))
@@ -163,7 +163,7 @@ class RocketmqBackend(RocketmqFolder):
         if not is_known:
             say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.target.has("index"):
-            say("brokerstore: there is no index folder; `brokerstore rebuild DIR index` makes one")
+            say("brokerstore: there is no index folder; `brokerstore rebuild DIR index` creates it")
         return iter(found)
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:
@@ -301,6 +301,6 @@ def decode_offset_id(message_id: str) -> DecodedId:
     decoded = decode_message_id(message_id)
     if int(decoded.store_host.rpartition(":")[2]) <= PORT_MAX:
         return decoded
-    error = InvalidMessage(f"{message_id}: a client's unique key (UNIQ_KEY); expected a store's own id, with an offset in it")
-    error.add_note(f"run: brokerstore query DIR TOPIC {quote(message_id)}  (unique keys are in the index)")
+    error = InvalidMessage(f"{message_id}: a client's unique key (UNIQ_KEY); expected an id of the store, with an offset in it")
+    error.add_note(f"run: brokerstore query DIR TOPIC {quote(message_id)}  (finds a message by its unique key)")
     raise error

@@ -27,7 +27,8 @@ def source(folder: RocketmqFolder, form: str, record_filter: RecordFilter, limit
 
     def items(position: int, rows: int) -> Iterator[ExportItem]:
         if position and files.files and position < files.files[0].start_offset:
-            raise InvalidMessage(f"the log begins at {files.files[0].start_offset} now; the export stopped at {position}")
+            begin = files.files[0].start_offset
+            raise InvalidMessage(f"the export stopped at {position}, but the log now begins at {begin}")
         left = None if limit is None else limit - rows
         return (_lines if form == "jsonl" else _batches)(_pieces_from(folder, files, position), record_filter, position, left)
 

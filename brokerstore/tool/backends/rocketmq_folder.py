@@ -88,7 +88,7 @@ class RocketmqFolder:
                 break
             REAL_DISK.sleep(PAUSE_S)
         folder = os.path.join(self.target.path, "index")
-        raise InvalidMessage(f"{folder}: the files do not say how many slots they have; give --index-slots and --index-num")
+        raise InvalidMessage(f"{folder}: the files do not show how many slots they have; give --index-slots and --index-num")
 
     def _has_index_layout(self) -> bool:
         from indexfile import PAUSES_S, index_paths, itemless_shape

@@ -18,7 +18,7 @@ from messagestore.folder_contents import store_parts
 from storageio import REAL_DISK, StoreCorrupt, StoreError
 
 from ..codes import CLEAN, PROBLEM
-from ..output import Answer, in_use_keys, problem_json, problem_text, say, say_in_use, size_text, time_text
+from ..output import Answer, count_text, in_use_keys, problem_json, problem_text, say, say_in_use, size_text, time_text
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 
@@ -152,11 +152,11 @@ _PARTS: dict[str, Callable[[Target], Any]] = {
 def _fields(facts: dict[str, Any]) -> dict[str, object]:
     times = {name: facts[name] for name in ("first_store_timestamp_ms", "last_store_timestamp_ms")}
     texts = {name: "none" if time is None else time_text(time) for name, time in times.items()}
-    abort_words = {None: "unknown", True: "no: running, or crashed", False: "yes"}
+    abort_words = {None: "unknown", True: "no: running or crashed", False: "yes"}
     shown: dict[str, object] = {
         "Kind": facts["kind"],
         "Log": ", ".join(facts["log_folders"]),
-        "Files": f"{facts['files']} of {size_text(facts['file_size_bytes'])}, {size_text(facts['size_bytes'])} in all",
+        "Files": f"{facts['files']} of {size_text(facts['file_size_bytes'])}, {size_text(facts['size_bytes'])} in total",
         "Offsets": f"{facts['min_offset']} to {facts['max_offset']}",
         "First message": texts["first_store_timestamp_ms"],
         "Last message": texts["last_store_timestamp_ms"],
@@ -170,12 +170,11 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
     """Return the parts beside the log that could be read."""
     texts: dict[str, object] = {}
     if queues := facts.get("consumequeue"):
-        texts["Queues"] = (
-            f"{queues['queues']} of {queues['topics']} topics, files of {size_text(queues['file_size_bytes'] or 0)}"
-        )
+        size = size_text(queues["file_size_bytes"] or 0)
+        texts["Queues"] = f"{queues['queues']} in {count_text(queues['topics'], 'topic')}, files of {size}"
     if index := facts.get("index"):
         slots = "unknown" if index["slots"] is None else index["slots"]
-        texts["Index"] = f"{index['files']} files of {slots} slots, {index['items_used']} items"
+        texts["Index"] = f"{count_text(index['files'], 'file')} of {slots} slots, {count_text(index['items_used'], 'item')}"
     if checkpoint := facts.get("checkpoint"):
         texts["Checkpoint"] = "damaged" if checkpoint["is_damaged"] else time_text(checkpoint["physic_msg_timestamp_ms"])
     if config := facts.get("config"):

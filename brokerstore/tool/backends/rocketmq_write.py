@@ -10,7 +10,7 @@ from messagestore.repair.rebuild_store import ALL, rebuild_store
 from messagestore.repair.recover import Choice, Plan, Recovery
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
-from ..output import Answer, Table, count_text, progress, say
+from ..output import Answer, Table, count_text, progress, say, size_text
 from . import Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder
 
@@ -51,25 +51,25 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
         )  # fmt: skip
         plan = recovery.apply() if repair.apply else recovery.plan()
     if plan.needs_choice:
-        say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what lies behind) or --truncate")
+        say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what follows the damage) or --truncate")
     for reason in plan.force_reasons:
-        say(f"brokerstore: {reason}; these files stay as they are")
+        say(f"brokerstore: {reason}; recover does not change these files")
     if plan.needs_force:
-        say("brokerstore: a broker may lose such timers or hang: --skip-bad keeps every offset; --force truncates all the same")
+        say("brokerstore: a broker may lose such timers or hang: --skip-bad keeps every offset; --force truncates anyway")
     return _answer(plan, recovery.report_path, folder.target.path)
 
 
 def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
     applied = report_path is not None
-    text: list[str | dict[str, object] | Table] = []
-    text.append(f"Log ends at {plan.valid_end}: {plan.records_kept} messages kept, {plan.records_dropped} dropped")
+    verdict = "Nothing to repair."
+    if plan.actions:
+        verdict = f"Repaired; report: {report_path}" if applied else "Nothing was changed; --apply executes the plan."
+    counts = f"Log ends at {plan.valid_end}: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped"
+    text: list[str | dict[str, object] | Table] = [verdict, counts]
     if plan.problems:
         text.append(Table(["problem", "file", "offset", "expected", "found"], [_row(one, folder) for one in plan.problems]))
     if plan.actions:
-        text.append(Table(["", "done" if applied else "to be done"], list(enumerate(plan.actions, 1))))
-        text.append(f"Report: {report_path}" if applied else "Nothing was changed; --apply does it")
-    else:
-        text.append("Nothing to do")
+        text.append(Table(["", "done" if applied else "step"], list(enumerate(plan.actions, 1))))
     code = PROBLEM if plan.actions or plan.needs_choice or plan.needs_force else CLEAN
     if applied:
         code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
@@ -89,7 +89,7 @@ def rebuild(folder: RocketmqFolder, what: str, quiet: bool) -> Answer:
     names = ALL if what == "all" else frozenset({what})
     with progress("rebuild", _log_size(folder), quiet=quiet) as advance:
         made = rebuild_store(folder.target.path, names, folder.config(), progress=advance)
-    text = [f"Rebuilt {' and '.join(sorted(names))} from {made.log_bytes} bytes of the log"]
+    text = [f"Rebuilt {' and '.join(sorted(names))} from {size_text(made.log_bytes)} of log"]
     text += [f"{count_text(made.queues, 'queue')}, {count_text(made.units, 'unit')}"] if "consumequeue" in names else []
     text += [count_text(made.index_files, "index file")] if "index" in names else []
     return Answer({"rebuilt": sorted(names), **made._asdict()}, text)

@@ -13,7 +13,7 @@ import click
 from storageio import InvalidMessage, PutRejected
 
 from ..options import JSON, POSITIVE, QUIET, TEXT, store_command
-from ..output import Answer, progress, show
+from ..output import Answer, count_text, progress, show
 
 if TYPE_CHECKING:
     from ..backends.rocketmq import RocketmqBackend
@@ -52,7 +52,8 @@ def copy(
         with progress("copy", total, quiet=quiet, is_bytes=False) as advance, _named_topic(chosen), _whole_or_nothing(new):
             done = store.copy_topics(new, chosen, config, progress=advance)
     facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
-    text = f"{done.messages} messages of {len(done.topics)} topics, offsets of {len(done.groups)} groups; now in {new}"
+    topics_text, groups_text = count_text(len(done.topics), "topic"), count_text(len(done.groups), "group")
+    text = f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"
     return show(Answer(facts, [text]), as_json)
 
 
@@ -85,5 +86,5 @@ def _named_topic(topics: list[str]) -> Iterator[None]:
         if refused is None:
             raise
         named = InvalidMessage(f"topic {refused[:200]!r}: {error}")
-        named.add_note("run it with --topic NAME for each of the other topics  (nothing was copied)")
+        named.add_note("run the command with --topic NAME for each of the other topics  (nothing was copied)")
         raise named from error

@@ -58,11 +58,11 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
         for found in shown:
             emit(_text(found))
         if count == 0:
-            emit("The same messages, of those that could be read" if problems or "not_read" in more else "The same messages")
+            emit("The readable messages are the same." if problems or "not_read" in more else "The messages are the same.")
         elif count > limit:
-            say(f"brokerstore: {count} differences; the first {limit} were shown, --limit N shows more")
+            say(f"brokerstore: {count} differences, of which {limit} are shown; --limit N shows more")
     for path in in_use:
-        say(f"brokerstore: {path} is in use: messages that come meanwhile are compared or not")
+        say(f"brokerstore: {path} is in use: messages that arrive meanwhile may be missing from the comparison")
     codes = [side.code for side in sides]
     return PROBLEM if count or PROBLEM in codes else max(codes)
 

@@ -59,12 +59,12 @@ def examine(as_json: bool) -> int:
     }
     show(Answer(facts, [_fields(facts)]), as_json)
     for module in stale:
-        say(f"brokerstore: {module} was compiled from other source than the file beside it; build again")
+        say(f"brokerstore: {module} was compiled from other source than the file beside it; rebuild it")
     if stale:
         say(f"brokerstore: run: {_build_command()}")
     if name == "mixed":
         plain = ", ".join(build.module for build in builds if not build.is_compiled)
-        say(f"brokerstore: only a part of the kernels is compiled; plain: {plain}")
+        say(f"brokerstore: only some of the kernels are compiled; plain: {plain}")
         say(f"brokerstore: run: {_build_command()}")
     return CLEAN if facts["ok"] else PROBLEM
 
@@ -82,7 +82,7 @@ def _broken() -> dict[str, str]:
 
 def _show_broken(broken: dict[str, str], as_json: bool) -> int:
     for module, why in broken.items():
-        say(f"brokerstore: {module} cannot be loaded: {why}; build again")
+        say(f"brokerstore: {module} cannot be loaded: {why}; rebuild it")
     say(f"brokerstore: run: {_build_command()}")
     if as_json:
         emit_json(

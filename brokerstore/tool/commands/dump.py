@@ -28,5 +28,5 @@ def dump(backend: Backend, as_json: bool, filters: Filters, limit: int | None) -
     else:
         count = show_messages(backend, backend.dump(filters, limit), as_json, heading=limit != 0)
     if not count and limit != 0 and filters != Filters():  # a name may be mistyped
-        say(f"brokerstore: no message fits; run: brokerstore ls {quote(backend.target.path)}  (what there is)")
+        say(f"brokerstore: no message matches; run: brokerstore ls {quote(backend.target.path)}  (lists the queues)")
     return backend.code

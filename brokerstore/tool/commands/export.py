@@ -15,7 +15,7 @@ from ..backends import Backend, ExportItem, ExportSource
 from ..codes import CLEAN, PROBLEM
 from ..filters import Filters
 from ..options import JSON_OF_FILE, LIMIT, QUIET, store_command, with_filters
-from ..output import emit_block, emit_csv, emit_json, named_file, progress, say, size_text
+from ..output import count_text, emit_block, emit_csv, emit_json, named_file, progress, say, size_text
 
 
 class Order(NamedTuple):
@@ -83,7 +83,7 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
     if order.as_json:
         emit_json({"file": order.out, "form": order.form, "messages": parts.rows, "size_bytes": size, "problems": problems})
     elif not order.quiet:
-        say(f"brokerstore: {parts.rows} messages in {order.out}, {size_text(size)}")
+        say(f"brokerstore: wrote {count_text(parts.rows, 'message')} to {order.out}, {size_text(size)}")
     return PROBLEM if problems else CLEAN
 
 

@@ -11,7 +11,7 @@ from storageio import REAL_DISK, UnknownStore
 
 from ..codes import CLEAN, PROBLEM
 from ..options import JSON, QUIET, plain_command
-from ..output import Answer, progress, say, show
+from ..output import Answer, count_text, progress, say, show
 
 if TYPE_CHECKING:
     from brokerstore.identify import FolderKind
@@ -61,9 +61,10 @@ def imports(
     else:
         moved, more = _from_rabbit(source, str(store), vhost, quiet, small)
     for failure in moved.failed:
-        say(f"brokerstore: left out: {failure}")
+        say(f"brokerstore: not imported: {failure}")
     facts = {"queues": moved.queues, "messages": moved.messages, "skipped": moved.skipped, "failed": moved.failed} | more
-    text = f"{moved.messages} messages of {moved.queues} queues; {moved.skipped} were there; {len(moved.failed)} left out"
+    imported = f"Imported {count_text(moved.messages, 'message')} of {count_text(moved.queues, 'queue')}"
+    text = f"{imported}; {moved.skipped} already there, {len(moved.failed)} not imported"
     return show(Answer(facts, [text], PROBLEM if moved.failed else CLEAN), as_json)
 
 
@@ -113,4 +114,4 @@ def _require_kind(source: str, kind: FolderKind) -> None:
 
     found = identify(source)
     if found.kind is not kind:
-        raise UnknownStore(f"{source}: a {found.kind.value} folder; this direction reads a {kind.value} one")
+        raise UnknownStore(f"{source}: a {found.kind.value} folder; this direction reads a {kind.value} folder")

@@ -31,7 +31,7 @@ def show_offsets(backend: RocketmqBackend, as_json: bool, group: str | None, top
     given = [f"{name} {value!r}" for name, value in (("group", group), ("topic", topic)) if value is not None]
     if given and not answer.facts["offsets"]:
         path = quote(backend.target.path)
-        say(f"brokerstore: no offsets of {' and '.join(given)}; run: brokerstore offsets show {path}  (all of them)")
+        say(f"brokerstore: no offsets of {' and '.join(given)}; run: brokerstore offsets show {path}  (lists all offsets)")
     return show(answer, as_json)
 
 

@@ -314,7 +314,7 @@ def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker
     for command in (["put", broker.vhost, "q.mail", "late"], ["rebuild", broker.vhost], ["recover", "--apply", broker.vhost]):
         code, told = tool(*command)
         assert "a server runs on this folder (beam.smp" in told
-        assert code == (0 if command[0] == "recover" and "Nothing to do" in told else 4)
+        assert code == (0 if command[0] == "recover" and "Nothing to repair" in told else 4)
     with pytest.raises(StoreLocked):
         RabbitStore.open(str(broker.vhost), "r+")
     connection.close()
