@@ -159,9 +159,9 @@ def rabbit_version_2(data: bytes) -> None:
     read_queue_name(data)
     read_segment_entries(data)
     for entry in read_index(data, 0, "fuzz", []):
-        if entry.place is not None:
+        if entry.location is not None:
             try:
-                read_chunk(data, *entry.place, "fuzz")
+                read_chunk(data, *entry.location, "fuzz")
             except StoreError:
                 continue
 

@@ -87,7 +87,7 @@ def test_an_opening_refuses_a_segment_with_good_entries_behind_damage() -> None:
         vhost = Vhost(small_vhost(above))
         entry = with_a_wrong_length(vhost, "segment publish")
         before = {path: path.read_bytes() for path in vhost.files}
-        with pytest.raises(StoreCorrupt, match="damage before good entries"):
+        with pytest.raises(StoreCorrupt, match="damage before whole entries"):
             waiting(vhost.folder)
         assert before == {path: path.read_bytes() for path in vhost.files}
         apply_recovery(plan_recovery(str(vhost.folder)))
