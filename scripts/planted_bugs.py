@@ -124,7 +124,7 @@ BUGS = [
     Bug("RabbitMQ clean mark's deletion not synced", "rabbitstore/engine/clean_stop.py", "            disk.sync_folder(folder)\n", "            pass\n", f"{RABBIT_ORDERS} -k clean_mark"),
     Bug("RabbitMQ segment of a killed server not synced", "rabbitstore/engine/queue_index_cy.py", "        with contextlib.closing(self.disk.open(path, Mode.WRITE)) as file:\n            file.sync()\n", "        pass\n", f"{RABBIT_ORDERS} -k killed_server"),
     Bug("RabbitMQ collector does not wait for readers", "rabbitstore/engine/collector.py", "        while any(store.files[number].readers for number in numbers):\n", "        while False:\n", f"{RABBIT_ORDERS} -k reader"),
-    Bug("RabbitMQ journal's copy believed without its message", "rabbitstore/read/entry_copies.py", "    return late.msg_id == entry.msg_id and _has_message(late, has_message)\n", "    return True\n", "tests/rabbitstore/test_two_copies.py"),
+    Bug("RabbitMQ journal's copy believed without its message", "rabbitstore/read/entry_copies.py", "    return logged.msg_id == entry.msg_id and _has_message(logged, has_message)\n", "    return True\n", "tests/rabbitstore/test_two_copies.py"),
     Bug("RabbitMQ lone publish waits", "rabbitstore/engine/housekeeper.py", "        if left > 0 and not is_busy:\n", "        if not is_busy:\n", "tests/rabbitstore/test_housekeeper.py -k lone"),
 ]  # fmt: skip
 NOTHING = Bug(

@@ -87,7 +87,7 @@ def collect_one(store: MsgStore) -> bool:
     while numbers := _lock_next(store):
         try:
             live = {number: _live(store, number) for number in numbers}
-            if _has_damage(store, live):
+            if _mark_damaged(store, live):
                 _unlock(store, numbers)
                 continue
             moved = _merge(store, live)
@@ -111,8 +111,8 @@ def _lock_next(store: MsgStore) -> list[int]:
         return numbers
 
 
-def _has_damage(store: MsgStore, live: dict[int, list[Record]]) -> bool:
-    """Return whether the scan missed referenced records of a file: a merge would drop them.
+def _mark_damaged(store: MsgStore, live: dict[int, list[Record]]) -> bool:
+    """Mark files of which the scan missed referenced records, which a merge would drop; return whether there are any.
 
     Such a file is not collected until `recover` has repaired it.
     """

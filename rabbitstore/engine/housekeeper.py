@@ -44,7 +44,7 @@ class Housekeeper:
             if not self.thread.was_woken:
                 self._is_flushed = True  # a failed flush is retried after the next change
                 self._idle()
-            elif not self._wait_for_more():
+            elif self._wait_for_quiet():
                 self._is_flushed = False
                 try:
                     self._work()
@@ -55,8 +55,8 @@ class Housekeeper:
         self._is_busy = self.thread.is_woken
         return None if self._is_flushed and not self._collect_at else _IDLE_S
 
-    def _wait_for_more(self) -> bool:
-        """Sleep until nothing else arrives, at most a whole interval after the last sync; return whether the thread is to stop.
+    def _wait_for_quiet(self) -> bool:
+        """Sleep until nothing else arrives, at most an interval after the last sync; return false when the thread is to stop.
 
         A lone message after a quiet time is not delayed.
         """
@@ -67,7 +67,7 @@ class Housekeeper:
             left = deadline - self._clock()
         if left > 0 and is_busy:
             self.thread.pause(left)
-        return self.thread.is_stopping
+        return not self.thread.is_stopping
 
     def _log(self, error: StoreError) -> None:
         if str(error) != self._logged:

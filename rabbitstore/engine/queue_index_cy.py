@@ -401,8 +401,8 @@ class QueueIndex:
         path = f"{self.folder}/{JOURNAL_NAME}"
         journal, _end = read_journal_past_damage(read_if_there(self.disk, path) or b"", path, [], is_whole)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
-        for seq_id, late in journal.items():
-            by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = late
+        for seq_id, logged in journal.items():
+            by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = logged
         self._entries = len(journal)
         return by_segment
 

@@ -49,9 +49,9 @@ class Vhost:
         loaded: dict[str, dict[int, LoadedQueue]] = {}
         for queue in opened.queues:
             loaded.setdefault(queue.queue, {})[queue.priority or 0] = queue
-        self._queues = {name: self._live(name, options, loaded.get(name, {})) for name, options in opened.options.items()}
+        self._queues = {name: self._make_queue(name, options, loaded.get(name, {})) for name, options in opened.options.items()}
 
-    def _live(self, name: str, options: QueueOptions, loaded: dict[int, LoadedQueue]) -> LiveQueue:
+    def _make_queue(self, name: str, options: QueueOptions, loaded: dict[int, LoadedQueue]) -> LiveQueue:
         parts = []
         for priority in range(options.max_priority + 1):
             found = loaded.get(priority)
@@ -59,10 +59,10 @@ class Vhost:
                 number = priority if options.max_priority else None
                 index = make_index(self.disk, self.path, self.name, name, number, self.index_settings)
                 found = LoadedQueue(name, priority, index)
-            parts.append(self._variable(found, options))
+            parts.append(self._make_part(found, options))
         return LiveQueue(name, options, parts, self.disk.now_ms)
 
-    def _variable(self, loaded: LoadedQueue, options: QueueOptions) -> VariableQueue:
+    def _make_part(self, loaded: LoadedQueue, options: QueueOptions) -> VariableQueue:
         return VariableQueue(
             loaded.index,
             self.persistent.client(),
@@ -111,7 +111,7 @@ class Vhost:
                 self.delete_queue(name)
                 found = None
             if found is None:
-                found = self._queues[name] = self._live(name, options, {})
+                found = self._queues[name] = self._make_queue(name, options, {})
                 self._write_options()
             elif found.options != options:
                 raise StoreError(f"queue {name!r} exists with {found.options}")

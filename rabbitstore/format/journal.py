@@ -90,13 +90,13 @@ def join_journal(segment: dict[int, IndexEntry], journal: dict[int, JournalEntry
     The journal may repeat the segment: a second publish and a mark already there are ignored, and so is an acknowledgement
     of a number that neither file published.
     """
-    for seq_id, late in journal.items():
+    for seq_id, logged in journal.items():
         entry = segment.get(seq_id - first_seq_id)
         if entry is None:
-            entry = late.publish
+            entry = logged.publish
             if entry is None:  # after a crash a journal may outlive its segment
                 continue
             segment[seq_id - first_seq_id] = entry
-        entry.delivered = entry.delivered or late.delivered
-        entry.acked = entry.acked or late.acked
+        entry.delivered = entry.delivered or logged.delivered
+        entry.acked = entry.acked or logged.acked
     return segment

@@ -34,33 +34,38 @@ def drop_worse_copies(
 ) -> list[Difference]:
     """Remove one copy of every entry whose copies differ, and return what differed."""
     found = []
-    for seq_id, late in journal.items():
+    for seq_id, logged in journal.items():
         entry = in_file.get(seq_id - first_seq_id)
-        if entry is None or late.publish is None or _is_same(late.publish, entry):
+        if entry is None or logged.publish is None or _is_same(logged.publish, entry):
             continue
-        journal_counts = _journal_counts(late.publish, entry, has_message)
-        wanted, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {late.publish.msg_id.hex()}"
-        problem = Problem(late.publish.file, late.publish.offset, "entries_differ", wanted, got)
+        journal_counts = _journal_counts(logged.publish, entry, has_message)
+        wanted, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {logged.publish.msg_id.hex()}"
+        problem = Problem(logged.publish.file, logged.publish.offset, "entries_differ", wanted, got)
         found.append(Difference(problem, journal_counts))
         if journal_counts:
             del in_file[seq_id - first_seq_id]
         else:
-            late.publish = None
+            logged.publish = None
     return found
 
 
-def _is_same(late: IndexEntry, entry: IndexEntry) -> bool:
-    return (late.msg_id, late.term, late.size, late.expiry_us) == (entry.msg_id, entry.term, entry.size, entry.expiry_us)
+def _is_same(logged: IndexEntry, entry: IndexEntry) -> bool:
+    return (logged.msg_id, logged.term, logged.size, logged.expiry_us) == (
+        entry.msg_id,
+        entry.term,
+        entry.size,
+        entry.expiry_us,
+    )
 
 
-def _journal_counts(late: IndexEntry, entry: IndexEntry, has_message: HasMessage) -> bool:
+def _journal_counts(logged: IndexEntry, entry: IndexEntry, has_message: HasMessage) -> bool:
     """Return whether the segment's copy is the damaged one.
 
     When both copies have a message but of different ids, the number in the journal is damaged.
     """
     if not _has_message(entry, has_message):
         return True
-    return late.msg_id == entry.msg_id and _has_message(late, has_message)
+    return logged.msg_id == entry.msg_id and _has_message(logged, has_message)
 
 
 def _has_message(entry: IndexEntry, has_message: HasMessage) -> bool:

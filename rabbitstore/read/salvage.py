@@ -161,10 +161,10 @@ def read_journal_past_damage(
         return found, end
     parts = readable_journal(data)
     found = read_journal(parts.data, file, [], is_whole)[0]
-    for late in found.values():
-        late.offset = parts.offset_of(late.offset)
-        if late.publish is not None:
-            late.publish.offset = parts.offset_of(late.publish.offset)
+    for logged in found.values():
+        logged.offset = parts.offset_of(logged.offset)
+        if logged.publish is not None:
+            logged.publish.offset = parts.offset_of(logged.publish.offset)
     return found, parts.stop
 
 
@@ -173,7 +173,7 @@ def readable_journal(data: bytes) -> ReadableParts:
 
     def measure(part: bytes) -> tuple[int, int]:
         found, end = read_journal(part, "", [])
-        return end, _first_mismatch([late.publish for late in found.values() if late.publish is not None], end)
+        return end, _first_mismatch([logged.publish for logged in found.values() if logged.publish is not None], end)
 
     def find(whole: bytes, at: int) -> int:
         return _first_proven(whole, at, _JOURNAL_PUBLISH, lambda start: _is_proven_publish(whole, start))

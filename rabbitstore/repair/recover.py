@@ -242,7 +242,7 @@ def _joined_segments(disk: Disk, path: str, file: str) -> dict[str, dict[int, In
     with closing(VhostFolder(path, disk)) as folder:
         queue = next(queue for queue in folder.queue_folders() if f"{queue.relative}/{layout.JOURNAL_NAME}" == file)
         journal = queue.journal([])
-        return {f"{queue.relative}/{number}.idx": queue.joined(number, late, []) for number, late in journal.items()}
+        return {f"{queue.relative}/{number}.idx": queue.joined(number, logged, []) for number, logged in journal.items()}
 
 
 def _drop_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:
