@@ -45,24 +45,24 @@ class Step(NamedTuple):
 
 
 def body_of(number: int) -> bytes:
-    """Each message's own."""
+    """Return the body of a message, which holds its number."""
     return b"%09d" % number + FILLING
 
 
 def message_of(number: int) -> Message:
-    """The message that has this number."""
+    """Return the message with this number."""
     return Message(TOPIC, body_of(number), tags=TAGS, keys=[f"{KEY}{number:09d}"], queue_id=0)
 
 
 def open_for_writing(folder: str) -> CommitLog:
-    """A new log of 1 GiB files."""
+    """Create a log of 1 GiB files."""
     log = CommitLog(LogPaths(REAL_DISK, [os.path.join(folder, "commitlog")]), writable=True)
     log.attach(0)
     return log
 
 
 def put_one_by_one(log: CommitLog, numbers: range, advance: Advance) -> None:
-    """A `Message` object and a call for each."""
+    """Put each message as a `Message` object with one call."""
     append = log.appender.append
     for number in numbers:
         accept(append(message_of(number)).status)
@@ -71,7 +71,7 @@ def put_one_by_one(log: CommitLog, numbers: range, advance: Advance) -> None:
 
 
 def put_lists(log: CommitLog, numbers: range, advance: Advance) -> None:
-    """A `Message` object for each, a call for a thousand."""
+    """Put lists of a thousand `Message` objects."""
     for first in range(numbers.start, numbers.stop, LIST_SIZE):
         part = [message_of(number) for number in range(first, min(first + LIST_SIZE, numbers.stop))]
         accept(log.appender.append_many(part).status)
@@ -79,7 +79,7 @@ def put_lists(log: CommitLog, numbers: range, advance: Advance) -> None:
 
 
 def put_columns(log: CommitLog, numbers: range, advance: Advance) -> None:
-    """Bodies, keys and tags as arrays; no object for a message."""
+    """Put bodies, keys and tags as arrays, without an object for each message."""
     for first in range(numbers.start, numbers.stop, COLUMN_ROWS):
         part = np.arange(first, min(first + COLUMN_ROWS, numbers.stop))
         bodies, keys = numbered(part, b"", FILLING), numbered(part, KEY.encode(), b"")
@@ -90,7 +90,7 @@ def put_columns(log: CommitLog, numbers: range, advance: Advance) -> None:
 
 
 def numbered(numbers: np.ndarray, before: bytes, behind: bytes) -> np.ndarray:
-    """Rows of equal length: text, the number in nine digits, text."""
+    """Return rows of equal length: text, the number in nine digits, text."""
     digits: np.ndarray = numbers[:, None] // 10 ** np.arange(DIGITS - 1, -1, -1) % 10 + ord("0")
     parts = [np.broadcast_to(np.frombuffer(text, np.uint8), (len(numbers), len(text))) for text in (before, behind)]
     rows: np.ndarray = np.hstack([parts[0], digits.astype(np.uint8), parts[1]])
@@ -98,19 +98,19 @@ def numbered(numbers: np.ndarray, before: bytes, behind: bytes) -> np.ndarray:
 
 
 def offsets_of(rows: np.ndarray) -> np.ndarray:
-    """Where each row of equal length begins, and the end."""
+    """Return where each row of equal length begins, and the end."""
     offsets: np.ndarray = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
     return offsets
 
 
 def accept(status: PutStatus) -> None:
-    """Stop at the first message that was not taken."""
+    """Stop at the first message that was refused."""
     if status is not PutStatus.PUT_OK:
         raise SystemExit(f"a message was refused: {status.name}")
 
 
 def read_back(messages: Iterator[StoredMessage], advance: Advance) -> int:
-    """Compare each message with what was put; how many there are."""
+    """Compare each message with what was put; return how many there are."""
     number = -1
     for number, message in enumerate(messages):
         is_same = message.body == body_of(number) and message.keys == [f"{KEY}{number:09d}"] and message.tags == TAGS
@@ -122,7 +122,7 @@ def read_back(messages: Iterator[StoredMessage], advance: Advance) -> int:
 
 
 def report(title: str, step: Step) -> None:
-    """One line."""
+    """Print the figures of a step."""
     rate, speed = step.messages / step.seconds, step.size_bytes / step.seconds / 1e6
     emit(f"{title:<34} {step.messages:>9,} messages {step.seconds:>7.2f} s {rate:>12,.0f} messages/s {speed:>8,.0f} MB/s")
     sys.stdout.flush()
@@ -138,7 +138,7 @@ def timed(title: str, count: int, size_of: Callable[[], int], work: Callable[[Ad
 
 
 def put_all(folder: str, total: int) -> int:
-    """A tenth one by one, three tenths in lists, the rest as columns; flush; the log's end."""
+    """Put a tenth one by one, three tenths in lists and the rest as columns; flush; return the log's end."""
     log = open_for_writing(folder)
     singles, lists = total // 10, total * 4 // 10
 
@@ -156,7 +156,7 @@ def put_all(folder: str, total: int) -> int:
 
 
 def check_all(folder: str, total: int, end: int) -> None:
-    """With the log opened again: every checksum, then every message against what was put."""
+    """Open the log again; check every checksum, then compare every message with what was put."""
     path = os.path.join(folder, "commitlog")
     began = time.perf_counter()
     found = verify_log([path])
@@ -176,7 +176,7 @@ def check_all(folder: str, total: int, end: int) -> None:
 
 
 def run(total: int, parent: str | None) -> None:
-    """The whole demo."""
+    """Run the whole demo."""
     build = build_name()
     how = {"compiled": "compiled (C)", "plain": "plain Python; with a C compiler they are many times faster"}.get(build, build)
     with tempfile.TemporaryDirectory(prefix="brokerstore-demo-", dir=parent) as folder:
@@ -192,7 +192,7 @@ def run(total: int, parent: str | None) -> None:
 
 
 def main() -> int:
-    """The demo's command line."""
+    """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(prog="python -m brokerstore.demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=MESSAGES_DEFAULT, help="how many (default %(default)s)")
     parser.add_argument("--folder", help="where to make the temporary folder (1 GiB is needed for each 3 million messages)")

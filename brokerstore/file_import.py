@@ -1,12 +1,12 @@
-"""Messages from a file of JSON Lines or Parquet, as `brokerstore export` writes them or with fewer columns, into a store.
+"""Import of messages from a file of JSON Lines or Parquet, as `brokerstore export` writes it or with fewer columns.
 
-A row needs `topic` and `body_base64` (JSON Lines) or `body` (Parquet; text in JSON Lines); `queue_id` is 0 when absent.
-`tags`, `keys`, `properties`, `flag`, `born_timestamp_ms`, `born_host` and `reconsume_times` are taken over; where a row lay
-in the old store is not.  Rows keep their order within a queue.  A property DELAY has a row wait, unless it has waited: a
-delivered message, whose REAL_TOPIC is its topic, is put to its place at once.
+A row needs `topic` and `body_base64` (JSON Lines) or `body` (Parquet; text in JSON Lines); the default of `queue_id` is 0.
+`tags`, `keys`, `properties`, `flag`, `born_timestamp_ms`, `born_host` and `reconsume_times` are kept; the row's position in the
+old store is not.  Rows keep their order within a queue.  A property DELAY schedules a row, unless it was already delivered: a
+row whose REAL_TOPIC is its topic goes to its queue directly.
 
-A second run goes on behind the first: a queue that holds the file's first rows already gets the rest, one that holds other
-messages is refused before anything of it is put.
+A second run continues after the first: a queue that already holds the file's first rows gets the rest.  A queue that holds
+other messages is refused before anything is put into it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Lane = tuple[str, int]
 
 
 class BadRow(StoreCorrupt):
-    """A row of a file that is no message; `offset` is its number, from 1 on."""
+    """A row that is not a message; `offset` is its number, counted from 1."""
 
     def __init__(self, file: str, row: int, expected: str, found: str) -> None:
-        """A line of JSON Lines, or a place in Parquet."""
+        """Name the row and what was expected."""
         super().__init__("row", file=file, offset=row, expected=expected, found=found[:200])
         self.args = (f"row {row} of {file}: expected {expected}, found {self.found}",)
         self.add_note(GO_ON)
@@ -77,7 +77,7 @@ def import_file(
 
 
 class _Import:
-    """One run: rows gathered into batches, and how many are in."""
+    """One run: rows are gathered into batches and counted."""
 
     def __init__(self, store: MessageStore, path: str) -> None:
         self._store, self._path = store, path
@@ -87,7 +87,7 @@ class _Import:
         self._batch_topics = store.engine.admission.batch_queues_of
 
     def take(self, number: int, message: Message) -> None:
-        """The next row."""
+        """Add the next row."""
         lane = self._lanes.setdefault((message.topic, message.queue_id), _Lane(self._store, message))
         if lane.has(message, f"row {number} of {self._path}"):
             self._moved.skipped += 1
@@ -97,14 +97,14 @@ class _Import:
             self._put()
 
     def finish(self) -> Moved:
-        """All of them on the disk."""
+        """Put the remaining rows and flush the store."""
         self._put()
         self._moved.queues = len(self._lanes)
         self._store.flush()
         return self._moved
 
     def _put(self) -> None:
-        """All of a batch; one by one where one of them is refused, so that it can be named."""
+        """Put a batch; if a message is refused, put them one by one to find it."""
         batch, self._batch = self._batch, []
         done = 0 if any(self._is_routed(message) for _, message in batch) else self._put_many([row[1] for row in batch])
         self._moved.messages += done
@@ -112,11 +112,11 @@ class _Import:
             self._put_one(number, message)
 
     def _is_routed(self, message: Message) -> bool:
-        """Such ones a store puts one after the other: an error leaves those before it in, uncounted."""
+        """Return whether the store would put this message alone, which leaves earlier ones uncounted after an error."""
         return not SPECIAL.isdisjoint(message.properties or ()) or message.topic in self._batch_topics
 
     def _put_many(self, messages: list[Message]) -> int:
-        """How many are in; what is wrong with one of them is met before the first is written."""
+        """Return how many messages were put; the store checks all of them before it writes the first."""
         try:
             return self._store.put_many(messages).message_count if messages else 0
         except PutRejected as error:
@@ -147,13 +147,13 @@ class _Import:
 
 
 def _has_waited(message: Message) -> bool:
-    """Whether its delay is over: with a second one it would come behind later rows of its queue."""
+    """Return whether the delay is over; a second one would move the row behind later rows of its queue."""
     properties = message.properties or {}
     return DELAY in properties and properties.get(REAL_TOPIC) == message.topic
 
 
 class _Lane:
-    """A queue of the target: the messages it had when the import began, looked at one by one."""
+    """A queue of the target, with the messages that it held when the import began."""
 
     def __init__(self, store: MessageStore, first: Message) -> None:
         self._name = f"{first.topic}/{first.queue_id}"
@@ -161,7 +161,7 @@ class _Lane:
         self._present = store.read(first.topic, first.queue_id) if is_there else iter(())
 
     def has(self, message: Message, row: str) -> bool:
-        """Whether the queue's next message is this one; it has no next one when it has to be put."""
+        """Return whether the queue's next message is this one; raise `InvalidMessage` if it is another."""
         found = next(self._present, None)
         if found is None:
             self._present = iter(())
@@ -174,7 +174,7 @@ class _Lane:
 
 
 def _numbered(path: str) -> Iterator[tuple[int, Message]]:
-    """Each row as a message, with its number: a line of JSON Lines, or the place in Parquet; both from 1 on."""
+    """Yield each row as a message with its number, counted from 1."""
     for number, row in _rows(path):
         if {"queue", "seq_id"} <= row.keys() and "topic" not in row:
             raise _of_rabbit(path)
@@ -182,7 +182,7 @@ def _numbered(path: str) -> Iterator[tuple[int, Message]]:
 
 
 def _of_rabbit(path: str) -> InvalidMessage:
-    """Such a row lacks what the way back to RabbitMQ needs, and its queue's name may be no topic."""
+    """Return the error for rows that were exported from RabbitMQ; they lack what the way back needs."""
     error = InvalidMessage(
         f"{path}: an export of a RabbitMQ folder; expected one of a RocketMQ store; import the folder itself"
     )
@@ -191,7 +191,7 @@ def _of_rabbit(path: str) -> InvalidMessage:
 
 
 def _rows(path: str) -> Iterator[tuple[int, Row]]:
-    """By the file's ending."""
+    """Select the reader by the file's ending."""
     if not os.path.isfile(path):
         raise UnknownStore(f"{path}: no such file")
     if path.endswith(".parquet"):
@@ -232,7 +232,7 @@ def _parquet_rows(path: str) -> Iterator[tuple[int, Row]]:
 
 
 def _message(row: Row, path: str, number: int) -> Message:
-    """Of a row; everything in it is a stranger's."""
+    """Return the message of a row, all of which is untrusted."""
     try:
         body = row["body_base64"] if "body_base64" in row else row["body"]
         properties = {name: value for name, value in dict(row.get("properties") or ()).items() if name not in DERIVED}

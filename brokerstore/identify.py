@@ -1,4 +1,4 @@
-"""What kind of store a folder holds, told by the names in it."""
+"""Detection of the kind of store in a folder, from the names in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storageio import REAL_DISK, Disk, Kind, Mode, UnknownStore
 
 
 class FolderKind(Enum):
-    """The kinds that are told apart.  Not all of them can be opened."""
+    """The kinds that are distinguished; not all of them can be opened."""
 
     ROCKETMQ = "rocketmq"
     LOG = "rocketmq-commitlog"  # the log's own folder, without the store around it
@@ -21,7 +21,7 @@ class FolderKind(Enum):
 
 
 class StoreFolder(NamedTuple):
-    """A folder and what it is.  `log_folders` holds the commit log, where there is one."""
+    """A folder and its kind; `log_folders` holds the commit log, if there is one."""
 
     path: str
     kind: FolderKind
@@ -38,7 +38,7 @@ _LOOKED_FOR = (
 
 
 def identify(path: str | os.PathLike[str], disk: Disk = REAL_DISK) -> StoreFolder:
-    """What the folder is.  Raises `UnknownStore`, naming what was looked for, where it is no store of these kinds."""
+    """Return the kind of a folder; raise `UnknownStore`, listing what was looked for, if it holds no known store."""
     folder = os.fspath(path)
     if not is_folder(disk, folder):
         found = "not a folder" if disk.stat(folder) is not None else "no such folder"
@@ -52,7 +52,7 @@ def identify(path: str | os.PathLike[str], disk: Disk = REAL_DISK) -> StoreFolde
 
 
 def is_folder(disk: Disk, path: str) -> bool:
-    """Whether a folder, or a link to one, lies there: a store's folders often are links to other disks."""
+    """Return whether the path is a folder or a link to one: store folders are often links to other disks."""
     entry = disk.stat(os.path.join(path, "."))
     return entry is not None and entry.kind is Kind.FOLDER
 
@@ -70,7 +70,7 @@ def _kind(disk: Disk, folder: str, names: set[str]) -> FolderKind | None:
 
 
 def _is_log(disk: Disk, folder: str) -> bool:
-    """Queue files have such names too: the bytes decide, by the first file that has any."""
+    """Return whether the first non-empty file begins like a log; queue files have the same kind of name."""
     for entry in disk.list(folder):
         if entry.kind is Kind.FILE and entry.size_bytes and len(entry.name) == 20 and entry.name.isdigit():
             file = disk.open(os.path.join(folder, entry.name), Mode.READ)
@@ -82,7 +82,7 @@ def _is_log(disk: Disk, folder: str) -> bool:
 
 
 def _hint(disk: Disk, folder: str, names: set[str]) -> str:
-    """Where the store may be, when the folder is one above or below it."""
+    """Return where the store may be, if the folder is one level above or below it."""
     for inner in ("store", "vhosts"):
         if is_folder(disk, os.path.join(folder, inner)):
             return f"; did you mean {os.path.join(folder, inner)}?"

@@ -1,17 +1,18 @@
-"""Messages moved between a RabbitMQ folder and a RocketMQ store.  The source is only read.
+"""Messages copied between a RabbitMQ folder and a RocketMQ store; the source is only read.
 
-One topic a queue, all in its queue 0, in the order of delivery.  The topic is the queue's name where a broker takes that for a
-topic, else escaped (`topic_of`).  The body is the message's; the rest lies in properties, as JSON unless said:
+Each queue becomes a topic with the one queue 0, in the order of delivery.  The topic has the queue's name if a broker accepts
+it as a topic; otherwise the name is escaped (`topic_of`).  The body is unchanged; everything else is kept in properties, as
+JSON unless noted:
 
     AMQP_VHOST, AMQP_QUEUE, AMQP_EXCHANGE, AMQP_ROUTING_KEYS    the route
-    AMQP_SEQ_ID, AMQP_MSG_ID (hex)                              which message of the queue it is: it is moved once
-    AMQP_PERSISTENT, AMQP_REDELIVERED, AMQP_EXPIRY_US           as the folder says; the expiry is absolute
+    AMQP_SEQ_ID, AMQP_MSG_ID (hex)                              identity of the message; it is copied once
+    AMQP_PERSISTENT, AMQP_REDELIVERED, AMQP_EXPIRY_US           as in the folder; the expiry is absolute
     AMQP_PRIORITIES                                             highest priority of the queue, of a priority queue only
-    AMQP_PROPERTIES                                             AMQP's own, for people to read, where there is room
+    AMQP_PROPERTIES                                             AMQP's properties, readable, if they are short enough
     AMQP_BLOCK (base64)                                         the same as the exact bytes, for the way back
 
-The message id is the index key, so that a second run finds what the first one moved and goes on behind it.
-Back, messages without these properties go to a queue of their topic's name, through the default exchange.
+The message id is the index key, so that a second run finds what the first one copied and continues after it.  In the other
+direction, messages without these properties go to a queue named like their topic, through the default exchange.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Moved:
-    """What was moved.  `skipped` were there already; `failed` says which messages could not be, and why."""
+    """Counts of a run: `skipped` messages were already there; `failed` lists those that could not be copied, and why."""
 
     queues: int = 0
     messages: int = 0
@@ -57,9 +58,9 @@ class Moved:
 
 
 def topic_of(queue: str) -> str:
-    """A topic for a queue's name: letters, digits, `_` and `-` stand for themselves, every other byte is %XX.
+    """Return the topic for a queue's name: letters, digits, `_` and `-` are kept, every other byte becomes %XX.
 
-    A long name ends in a hash of the whole; a name of the broker's own gets its first letter escaped.
+    A long name ends in a hash of the whole; a name that the broker reserves gets its first letter escaped.
     """
     data = queue.encode("utf-8", "surrogateescape")
     topic = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
@@ -76,9 +77,9 @@ def topic_of(queue: str) -> str:
 def import_rabbit(
     source: str, target: str, *, vhost: str | None = None, config: StoreConfig | None = None, progress: Progress | None = None
 ) -> Moved:
-    """Move every message of a virtual host into a store, which is made if it is not there.
+    """Copy every message of a virtual host into a store, which is created if necessary.
 
-    `progress` is called with the number of messages looked at.  A damaged message is left out and named in `failed`.
+    `progress` is called with the number of messages read.  A damaged message is skipped and listed in `failed`.
     """
     check_write_target(target, FolderKind.ROCKETMQ)
     moved = Moved()
@@ -105,7 +106,7 @@ def _move_queue(
     messages: Iterator[StoredMessage], queue: str, priorities: int | None, store: MessageStore, moved: Moved,
     progress: Progress | None,
 ) -> None:  # fmt: skip
-    """In batches; what an earlier run moved is passed over."""
+    """Copy in batches; skip what an earlier run copied."""
     topic = topic_of(queue)
     may_be_there = store.max_offset(topic, 0) > 0
     batch: list[Message] = []
@@ -132,7 +133,7 @@ def _is_there(store: MessageStore, topic: str, message: StoredMessage) -> bool:
 
 
 def _put(batch: list[Message], store: MessageStore, moved: Moved) -> None:
-    """All of a batch; one by one where one of them is refused."""
+    """Put a batch; if one message is refused, put them one by one."""
     if not batch:
         return
     try:
@@ -154,7 +155,7 @@ def _put(batch: list[Message], store: MessageStore, moved: Moved) -> None:
 
 
 def _message_of(message: StoredMessage, topic: str, priorities: int | None) -> Message:
-    """With everything in properties that the way back needs."""
+    """Return a message whose properties hold everything that the way back needs."""
     readable = json.dumps(blocks.to_json(message.properties))
     properties = {
         "AMQP_VHOST": json.dumps(message.vhost),
@@ -182,10 +183,10 @@ def _message_of(message: StoredMessage, topic: str, priorities: int | None) -> M
 def export_to_rabbit(
     source: str, target: str, *, vhost: str = "/", config: StoreConfig | None = None, progress: Progress | None = None
 ) -> Moved:
-    """Move every message of every queue of a store into a virtual host's folder, which is made if it is not there.
+    """Copy every message of every queue of a store into a virtual host's folder, which is created if necessary.
 
-    The broker's own topics are left out.  Messages that the folder's queue has already are passed over.  What was transient
-    becomes persistent, its `delivery_mode` aside: the next start of a broker would drop it.
+    The broker's own topics are skipped, and so are messages that the folder's queue already has.  Transient messages become
+    persistent, except for their `delivery_mode`, because the next start of a broker would drop them.
     """
     check_write_target(target, FolderKind.RABBITMQ)
     moved = Moved()
@@ -205,7 +206,7 @@ def export_to_rabbit(
 
 
 def _publish(record: StoredRecord, rabbit: RabbitStore, present: dict[str, set[bytes]], moved: Moved) -> None:
-    """One message into its queue, unless it is there."""
+    """Publish one message, unless its queue has it."""
     try:
         queue, content, priorities = _content_of(record, rabbit.vhost)
         if queue not in present:
@@ -226,7 +227,7 @@ def _publish(record: StoredRecord, rabbit: RabbitStore, present: dict[str, set[b
 
 
 def _content_of(record: StoredRecord, vhost: str) -> tuple[str, Content, int]:
-    """(queue, message, highest priority).  `ValueError` where the properties are not what an import wrote."""
+    """Return queue, message and highest priority; raise `ValueError` if the properties are not those of an import."""
     properties: dict[str, Any] = record.properties or {}
     if "AMQP_BLOCK" not in properties:
         msg_id = hashlib.sha256(record.message_id.encode()).digest()[:16]
@@ -247,6 +248,6 @@ def _content_of(record: StoredRecord, vhost: str) -> tuple[str, Content, int]:
 
 
 def _ttl_ms(record: StoredRecord, now_ms: int) -> int | None:
-    """What is left of an absolute expiry."""
+    """Return the time left until an absolute expiry."""
     expiry_us = (record.properties or {}).get("AMQP_EXPIRY_US")
     return None if expiry_us is None else max(0, int(expiry_us) // 1000 - now_ms)

@@ -1,4 +1,4 @@
-"""`brokerstore.open`: the engine for a folder."""
+"""`brokerstore.open`: a folder with the engine for it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NAMED = {
 
 
 def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> Any:
-    """A `MessageStore` or a `RabbitStore`, by what the folder holds; `options` go to it.
+    """Open a folder as a `MessageStore` or a `RabbitStore`; `options` are passed to it.
 
-    Raises `UnknownStore` for a folder that is neither, or a kind that is named but not read.
+    Raises `UnknownStore` for a folder that is neither, and for a kind that is recognised but cannot be read.
     """
     folder = identify(path)
     refuse_unread(folder)
@@ -35,13 +35,13 @@ def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> Any:
 
 
 def refuse_unread(folder: StoreFolder) -> None:
-    """Raise `UnsupportedFormat` for the kinds that are told apart only to be named."""
+    """Raise `UnsupportedFormat` for a kind that is recognised but cannot be read."""
     if folder.kind in _NAMED:
         raise unsupported_store(folder.path, _NAMED[folder.kind])
 
 
 def log_folders(path: str | os.PathLike[str], disk: Disk = REAL_DISK) -> list[str]:
-    """The folders of the commit log at or in `path`.  Raises `UnknownStore` where there is none."""
+    """Return the folders of the commit log at or in `path`; raise `UnknownStore` if there is none."""
     folder = identify(path, disk)
     if folder.kind is FolderKind.DLEDGER or not folder.log_folders:
         refuse_unread(folder)

@@ -1,4 +1,4 @@
-"""Where a store may be made or gone on with: nothing is ever written into a folder that holds something else."""
+"""Where a store may be created or continued: nothing is written into a folder that holds something else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storageio import REAL_DISK, Disk, UnknownStore
 from .identify import FolderKind, identify, is_folder
 from .opening import refuse_unread
 
-NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # a new disk's folder, or an opening that was killed at once
+NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # the folder of a new disk, or of an open that was killed early
 
 
 def check_write_target(path: str | os.PathLike[str], wanted: FolderKind, disk: Disk = REAL_DISK) -> None:

@@ -1,7 +1,7 @@
-"""One self-contained HTML page about a folder of either kind: pictures, tables, problems; no network, no script.
+"""A self-contained HTML page about a folder of either kind: charts, tables, problems; no network, no script.
 
-`facts` looks at a RocketMQ store, `rabbit_facts` at a RabbitMQ folder; both give `Facts`.  `pictures` draws them as SVG with
-matplotlib, `page` puts all into the template `page.html`, which escapes whatever a stranger named a topic or a key.
+`facts` reads a RocketMQ store and `rabbit_facts` a RabbitMQ folder; both return `Facts`.  `pictures` draws them as SVG with
+matplotlib, and `page` fills the template `page.html`, which escapes the names of topics and keys.
 """
 
 from __future__ import annotations

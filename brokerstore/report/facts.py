@@ -1,4 +1,4 @@
-"""What a page says of a RocketMQ store: gathered in one walk over its log, in bounded memory."""
+"""The facts of a RocketMQ store for a report, gathered in one walk over its log in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commitlog.walk import Blank, LogFiles, Piece
 
 RESERVED_MS = 72 * 3_600_000  # RocketMQ's fileReservedTime
 BUCKETS_MAX = 400  # of the picture over time
-WORDS_MAX = 50_000  # keys counted at once; beyond, those met once are forgotten
+WORDS_MAX = 50_000  # keys counted together; beyond that, rare ones are dropped
 SHOWN = 20  # rows of a table of the most frequent
 SIZE_STEPS = (128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 BUCKET_MS = (1000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 31_536_000_000)
@@ -20,7 +20,7 @@ BUCKET_MS = (1000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 6
 
 @dataclass
 class FileMap:
-    """One file, in bytes; what is left of its size was never used."""
+    """The bytes of one file by their use; the rest of its size was never used."""
 
     name: str
     size_bytes: int
@@ -33,7 +33,7 @@ class FileMap:
 
 @dataclass
 class Facts:
-    """Everything that the page shows.  Names are a stranger's."""
+    """Everything that the page shows; names in it are untrusted."""
 
     kind: str
     path: str
@@ -50,15 +50,15 @@ class Facts:
 
 
 class Times:
-    """Messages and bytes by time, in buckets that grow until they are few."""
+    """Messages and bytes by time, in buckets that grow so that there are few."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Start with the smallest buckets."""
         self.bucket_ms = BUCKET_MS[0]
         self._rows: dict[int, list[int]] = {}
 
     def add(self, timestamps_ms: Iterable[int], sizes: Iterable[int]) -> None:
-        """Of a batch."""
+        """Count the messages of a batch."""
         for timestamp_ms, size in zip(timestamps_ms, sizes, strict=True):
             row = self._rows.setdefault(timestamp_ms // self.bucket_ms, [0, 0])
             row[0] += 1
@@ -69,7 +69,7 @@ class Times:
             self._rows = dict(sorted(self._rows.items(), key=lambda item: -item[1][0])[:BUCKETS_MAX])
 
     def _grow(self) -> None:
-        """To the next size of bucket."""
+        """Switch to the next larger bucket."""
         before, self.bucket_ms = self.bucket_ms, BUCKET_MS[BUCKET_MS.index(self.bucket_ms) + 1]
         rows: dict[int, list[int]] = {}
         for number, (count, size) in self._rows.items():
@@ -79,30 +79,30 @@ class Times:
         self._rows = rows
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """In order of time; where nothing was stored there is none."""
+        """Return the buckets that hold messages, in order of time."""
         return [(number * self.bucket_ms, row[0], row[1]) for number, row in sorted(self._rows.items())]
 
 
 class Words:
-    """The most frequent of any number of words; a word that is rare may be undercounted."""
+    """The most frequent of any number of words; a rare word may be undercounted."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Start with no words."""
         self._counts: Counter[str] = Counter()
 
     def add(self, words: Iterable[str]) -> None:
-        """Of a batch."""
+        """Count the words of a batch."""
         self._counts.update(words)
         if len(self._counts) > WORDS_MAX:
             self._counts = Counter(dict(self._counts.most_common(WORDS_MAX // 2)))
 
     def most(self) -> list[tuple[str, int]]:
-        """Those that came more than once first."""
+        """Return the most frequent words, with their counts."""
         return self._counts.most_common(SHOWN)
 
 
 def size_counts(sizes: Counter[int]) -> list[tuple[str, int]]:
-    """Of a counter of places in `SIZE_STEPS`."""
+    """Return the counts with their labels, from a counter of indexes into `SIZE_STEPS`."""
     names = [
         f"{step} B" if step < 1024 else f"{step >> 10} KiB" if step < 1 << 20 else f"{step >> 20} MiB" for step in SIZE_STEPS
     ]
@@ -110,7 +110,7 @@ def size_counts(sizes: Counter[int]) -> list[tuple[str, int]]:
 
 
 def size_place(size: int) -> int:
-    """Which of the steps a size falls under.
+    """Return the index of the step that a size falls under.
 
     >>> size_place(128), size_place(129)
     (0, 1)
@@ -119,7 +119,7 @@ def size_place(size: int) -> int:
 
 
 def store_facts(files: LogFiles, path: str, kind: str, progress: Callable[[int], None] | None = None) -> Facts:
-    """Of the log alone; lag, problems and cards of other parts are added by who knows them."""
+    """Return the facts of the log; the caller adds lag, problems and cards of other parts."""
     walk = _StoreWalk(files)
     for step in files.walk():
         walk.step(step)
@@ -140,7 +140,7 @@ class _StoreWalk:
         self._queues: dict[tuple[str, int], list[int]] = {}
 
     def step(self, step: Piece | Blank | Finding) -> None:
-        """Good records, the blank end of a file, or something else, which is met as the gap that it leaves."""
+        """Count good records and the blank end of a file; anything else shows as the gap that it leaves."""
         if isinstance(step, Piece):
             found = self._maps[step.file]
             found.damaged += step.start - self._ends[step.file]
@@ -165,7 +165,7 @@ class _StoreWalk:
             row[1] += size
 
     def facts(self, path: str, kind: str) -> Facts:
-        """When the walk is over."""
+        """Return the facts when the walk is over."""
         newest = max(self._last_ms.values(), default=0)
         for name, found in self._maps.items():
             if newest - self._last_ms.get(name, newest) > RESERVED_MS:
@@ -186,7 +186,7 @@ def _base(path: str) -> str:
 
 
 def _columns(piece: Piece) -> Iterator[dict[str, list[Any]]]:
-    """What is counted of each record."""
+    """Yield the columns that are counted."""
     from commitlog.arrow_columns import record_batch
     from commitlog.columns import stretches
 

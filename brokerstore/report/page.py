@@ -1,4 +1,4 @@
-"""The page: everything is put in through a template that escapes it."""
+"""The page; every value goes through a template that escapes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABOUT = {
 
 
 def render(facts: Facts, made_ms: int) -> str:
-    """The whole page.  Raises `MissingExtra` without jinja2 or matplotlib."""
+    """Return the whole page; raise `MissingExtra` without jinja2 or matplotlib."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ModuleNotFoundError as error:
@@ -47,7 +47,7 @@ def render(facts: Facts, made_ms: int) -> str:
 
 
 def _parts(facts: Facts) -> list[str]:
-    """What some file has any bytes of; always the live ones."""
+    """Return the uses that some file has bytes of, and always the live ones."""
     return [name for name in PARTS if name == "live" or any(getattr(file, name) for file in facts.files)]
 
 
@@ -58,5 +58,5 @@ def _size(size_bytes: int) -> str:
 
 
 def _plain(value: object) -> object:
-    """Pictures as they are; text without characters that change direction or control anything."""
+    """Return charts unchanged, and text without control characters and direction marks."""
     return value if hasattr(value, "__html__") else printable(str(value))

@@ -1,6 +1,6 @@
-"""Pictures as SVG that takes its colours from the page, so that a dark scheme needs no second picture.
+"""Charts as SVG whose colours come from the page, so that one chart serves light and dark schemes.
 
-Matplotlib draws with marks for colours; each mark becomes a CSS variable of the page.  Text stays text.
+Matplotlib draws with placeholder colours; each becomes a CSS variable of the page.  Text stays text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Picture = tuple[str, str, float, Draw]  # title, what it shows in a sentence, he
 
 
 def pictures(facts: Facts) -> list[tuple[str, str, str]]:
-    """(title, what it shows in a sentence, SVG) of every picture that there is something for.
+    """Return title, caption and SVG of every chart that there is data for.
 
     Raises `MissingExtra` without matplotlib.
     """
@@ -66,7 +66,7 @@ def _of_times(facts: Facts) -> Iterator[Picture]:
 
 
 def _of_sizes(facts: Facts) -> Iterator[Picture]:
-    """Up to the greatest that there is."""
+    """Show the sizes up to the greatest one."""
     last = max((place for place, (_, count) in enumerate(facts.sizes) if count), default=-1)
     rows = facts.sizes[: last + 1]
     if rows:
@@ -82,7 +82,7 @@ def _of_lags(facts: Facts) -> Iterator[Picture]:
 
 
 def unit_for(size_bytes: int) -> tuple[str, int]:
-    """In which the greatest of some sizes is read easily, and how many bytes it has.
+    """Return the unit in which the greatest of some sizes reads well, and its number of bytes.
 
     >>> unit_for(25_000), unit_for(0)
     (('KiB', 1024), ('B', 1))
@@ -92,7 +92,7 @@ def unit_for(size_bytes: int) -> tuple[str, int]:
 
 
 def grouped(files: Sequence[FileMap]) -> list[FileMap]:
-    """At most so many rows: neighbours together."""
+    """Return at most `FILES_SHOWN` rows; neighbouring files are combined."""
     step = -(-len(files) // FILES_SHOWN)
     if step <= 1:
         return list(files)
@@ -107,7 +107,7 @@ def grouped(files: Sequence[FileMap]) -> list[FileMap]:
 
 
 def _svg(title: str, height: float, draw: Draw) -> str:
-    """One picture, without a fixed size and without anything to fetch."""
+    """Return one chart as SVG, without a fixed size and without external references."""
     try:
         import matplotlib
     except ModuleNotFoundError as error:
@@ -130,7 +130,7 @@ def _svg(title: str, height: float, draw: Draw) -> str:
 
 
 def _for_page(svg: str, title: str) -> str:
-    """From a file to an element: no prologue, no links, named for a screen reader, colours and fonts of the page."""
+    """Turn an SVG file into an element with the page's colours and fonts and a name for screen readers."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
@@ -148,7 +148,7 @@ def _short(name: str) -> str:
 
 
 def _files(axes: Any, files: Sequence[FileMap]) -> None:
-    """A row a file, its parts side by side."""
+    """Draw one stacked bar a file."""
     unit, scale = unit_for(max(file.size_bytes for file in files))
     places = range(len(files))
     left = [0.0] * len(files)
@@ -168,7 +168,7 @@ def _files(axes: Any, files: Sequence[FileMap]) -> None:
 
 
 def _over_time(axes: Any, facts: Facts, column: int, unit: str, scale: int) -> None:
-    """Bars as wide as a bucket."""
+    """Draw bars as wide as a bucket."""
     width_days = facts.bucket_ms / 86_400_000
     days = [_day(row[0]) for row in facts.times]
     axes.bar(days, [row[column] / scale for row in facts.times], width=width_days, align="edge", color=PARTS["live"])
@@ -182,12 +182,12 @@ def _over_time(axes: Any, facts: Facts, column: int, unit: str, scale: int) -> N
 
 
 def _day(timestamp_ms: int) -> datetime:
-    """What no calendar has is drawn at its border."""
+    """Return the date, limited to what the calendar has."""
     return datetime.fromtimestamp(min(max(timestamp_ms / 1000, 0), 4_000_000_000), UTC)
 
 
 def _bars(axes: Any, rows: Sequence[tuple[str, float]], unit: str) -> None:
-    """A row a name."""
+    """Draw one bar a name."""
     places = range(len(rows))
     axes.barh(places, [amount for _, amount in rows], color=PARTS["live"], height=0.7)
     axes.set_yticks(places, [_short(name) for name, _ in rows])

@@ -1,4 +1,4 @@
-"""What a page says of a RabbitMQ virtual host's folder."""
+"""The facts of a RabbitMQ virtual host for a report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .facts import Facts, FileMap, Times, Words, size_counts, size_place
 
 
 def rabbit_facts(path: str, vhost: str | None = None, progress: Callable[[int], None] | None = None) -> Facts:
-    """Queues, messages, and how much of each store file is garbage; every problem that `verify` names."""
+    """Return queues, messages, the garbage in each store file, and every problem that `verify` finds."""
     with RabbitStore.open(path, "r", vhost=vhost) as store:
         folder = store.folder()
         try:
@@ -60,7 +60,7 @@ def _facts(folder: VhostFolder, path: str) -> Facts:
 
 
 def _file_maps(folder: VhostFolder, name: str, live: set[bytes]) -> list[FileMap]:
-    """Of one message store: what entries refer to, records that nothing refers to, and what is no record."""
+    """Return the files of one message store: referenced records, unreferenced ones, and damage."""
     store = folder.stores[name]
     maps = {number: FileMap(f"{name} {number}", store.size_of(number) or 0) for number in store.file_numbers()}
     for msg_id in live:

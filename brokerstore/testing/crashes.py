@@ -1,4 +1,4 @@
-"""What the labs of both engines share: every crash of every step is caught, and judged when the step is over."""
+"""The part that the labs of both engines share: they collect every crash of a step and check them after it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ Promise = TypeVar("Promise")
 
 
 class Crashes(Generic[Promise]):
-    """A program on a disk that forgets.  A subclass says what is promised at a moment, and judges one image by it."""
+    """A program on a `ForgettingDisk`; a subclass defines what is promised at a moment, and checks an image against it."""
 
     disk: ForgettingDisk
     kind_of: Callable[[str], str]  # of a file's path
 
     def __init__(self, seed: int, chances: int, deep: int, limit: int, report: Report | None, tries: bool) -> None:
-        """`chances` images by chance at each moment beside the systematic ones; `deep`: crashes inside recovery, seldom.
+        """Set how many crashes to try.
 
-        `limit`: where all combinations are no more than that, all are tried.  Without `tries` no crash is tried at all.
+        `chances` random images are added to the systematic ones at each moment; `deep` is the interval of crashes inside
+        recovery.  If all combinations are at most `limit`, all are tried.  Without `tries`, no crash is tried.
         """
         self.seed = seed
         self.random = Random(seed)
@@ -37,18 +38,18 @@ class Crashes(Generic[Promise]):
         self._caught: list[tuple[str, str, Image, Promise]] = []
 
     def promised(self) -> tuple[Promise, int]:
-        """What a crash now has to respect, and a hash of it: the same content under another promise is another image."""
+        """Return what a crash at this moment must respect, and a hash of it, which makes equal content a different image."""
         raise NotImplementedError
 
     def judge_image(self, image: Image, promise: Promise) -> None:
-        """One crash: recover, check; now and then recover again, and crash inside the recovery."""
+        """Recover from one crash and check; now and then recover again, or crash inside the recovery."""
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Whatever the memory outside has to learn before images are judged."""
+        """Update the ledger before images are checked."""
 
     def catch(self, operation: str, path: str) -> None:
-        """Take the crash images of this moment; they are judged when the operation is over and all it tried is known."""
+        """Collect the crash images of this moment; they are checked when the operation is over."""
         if not self.tries:
             return
         kinds = {self.kind_of(unsettled) for unsettled in self.disk.unsettled_paths()}
@@ -59,7 +60,7 @@ class Crashes(Generic[Promise]):
                 self._caught.append((operation, path, image, promise))
 
     def judge(self) -> None:
-        """Open what was caught, and check it."""
+        """Check the collected images."""
         self.catch("after", "")
         self.settle()
         caught, self._caught = self._caught, []
@@ -74,7 +75,7 @@ class Crashes(Generic[Promise]):
                 ) from error
 
     def do(self, operation: tuple[Any, ...]) -> None:
-        """One operation of a program, with all its crashes."""
+        """Run one operation of a program, with all its crashes."""
         name, *arguments = operation
         self.done.append(operation)
         self.operation = name

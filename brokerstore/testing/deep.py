@@ -1,4 +1,4 @@
-"""A crash inside a recovery, and inside the recovery of that."""
+"""Crashes inside a recovery, and inside the recovery from those."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def crash_inside(
     image: Image, now_ms: int, recover: Callable[[ForgettingDisk], object], random: Random, *, depth: int, chances: int = 1,
     seen: set[int] | None = None,
 ) -> int:  # fmt: skip
-    """Recover from an image, and from every crash at each call that changes something on the way; how many were tried.
+    """Recover from an image, and from a crash at each changing call on the way; return how many were tried.
 
-    At each call: everything that was written, the least that is left, and `chances` by chance; the same content is tried
-    once.  `recover` opens the disk, checks it, and lets go without a further change; it raises what is wrong.
+    Each call is tried with everything written, with the least that remains, and with `chances` random images; equal content is
+    tried once.  `recover` opens the disk, checks it, and stops without a further change; it raises what is wrong.
     """
     seen = set() if seen is None else seen
     disk = ForgettingDisk.of(image, now_ms)

@@ -1,10 +1,10 @@
-"""Every storage call of a program failed, once and for ever, in every way that it can fail.
+"""Failing every storage call of a program, once and permanently, in every way in which it can fail.
 
-    for fault in faults_of(calls):           # of an undisturbed run
-        suffer_rocketmq(PROGRAM, fault)      # raises `Broken` where a promise was not kept
+    for fault in faults_of(calls):           # the calls of an undisturbed run
+        suffer_rocketmq(PROGRAM, fault)      # raises `Broken` if a promise is not kept
 
-After a fault the store raises errors of the library alone, gives back what it still can, and what was promised is there after
-the machine dies too.
+After a fault the store raises only errors of the library, still returns what it can, and keeps what it promised when the
+machine crashes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RABBITMQ_PROGRAM: Program = [
 
 
 class Fault(NamedTuple):
-    """The `number`-th call, from 1; with `for_ever` all of its kind that follow too."""
+    """A failure of the `number`-th call, counted from 1; with `for_ever`, of all later calls of its kind too."""
 
     kind: str
     number: int
@@ -66,16 +66,16 @@ class Fault(NamedTuple):
 
 
 class Counted:
-    """A disk's `refuse`: counts its calls, and fails those that a fault says."""
+    """A `refuse` hook of a disk that counts the calls and fails those of a fault."""
 
     def __init__(self, fault: Fault | None = None) -> None:
-        """None fails nothing."""
+        """Take the fault; None fails nothing."""
         self.fault = fault
         self.calls: list[tuple[str, str]] = []
         self.failed = 0
 
     def __call__(self, operation: str, path: str) -> None:
-        """Before every call."""
+        """Count a call, and fail it if the fault covers it."""
         self.calls.append((operation, path))
         if self.fault is None:
             return
@@ -89,7 +89,7 @@ class Counted:
 
 
 def faults_of(calls: list[tuple[str, str]]) -> Iterator[Fault]:
-    """Every call in every way that it can fail, once and for ever."""
+    """Yield every call with every way in which it can fail, once and permanently."""
     for number, (operation, _path) in enumerate(calls, 1):
         for kind, (_errno, operations) in KINDS.items():
             if not operations or operation in operations:
@@ -98,7 +98,7 @@ def faults_of(calls: list[tuple[str, str]]) -> Iterator[Fault]:
 
 
 def after(disk: ForgettingDisk, seed: int) -> list[Image]:
-    """What may be left when the machine dies at the end: everything, the least, and two by chance."""
+    """Return what may remain when the machine crashes at the end: everything, the least, and two random images."""
     random = Random(seed)
     return [disk.after_kill(), disk.least(), *(disk.any_image(random) for _ in range(2))]
 
@@ -107,7 +107,7 @@ def after(disk: ForgettingDisk, seed: int) -> list[Image]:
 
 
 def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[rocketmq_lab.Run | None, ForgettingDisk]:
-    """A program to its end, whatever fails on the way; None where the store could not even be made."""
+    """Run a program to its end, whatever fails; the run is None if the store could not be created."""
     disk = ForgettingDisk()
     disk.refuse = refuse
     run = None
@@ -123,16 +123,16 @@ def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[roc
 
 
 def _reopen(run: rocketmq_lab.Run) -> None:
-    """Closed, cleanly or as a fault lets it be, and opened again."""
+    """Close the store, cleanly or as the fault allows, and open it again."""
     _learn(run)
     close_rocketmq(run)
     run.store = run.open()
 
 
 def suffer_rocketmq(program: Program, fault: Fault, **changes: Any) -> bool:
-    """One fault.  Afterwards: what was flushed is there, in the open store and after the machine's death.
+    """Run a program with a fault; check that what was flushed is there, in the open store and after a crash.
 
-    False where it never came: maps that are kept are not the same in every run.
+    Returns False if the fault never occurred: which maps are kept differs between runs.
     """
     refuse = Counted(fault)
     run, disk = run_rocketmq(program, refuse, **changes)
@@ -150,7 +150,7 @@ def suffer_rocketmq(program: Program, fault: Fault, **changes: Any) -> bool:
 
 
 def _learn(run: rocketmq_lab.Run) -> None:
-    """What the log has: the ledger's own look meets no fault."""
+    """Update the ledger from the log, without faults."""
     refuse, run.disk.refuse = run.disk.refuse, None
     with contextlib.suppress(StoreClosed):
         run.ledger.learn(run.store)
@@ -158,7 +158,7 @@ def _learn(run: rocketmq_lab.Run) -> None:
 
 
 def _still_reads(run: rocketmq_lab.Run) -> None:
-    """Records that were flushed, by their place; an error of the library is an answer too."""
+    """Read the flushed records by their offsets; an error of the library is an accepted answer."""
     _learn(run)
     for entry in run.ledger.entries[: run.ledger.flushed]:
         with contextlib.suppress(StoreError):
@@ -172,7 +172,7 @@ def _still_reads(run: rocketmq_lab.Run) -> None:
 
 
 def close_rocketmq(run: rocketmq_lab.Run) -> None:
-    """A clean stop, or one that leaves the abort file."""
+    """Stop cleanly, or leave the abort file."""
     with contextlib.suppress(StoreError):
         run.store.close()
         if f"{rocketmq_lab.ROOT}/abort" not in run.disk.files():
@@ -181,7 +181,7 @@ def close_rocketmq(run: rocketmq_lab.Run) -> None:
 
 
 def _recovers(run: rocketmq_lab.Run | None, image: Image, now_ms: int, **changes: Any) -> None:
-    """A new process on what is left."""
+    """Open what remains in a new process and check it."""
     disk = ForgettingDisk.of(image, now_ms)
     store = rocketmq_lab.open_still(disk, rocketmq_lab.lab_config(**changes))
     if run is not None:
@@ -193,7 +193,7 @@ def _recovers(run: rocketmq_lab.Run | None, image: Image, now_ms: int, **changes
 
 
 def run_rabbitmq(program: Program, refuse: Counted) -> tuple[rabbitmq_lab.RabbitRun | None, ForgettingDisk]:
-    """As `run_rocketmq`."""
+    """Run a program as `run_rocketmq` does."""
     disk = ForgettingDisk()
     disk.refuse = refuse
     run = None
@@ -206,7 +206,7 @@ def run_rabbitmq(program: Program, refuse: Counted) -> tuple[rabbitmq_lab.Rabbit
 
 
 def suffer_rabbitmq(program: Program, fault: Fault) -> None:
-    """One fault.  Afterwards: what was synced and not acknowledged is there."""
+    """Run a program with a fault; check that what was synced and not acknowledged is there."""
     refuse = Counted(fault)
     run, disk = run_rabbitmq(program, refuse)
     try:
@@ -224,7 +224,7 @@ def suffer_rabbitmq(program: Program, fault: Fault) -> None:
 
 
 def _rabbit_recovers(run: rabbitmq_lab.RabbitRun | None, image: Image, now_ms: int) -> None:
-    """A new process on what is left, be it of a folder that could not be made to its end."""
+    """Open what remains in a new process, even of a folder whose creation failed."""
     disk = ForgettingDisk.of(image, now_ms)
     store = RabbitStore.open(rabbitmq_lab.ROOT, settings=rabbitmq_lab.SETTINGS, disk=disk)
     if run is not None:

@@ -1,10 +1,10 @@
-"""Java's `String.hashCode`, written from its definition: the checker may not ask the code that it checks."""
+"""Java's `String.hashCode`, written from its definition, so that the checker does not use the code that it checks."""
 
 from __future__ import annotations
 
 
 def java_hash(text: str) -> int:
-    """Signed, 32 bits; over UTF-16 units."""
+    """Return the signed 32-bit hash over UTF-16 code units."""
     code = 0
     data = text.encode("utf-16-be")
     for at in range(0, len(data), 2):
@@ -13,6 +13,6 @@ def java_hash(text: str) -> int:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """What an index item keeps (format page `docs/formats/indexfile.md`)."""
+    """Return the hash that an index item keeps (`docs/formats/indexfile.md`)."""
     code = java_hash(f"{topic}#{key}")
     return 0 if code == -(1 << 31) else abs(code)

@@ -1,9 +1,9 @@
-"""What a RabbitMQ-style store was given and promised, and what must hold of it after a crash.
+"""The ledger of a RabbitMQ-style store, and what must hold of the store after a crash.
 
-- every message that was published with a sync behind it and never acknowledged is there, byte for byte, once and in order
-- no message that was never published; none that was acknowledged with a sync behind that
+- every message that was published before a sync and never acknowledged is there, byte for byte, once and in order
+- no message that was never published, and none that was acknowledged before a sync
 - transient messages may be there before a restart, never after it
-- the store's own counts are right, and `verify` finds no fault in the folder
+- the store's own counts are right, and `verify` finds no problem in the folder
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .rocketmq_check import must
 
 
 class Floor(NamedTuple):
-    """What a crash at some moment may take and must leave; bodies by queue."""
+    """What a crash at some moment must leave, and what must be gone; bodies by queue."""
 
     kept: dict[str, frozenset[bytes]]
     gone: dict[str, frozenset[bytes]]
 
 
 class QueueLedger:
-    """One queue's messages, in the order they were published."""
+    """One queue's messages, in the order of publishing."""
 
     def __init__(self) -> None:
-        """Of a new queue."""
+        """Start with a new queue."""
         self.published: list[bytes] = []  # persistent ones, tried ones among them
         self.confirmed: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
@@ -39,14 +39,14 @@ class QueueLedger:
 
     @contextlib.contextmanager
     def acknowledging(self, bodies: set[bytes]) -> Iterator[None]:
-        """While this is done nobody knows whether they are there; afterwards they are not wanted."""
+        """While the block runs, the messages may or may not be there; afterwards they must not be."""
         self.doubtful |= bodies
         yield
         self.doubtful -= bodies
         self.acknowledged |= bodies
 
     def sync(self) -> None:
-        """Everything so far is safe: what was published is there, what was acknowledged is not."""
+        """Mark everything so far as safe: what was published is there, what was acknowledged is gone."""
         self.confirmed.update(self.published)
         self.gone.update(self.acknowledged)
 
@@ -55,31 +55,34 @@ class RabbitLedger:
     """All queues of a virtual host."""
 
     def __init__(self) -> None:
-        """Of a new store."""
+        """Start with a new store."""
         self.queues: dict[str, QueueLedger] = {}
         self.deleted: set[str] = set()  # what is left of them is nobody's promise
 
     def floor(self) -> Floor:
-        """As a crash now would have to respect it."""
+        """Return what a crash at this moment must respect."""
         return Floor(
             {name: frozenset(queue.confirmed - queue.acknowledged - queue.doubtful) for name, queue in self.queues.items()},
             {name: frozenset(queue.gone) for name, queue in self.queues.items()},
         )
 
     def sync(self) -> None:
-        """Of every queue."""
+        """Mark every queue as synced."""
         for queue in self.queues.values():
             queue.sync()
 
     def cut(self, found: dict[str, list[bytes]]) -> None:
-        """After a crash: what is left was confirmed, the rest never was."""
+        """After a crash, count what remains as confirmed and drop the rest."""
         for name, queue in self.queues.items():
             queue.published = list(found.get(name, []))
             queue.confirmed, queue.acknowledged, queue.gone, queue.doubtful = set(queue.published), set(), set(), set()
 
 
 def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict[str, list[bytes]]:
-    """An open store, just recovered; what its queues hold.  Takes every message out, so that it is to be abandoned."""
+    """Check a store that has just been recovered; return what its queues hold.
+
+    It takes every message out, so the caller must abandon the store.
+    """
     found = {name: take_all(store, name) for name in store.queue_names()}
     for name, kept in floor.kept.items():
         if name in ledger.deleted:
@@ -108,7 +111,7 @@ def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict
 
 
 def take_all(store: RabbitStore, queue: str) -> list[bytes]:
-    """Every body that waits in a queue, in order.  What a crash tore is named by its fetch, and is none."""
+    """Return every waiting body of a queue in order; a message that the crash tore is skipped."""
     bodies: list[bytes] = []
     while True:
         try:
@@ -121,10 +124,10 @@ def take_all(store: RabbitStore, queue: str) -> list[bytes]:
 
 
 def torn_copy(body: bytes, published: list[bytes]) -> bytes:
-    """The message that a torn write left zeros in; `body` itself where there is none.
+    """Return the message that a torn write left zeros in, or `body` itself.
 
-    RabbitMQ's files have no checksum of a message: of one that was not confirmed a crash may leave the frame and lose bytes
-    of the body, and no reader can tell that from a message of zeros.
+    RabbitMQ's files have no checksum of a message: a crash may leave the frame of an unconfirmed one and lose bytes of its
+    body.  No reader can distinguish that from a message of zeros.
     """
     for wanted in published:
         if len(wanted) == len(body) and all(found in (0, byte) for found, byte in zip(body, wanted, strict=True)):
@@ -133,6 +136,6 @@ def torn_copy(body: bytes, published: list[bytes]) -> bytes:
 
 
 def check_folder(path: str, disk: ForgettingDisk) -> None:
-    """Nothing in the files that a reader would call damage."""
+    """Check that `verify` finds no damage in the files."""
     problems = verify(path, disk).problems
     must(not problems, f"verify finds {problems[:2]}")

@@ -1,4 +1,4 @@
-"""Programs run on a `RabbitStore` over a disk that forgets; after each step every crash is tried.  See `rocketmq_lab`."""
+"""Programs on a `RabbitStore` over a `ForgettingDisk`; every crash is tried after each step (see `rocketmq_lab`)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SETTINGS = RabbitSettings(
 
 
 class RabbitRun(Crashes[Floor]):
-    """One program; as `rocketmq_lab.Run`."""
+    """One program, as `rocketmq_lab.Run`."""
 
     def __init__(
         self, seed: int = 0, *, settings: RabbitSettings = SETTINGS, chances: int = 2, deep: int = 0, limit: int = 0,
         report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
     ) -> None:  # fmt: skip
-        """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
+        """Create a new store; without `tries` no crash is tried."""
         super().__init__(seed, chances, deep, limit, report, tries)
         self.kind_of = kind_of_file
         self.settings = settings
@@ -46,16 +46,16 @@ class RabbitRun(Crashes[Floor]):
         self.judge()
 
     def open(self, disk: ForgettingDisk) -> RabbitStore:
-        """On a disk as it is."""
+        """Open the store on a disk as it is."""
         return RabbitStore.open(ROOT, settings=self.settings, disk=disk)
 
     def promised(self) -> tuple[Floor, int]:
-        """What is kept, and what is gone for good."""
+        """Return what must be kept, and what must be gone."""
         floor = self.ledger.floor()
         return floor, hash((*floor.kept.values(), *floor.gone.values()))
 
     def judge_image(self, image: Image, floor: Floor) -> None:
-        """One crash: recover, check; now and then recover again, and crash inside the recovery."""
+        """Recover from one crash and check; now and then recover again, or crash inside the recovery."""
         self.report.images += 1
         number = self.report.images
         disk = ForgettingDisk.of(image, self.disk.time_ms)
@@ -74,7 +74,7 @@ class RabbitRun(Crashes[Floor]):
         self.report.again += found
 
     def recover(self, disk: ForgettingDisk, floor: Floor) -> None:
-        """Open and check."""
+        """Open the folder and check it."""
         store = self.open(disk)
         check_rabbit(store, self.ledger, floor)
         store.abandon()
@@ -82,13 +82,13 @@ class RabbitRun(Crashes[Floor]):
     # Operations
 
     def do_declare(self, name: str, mode: str) -> None:
-        """A queue; nothing where it is there in another mode."""
+        """Declare a queue, unless it exists in another mode."""
         if name not in self.store.queue_names():
             self.ledger.queues.setdefault(name, QueueLedger())
             self.store.declare_queue(name, mode=mode)
 
     def do_publish(self, names: tuple[str, ...], size: int, persistent: bool) -> None:
-        """One message into one queue or several."""
+        """Publish one message to one queue or several."""
         names = tuple(name for name in names if name in self.store.queue_names())
         if not names:
             return
@@ -101,7 +101,7 @@ class RabbitRun(Crashes[Floor]):
         self.store.publish_content([self.store.queue(name) for name in names], content)
 
     def do_get(self, name: str, acknowledges: bool) -> None:
-        """The next message, acknowledged or held."""
+        """Get the next message, acknowledged or held."""
         if name not in self.store.queue_names():
             return
         try:
@@ -120,37 +120,37 @@ class RabbitRun(Crashes[Floor]):
             self.store.ack(delivery)
 
     def do_settle(self, acknowledges: bool) -> None:
-        """The oldest held message, acknowledged or put back."""
+        """Acknowledge or requeue the oldest held message."""
         if self.held and acknowledges:
             self._acknowledge(self.held[0])
         elif self.held:
             self.store.requeue(self.held.pop(0))
 
     def do_sync(self) -> None:
-        """All that was done is safe."""
+        """Sync, which makes everything so far safe."""
         self.store.sync()
         self.ledger.sync()
 
     def do_collect(self) -> None:
-        """The collector, until it has nothing to do."""
+        """Run the collector until it has nothing to do."""
         self.store.collect()
 
     def do_flush_journals(self) -> None:
-        """Segments written; that syncs first."""
+        """Write segments, which syncs first."""
         self.store.flush_journals()
         self.ledger.sync()
 
     def do_balance(self) -> None:
-        """Queues get less memory."""
+        """Give queues less memory."""
         self.store.balance_memory()
 
     def do_mode(self, name: str, mode: str) -> None:
-        """Lazy, or not."""
+        """Switch a queue to lazy mode or back."""
         if name in self.store.queue_names():
             self.store.set_mode(name, mode)
 
     def do_purge(self, name: str) -> None:
-        """All that waits goes; what is held stays."""
+        """Purge what waits; held messages stay."""
         if name in self.store.queue_names():
             queue = self.ledger.queues[name]
             held = {delivery.body for delivery in self.held if delivery.queue == name}
@@ -163,14 +163,14 @@ class RabbitRun(Crashes[Floor]):
                 self.store.purge(name)
 
     def do_delete(self, name: str) -> None:
-        """A queue with all its messages."""
+        """Delete a queue with all its messages."""
         if name in self.store.queue_names():
             self.ledger.deleted.add(name)
             self.held = [delivery for delivery in self.held if delivery.queue != name]
             self.store.delete_queue(name)
 
     def do_close(self) -> None:
-        """A clean stop, and the store opened again."""
+        """Stop cleanly and open the store again."""
         self.store.close()
         self.held = []
         self.ledger.sync()
@@ -180,7 +180,7 @@ class RabbitRun(Crashes[Floor]):
         check_folder(ROOT, self.disk)
 
     def do_crash(self) -> None:
-        """One of the crashes is for real: the program goes on behind it."""
+        """Crash, and continue the program on what remains."""
         floor = self.ledger.floor()
         self.store.abandon()
         self.held = []
@@ -197,7 +197,7 @@ class RabbitRun(Crashes[Floor]):
 
 
 def kind_of_file(path: str) -> str:
-    """What a path in a virtual host's folder is."""
+    """Return the kind of a path in a virtual host's folder."""
     for part, kind in (
         (".rdq", "messages"), (".rdt", "merge"), (".idx", "segment"), ("journal.jif", "journal"), ("queue_name", "queue name"),
         ("/brokerstore", "own"), (".config", "config"), (".vhost", "config"),
@@ -211,7 +211,7 @@ NAMES = ("a", "b", "c")
 
 
 def any_operation(random: Random) -> tuple[Any, ...]:
-    """One step of a random program."""
+    """Return one step of a random program."""
     name = random.choice(NAMES)
     some = tuple(random.sample(NAMES, random.randrange(1, 3)))
     makers: list[tuple[float, Callable[[], tuple[Any, ...]]]] = [
@@ -233,7 +233,7 @@ def any_operation(random: Random) -> tuple[Any, ...]:
 
 
 def random_run(seed: int, steps: int, *, report: Report | None = None, **options: Any) -> RabbitRun:
-    """A program made from a seed alone, run to its end."""
+    """Run a program that is generated from a seed."""
     random = Random(seed)
     run = RabbitRun(seed, report=report, **options)
     run.do(("declare", "a", "default"))

@@ -1,4 +1,4 @@
-"""What a run of the lab tried."""
+"""Counts of what a run of the lab tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Report:
-    """Crash images: how many were opened and checked, and by what they came from."""
+    """Crash images: how many were opened and checked, and where they came from."""
 
     images: int = 0
     again: int = 0  # crashes of recoveries among them
@@ -16,19 +16,19 @@ class Report:
     _seen: set[int] = field(default_factory=set)
 
     def is_new(self, key: int) -> bool:
-        """Whether no image with this content was seen yet."""
+        """Return whether no image with this content was seen before."""
         if key in self._seen:
             return False
         self._seen.add(key)
         return True
 
     def count(self, operation: str, kinds: set[str]) -> None:
-        """One more image."""
+        """Count one more image."""
         for kind in kinds:
             self.by_kind[operation, kind] += 1
 
     def table(self) -> str:
-        """Operations by kinds of file, as text."""
+        """Return operations by kinds of file, as text."""
         operations = sorted({operation for operation, _ in self.by_kind})
         kinds = sorted({kind for _, kind in self.by_kind})
         lines = [" ".join(["operation".ljust(14), *(kind.rjust(10) for kind in kinds)])]

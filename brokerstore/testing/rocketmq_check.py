@@ -1,10 +1,10 @@
-"""What must hold of a RocketMQ-style store that was opened after a crash: the list of the lab, in one place.
+"""What must hold of a RocketMQ-style store that was opened after a crash.
 
-- every record that was flushed is there, byte for byte; of the others any number is lost, from the tail alone
-- no record that was never put; nothing but zeros behind the last one
-- no queue offset twice and none left out
-- queues and index say what the log says, both ways, and the index's chains are sound
-- recovered again, the same bytes
+- every flushed record is there, byte for byte; of the others any number is lost, from the tail only
+- no record that was never put; nothing but zeros after the last one
+- no queue offset twice and none skipped
+- queues and index agree with the log in both directions, and the chains of the index are sound
+- a second recovery leaves the same bytes
 
 Expected bytes come from the ledger and the format pages, never from the engine's own readers.
 """
@@ -30,15 +30,15 @@ class Broken(AssertionError):
 
 
 def must(is_so: object, what: str) -> None:
-    """Raise `Broken` where it is not."""
+    """Raise `Broken` unless the condition holds."""
     if not is_so:
         raise Broken(what)
 
 
 def check_store(store: MessageStore, disk: ForgettingDisk, ledger: Ledger, flushed: int) -> int:
-    """An open store, just recovered, against the ledger; how many of its entries the log has.
+    """Compare a store that has just been recovered with the ledger; return how many of its entries the log has.
 
-    `flushed`: how many were safe at the moment of the crash.
+    `flushed` is the number of entries that were safe at the moment of the crash.
     """
     engine = store.engine
     low, end = max(engine.log.min_offset, 0), engine.log.written_offset
@@ -59,7 +59,7 @@ def check_store(store: MessageStore, disk: ForgettingDisk, ledger: Ledger, flush
 
 
 def _count_kept(ledger: Ledger, end: int) -> int:
-    """Entries that end by `end`."""
+    """Count the entries that end by `end`."""
     count = len(ledger.entries)
     while count and ledger.entries[count - 1].end_offset > end:
         count -= 1
@@ -67,7 +67,7 @@ def _count_kept(ledger: Ledger, end: int) -> int:
 
 
 def check_log(log: CommitLog, kept: list[Entry], low: int, end: int) -> None:
-    """The records, one behind the other, and nothing else."""
+    """Check that the log holds the records one after the other, and nothing else."""
     size = log.file_size_bytes
     at = low
     for entry in kept:
@@ -92,7 +92,7 @@ def _next_offsets(entries: list[Entry]) -> dict[tuple[str, int], int]:
 
 
 def check_queues(files: dict[str, bytes], folder: str, entries: list[Entry], low: int) -> None:
-    """Every unit of a kept record, and no other; those of records that left the log may be there."""
+    """Check that each kept record has its unit; units of records that left the log may remain, no others."""
     wanted: dict[str, list[bytes]] = {}
     first: dict[str, int] = {}
     for entry in entries:
@@ -113,7 +113,7 @@ def check_queues(files: dict[str, bytes], folder: str, entries: list[Entry], low
 
 
 def _check_queue(place: str, parts: list[tuple[int, bytes]], wanted: bytes, needed_from: int) -> None:
-    """One queue's files against all units it ever had; those before `needed_from` may be gone."""
+    """Compare one queue's files with all units it ever had; those before `needed_from` may be gone."""
     must(parts or needed_from == len(wanted), f"{place} is gone")
     at = parts[0][0] if parts else 0
     must(at <= needed_from or needed_from == len(wanted), f"{place} begins at byte {at}, wanted {needed_from}")
@@ -136,9 +136,9 @@ def _first_difference(found: bytes, wanted: bytes) -> str:
 
 
 def check_index(files: dict[str, bytes], folder: str, kept: list[Entry], low: int, slots: int) -> None:
-    """Every key of a kept record, in log order, and no other; each slot leads through all its items.
+    """Check that the index holds every key of a kept record in log order, and that each slot leads through its items.
 
-    After a recovery the last record of a full file may stand in the next one too, as in the real store: a query drops that.
+    After a recovery the last record of a full file may be in the next file too, as in RocketMQ; a query drops the duplicate.
     """
     wanted = [(code, entry.physical_offset) for entry in kept for code in entry.key_hashes]
     found: list[tuple[int, int]] = []
@@ -151,7 +151,7 @@ def check_index(files: dict[str, bytes], folder: str, kept: list[Entry], low: in
 
 
 def _items(path: str, data: bytes, slots: int) -> list[tuple[int, int]]:
-    """(key hash, physical offset) of one file; its chains are followed."""
+    """Return key hash and physical offset of each item of a file, following its chains."""
     *_, slots_used, next_item = INDEX_HEADER.unpack_from(data)
     start = INDEX_HEADER.size + 4 * slots
     items = [INDEX_ITEM.unpack_from(data, start + 20 * number) for number in range(1, max(1, next_item))]
@@ -166,7 +166,7 @@ def _items(path: str, data: bytes, slots: int) -> list[tuple[int, int]]:
 
 
 def same_again(before: dict[str, bytes], after: dict[str, bytes], root: str) -> None:
-    """A second recovery changes no byte of log and queues."""
+    """Check that a second recovery changed no byte of log and queues."""
     for part in SAME_AGAIN:
         old = {path: data for path, data in before.items() if path.startswith(root + part)}
         new = {path: data for path, data in after.items() if path.startswith(root + part)}

@@ -1,10 +1,10 @@
-"""Programs run on a store over a disk that forgets; after each step every crash is tried.
+"""Programs on a store over a `ForgettingDisk`; every crash is tried after each step.
 
     run = Run(seed)
     run.do(("put", "T", 0, 40, 1)); run.do(("flush",)); ...
     assert run.report.images > 0
 
-The store works as it does elsewhere, only without threads: what they do at some moment, a program does at a chosen one.
+The store works as usual but without threads: a program runs the work of each thread at a moment that it chooses.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class StillEngine(Engine):
     """An engine without threads."""
 
     def _start_threads(self) -> None:
-        """Whoever wants something done calls it."""
+        """Start nothing; a program calls the work itself."""
 
 
 def lab_config(**changes: Any) -> StoreConfig:
-    """Files of a few pages, so that a short program fills several of each kind."""
+    """Return a configuration with files of a few pages, so that a short program fills several of each kind."""
     sizes: dict[str, Any] = {
         "mapped_file_size_commit_log": LOG_SIZE,
         "mapped_file_size_consume_queue": 100,
@@ -50,24 +50,24 @@ def lab_config(**changes: Any) -> StoreConfig:
 
 
 def open_still(disk: ForgettingDisk, config: StoreConfig, root: str = ROOT) -> MessageStore:
-    """A writing store without threads; its clock is the disk's."""
+    """Open a writing store without threads; its clock is the disk's."""
     return MessageStore(StillEngine(root, config, disk, disk.now_ms, writable=True))
 
 
 def abandon(store: MessageStore) -> None:
-    """As the process's death: nothing more is done to the files, now or at exit."""
+    """Abandon a store as a killed process does: nothing more is written, now or at exit."""
     store._finalizer.detach()
     store.engine.abandon()
 
 
 class Run(Crashes[int]):
-    """One program.  What is promised: how many records of the ledger were flushed."""
+    """One program; the promise is the number of flushed records of the ledger."""
 
     def __init__(
         self, seed: int = 0, *, config: StoreConfig | None = None, chances: int = 2, limit: int = 0, deep: int = 0,
         report: Report | None = None, tries: bool = True, disk: ForgettingDisk | None = None,
     ) -> None:  # fmt: skip
-        """Opens a new store.  Without `tries` no crash is tried: the program is only run."""
+        """Create a new store; without `tries` no crash is tried."""
         super().__init__(seed, chances, deep, limit, report, tries)
         self.kind_of = kind_of_file
         self.config = config or lab_config()
@@ -79,23 +79,23 @@ class Run(Crashes[int]):
         self.judge()
 
     def open(self) -> MessageStore:
-        """On the disk as it is."""
+        """Open the store on the disk as it is."""
         return open_still(self.disk, self.config)
 
     # Crashes
 
     def promised(self) -> tuple[int, int]:
-        """The flushed ones."""
+        """Return the number of flushed records."""
         return self.ledger.flushed, self.ledger.flushed
 
     def settle(self) -> None:
-        """All that was tried, acknowledged or not, may be found."""
+        """Add every record that was tried, acknowledged or not, to the ledger, because a crash may keep it."""
         store = getattr(self, "store", None)
         if store is not None and not store.engine.is_closed:
             self.ledger.learn(store)
 
     def judge_image(self, image: Image, flushed: int) -> None:
-        """One crash: recover, check; now and then recover again, and crash inside the recovery."""
+        """Recover from one crash and check; now and then recover again, or crash inside the recovery."""
         self.report.images += 1
         number = self.report.images
         disk = ForgettingDisk.of(image, self.disk.time_ms)
@@ -108,14 +108,14 @@ class Run(Crashes[int]):
             self.report.again += found
 
     def recover(self, disk: ForgettingDisk, flushed: int) -> int:
-        """Open and check; how many records are left."""
+        """Open and check; return how many records are left."""
         store = open_still(disk, self.config)
         count = check_store(store, disk, self.ledger, flushed)
         abandon(store)
         return count
 
     def recover_again(self, disk: ForgettingDisk, count: int) -> None:
-        """What was recovered is there after the next crash too, with the same bytes if only the process died."""
+        """Check that the recovered records survive the next crash, with equal bytes if only the process died."""
         second = ForgettingDisk.of(disk.after_kill(), disk.time_ms)
         self.recover(second, count)
         same_again(disk.files(), second.files(), ROOT)
@@ -124,7 +124,7 @@ class Run(Crashes[int]):
         self.report.again += 2
 
     def judge(self) -> None:
-        """Besides: who only kills the process loses nothing that is in the log, flushed or not."""
+        """Check also that a killed process loses nothing of the log, flushed or not."""
         super().judge()
         image, count = self.disk.after_kill(), len(self.ledger.entries)
         if self.tries and self.report.is_new(hash((image.key, "killed", count))):
@@ -133,7 +133,7 @@ class Run(Crashes[int]):
     # Operations
 
     def message(self, topic: str, queue_id: int, size: int, keys: int, tags: str | None = "A") -> Message:
-        """A new one; its body says its number."""
+        """Return a new message whose body holds its number."""
         self.number += 1
         body = f"{self.number:08d}".encode().ljust(size, b".")
         self.ledger.bodies.add(body)
@@ -141,47 +141,47 @@ class Run(Crashes[int]):
         return Message(topic, body, queue_id=queue_id, tags=tags, keys=words or None)
 
     def safe(self) -> None:
-        """Everything that is in the log by now is promised."""
+        """Mark every record of the log as promised."""
         self.ledger.flushed = self.ledger.learn(self.store)
 
     def do_put(self, topic: str, queue_id: int, size: int, keys: int) -> None:
-        """One message."""
+        """Put one message into a queue."""
         self.store.put(self.message(topic, queue_id, size, keys))
         if self.is_sync:
             self.safe()
 
     def do_put_many(self, topic: str, count: int, size: int) -> None:
-        """Several, over three queues."""
+        """Put several messages into three queues."""
         self.store.put_many([self.message(topic, number % 3, size, 1) for number in range(count)])
         if self.is_sync:
             self.safe()
 
     def do_put_batch(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """A batch of one queue."""
+        """Put a batch into one queue."""
         self.store.put_batch(topic, queue_id, [self.message(topic, queue_id, size, 1) for _ in range(count)])
         if self.is_sync:
             self.safe()
 
     def do_flush(self) -> None:
-        """The log."""
+        """Flush the log to the disk."""
         self.store.flush()
         self.safe()
 
     def do_bring(self) -> None:
-        """From the pool's ring to the files: what the committer does."""
+        """Commit from the pool's ring to the files, as the committer does."""
         self.store.engine.flusher.commit(0)
 
     def do_dispatch(self) -> None:
-        """Queues and index up to the log's end."""
+        """Dispatch queues and index up to the log's end."""
         self.store.engine.settle()
 
     def do_derive(self, thorough: bool) -> None:
-        """The housekeeper's round: queues and index to the disk, the checkpoint."""
+        """Run a round of the housekeeper: sync queues and index, write the checkpoint."""
         keeper = self.store.engine.housekeeper
         keeper._try(lambda: keeper.flush_derived(thorough=thorough))  # an error is for the housekeeper to deal with
 
     def do_prepare(self) -> None:
-        """The next log file, ahead of time."""
+        """Create the next log file ahead of time."""
         self.store.engine.log.queue.prepare_next()
 
     def do_retain(self, files: int) -> None:
@@ -191,21 +191,21 @@ class Run(Crashes[int]):
         self.store.delete_before(wanted)
 
     def do_commit(self, topic: str, queue_id: int) -> None:
-        """A consumer group's offset, written down."""
+        """Commit and persist a consumer group's offset."""
         offsets = self.store.engine.consumer_offsets()
         offsets.commit(topic, "G", queue_id, self.store.max_offset(topic, queue_id))
         self.store.engine.persist_offsets()
 
     def do_topic(self, topic: str, queues: int) -> None:
-        """A topic made by hand."""
+        """Create a topic explicitly."""
         self.store.create_topic(topic, queues)
 
     def do_wait(self, milliseconds: int) -> None:
-        """Time goes by."""
+        """Let some time pass."""
         self.disk.time_ms += milliseconds
 
     def do_close(self) -> None:
-        """A clean stop, and the store opened again."""
+        """Stop cleanly and open the store again."""
         self.ledger.learn(self.store)
         self.store.close()
         assert "/store/abort" not in self.disk.files(), "not a clean stop"
@@ -216,7 +216,7 @@ class Run(Crashes[int]):
         assert self.store.engine.was_clean
 
     def do_crash(self) -> None:
-        """One of the crashes is for real: the program goes on behind it."""
+        """Crash, and continue the program on what remains."""
         self.ledger.learn(self.store)
         abandon(self.store)
         self.disk = ForgettingDisk.of(self.disk.any_image(self.random), self.disk.time_ms)
@@ -227,7 +227,7 @@ class Run(Crashes[int]):
 
 
 def kind_of_file(path: str) -> str:
-    """What a path in a store is: log, queue, index, checkpoint, abort, lock, note, config, or a folder."""
+    """Return the kind of a path in a store: log, queue, index, checkpoint, abort, lock, note, config, or a folder."""
     for part, kind in (
         ("/commitlog", "log"), ("/consumequeue", "queue"), ("/index/", "index"), ("/checkpoint", "checkpoint"),
         ("/abort", "abort"), ("/lock", "lock"), ("/brokerstore/ring", "ring"), ("/brokerstore", "note"), ("/config", "config"),
@@ -242,7 +242,7 @@ TOPICS = ("T", "Uü")
 
 
 def any_operation(random: Random) -> tuple[Any, ...]:
-    """One step of a random program."""
+    """Return one step of a random program."""
     topic, queue_id = random.choice(TOPICS), random.randrange(3)
     size = random.choice((10, 10, 60, 300, 1500, 4500))
     makers: list[tuple[int, Callable[[], tuple[Any, ...]]]] = [
@@ -271,7 +271,7 @@ BEFORE: Program = [("put", "T", 0, 2500, 1), ("put", "T", 0, 2500, 1), ("put", "
 
 
 def small_scope(programs: Iterable[Program], *, report: Report, limit: int = 1 << 10, **changes: Any) -> None:
-    """Each program on a small store that is all on the disk, with every combination of lost and kept at every moment."""
+    """Run each program on a small synced store, with every combination of lost and kept pages at every moment."""
     for program in programs:
         run = Run(config=lab_config(**changes), limit=limit, chances=1, report=report, tries=False)
         for operation in BEFORE:
@@ -283,7 +283,7 @@ def small_scope(programs: Iterable[Program], *, report: Report, limit: int = 1 <
 
 
 def any_config(random: Random) -> StoreConfig:
-    """Sizes and modes of one run."""
+    """Return random sizes and modes for one run."""
     return lab_config(
         mapped_file_size_commit_log=random.choice((LOG_SIZE, 2 * LOG_SIZE)),
         mapped_file_size_consume_queue=random.choice((60, 100, 2000, 8000)),
@@ -294,7 +294,7 @@ def any_config(random: Random) -> StoreConfig:
 
 
 def random_run(seed: int, steps: int, *, report: Report | None = None, **options: Any) -> Run:
-    """A program made from a seed alone, run to its end; two of five write through the pool's ring."""
+    """Run a program that is generated from a seed; two of five write through the pool's ring."""
     random, other = Random(seed), Random(f"ring {seed}")
     config = any_config(random)
     has_ring = other.random() < 0.4
@@ -307,14 +307,14 @@ def random_run(seed: int, steps: int, *, report: Report | None = None, **options
 
 
 def through_ring(config: StoreConfig) -> StoreConfig:
-    """The same, with the least ring there can be."""
+    """Return the configuration with the smallest possible ring."""
     if config.is_sync_flush:
         return config.but(sync_flush_through_ring=True, transient_store_ring_size=1)
     return config.but(transient_store_pool_enable=True, transient_store_ring_size=1)
 
 
 def programs(operations: list[tuple[Any, ...]], length: int) -> Iterator[Program]:
-    """Every program of so many operations."""
+    """Yield every program of this length."""
     if length == 0:
         yield []
         return

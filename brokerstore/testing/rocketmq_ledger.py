@@ -1,4 +1,4 @@
-"""What a RocketMQ-style store was given and what it promised, kept outside of it."""
+"""The ledger of a RocketMQ-style store: what it was given and what it promised, kept outside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .java_hash import java_hash, key_hash
 
 
 class Entry(NamedTuple):
-    """One record of the log, and what queue and index have to say of it."""
+    """One record of the log, with what queue and index must hold for it."""
 
     topic: str
     queue_id: int
@@ -26,19 +26,19 @@ class Entry(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Behind its last byte."""
+        """Return the offset after its last byte."""
         return self.physical_offset + len(self.raw)
 
 
 class Ledger:
     """Every record in log order.
 
-    `flushed`: so many of the first ones must survive the machine; `written`: so many were acknowledged.  Records before
-    `low` may be gone: retention was asked to delete them.
+    The first `flushed` records must survive a crash of the machine.  Records before `low` may be gone, because retention was
+    asked to delete them.
     """
 
     def __init__(self) -> None:
-        """Of a new store."""
+        """Start with a new store."""
         self.entries: list[Entry] = []
         self.bodies: set[bytes] = set()  # that were put, or tried
         self.flushed = 0
@@ -47,13 +47,13 @@ class Ledger:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record that is known."""
+        """Return the offset after the last known record."""
         return self.entries[-1].end_offset if self.entries else 0
 
     def learn(self, store: MessageStore) -> int:
-        """Take in what the live log has got since, acknowledged or not; how many records there are now.
+        """Add what the log received since, acknowledged or not; return the number of records.
 
-        The bytes are taken as the log has them; body, topic and queue must be ones that were tried.
+        The bytes are taken from the log; body, topic and queue must be ones that were tried.
         """
         for message, raw in _records(store.engine.log, self.end_offset):
             assert bytes(message.body) in self.bodies, f"a record that nobody put: {message.body!r}"
@@ -74,12 +74,12 @@ class Ledger:
         return len(self.entries)
 
     def cut(self, count: int) -> None:
-        """After a crash: what is left counts as flushed, the rest never was."""
+        """After a crash, count what remains as flushed and drop the rest."""
         del self.entries[count:]
         self.flushed = count
 
     def copy(self) -> Ledger:
-        """For a branch of the run."""
+        """Return a copy for a branch of the run."""
         twin = Ledger()
         twin.entries, twin.bodies = list(self.entries), set(self.bodies)
         twin.flushed, twin.low = self.flushed, self.low
@@ -87,7 +87,7 @@ class Ledger:
 
 
 def _records(log: CommitLog, start: int) -> Iterator[tuple[StoredMessage, bytes]]:
-    """As the files have them, and behind what is committed as the pool's ring does."""
+    """Yield the records of the files, then those in the pool's ring that are not committed."""
     for message in log.messages(start, log.committed_offset):
         raw = log.select(message.physical_offset, message.size)
         assert raw is not None, "a record that was just read"
@@ -97,7 +97,7 @@ def _records(log: CommitLog, start: int) -> Iterator[tuple[StoredMessage, bytes]
 
 
 def _in_ring(log: CommitLog, buffers: PooledFiles) -> Iterator[tuple[StoredMessage, bytes]]:
-    """Not in the files yet."""
+    """Yield the records that are not in the files yet."""
     with log.appender.lock:
         _, position = buffers._settle_written()
     for entry in buffers._entries():

@@ -26,13 +26,13 @@ from .output import ReaderWentError, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return the exit code."""
     with escaped_stderr():
         return _guarded(arguments)
 
 
 def _guarded(arguments: Sequence[str] | None) -> int:
-    """No error leaves it, unless BROKERSTORE_DEBUG=1 asks for the traceback."""
+    """Run a command; turn every error into a line and an exit code, unless BROKERSTORE_DEBUG=1 asks for the traceback."""
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -59,7 +59,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """The command with its options read."""
+    """Parse the options and run the command."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
@@ -81,7 +81,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _cannot_load(error: ImportError, arguments: Sequence[str] | None) -> int:
-    """Of this installation, mostly a kernel that was compiled for others than those beside it; `doctor` names each."""
+    """Report a broken installation, mostly a kernel compiled against other kernels; `doctor` names each."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["doctor"]:
         from .commands.doctor import examine  # needs no kernel
@@ -95,13 +95,13 @@ def _of_file(error: OSError) -> str:
 
 
 def _reader_went() -> int:
-    """No error, and nothing more is said at exit."""
+    """Discard the rest of the output, so that nothing is reported at exit."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
     return 0
 
 
 def _say(text: str, code: int) -> int:
-    """One line to stderr."""
+    """Write one line to stderr and return the code."""
     say(f"brokerstore: {text}")
     return code

@@ -24,5 +24,5 @@ _CODES: tuple[tuple[type[StoreError], int], ...] = (
 
 
 def exit_code(error: StoreError) -> int:
-    """Of a command that ended with this error."""
+    """Return the exit code of a command that ended with this error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), PROBLEM)

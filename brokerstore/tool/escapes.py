@@ -1,8 +1,7 @@
-"""The one place where text from files becomes text that is safe to print.
+"""Escaping of text from files, in the one place that makes it safe to print.
 
-Names and bodies come from strangers.  A control character in one could set a terminal's title, hide a line or forge one, so
-everything that the tool prints for people passes `printable`; what libraries, warnings and tracebacks write to stderr passes
-`escaped_stderr`.
+Names and bodies are untrusted.  A control character could set a terminal's title, hide a line or forge one, so the tool prints
+text for people through `printable`; libraries, warnings and tracebacks write to stderr through `escaped_stderr`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters, direction marks and lone surrogates as escapes.
+    """Return the text with control characters, direction marks and lone surrogates escaped.
 
     >>> printable("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -61,10 +60,10 @@ def _in_word(character: str) -> str:
 
 
 class EscapedStream:
-    """A text stream whose writers may be anybody; other attributes are the stream's own."""
+    """A text stream that escapes what is written to it; other attributes are those of the wrapped stream."""
 
     def __init__(self, stream: Any) -> None:
-        """`stream` stays open and its owner's."""
+        """Wrap a stream, which the caller still owns and closes."""
         self.stream = stream
 
     def write(self, text: str) -> int:
@@ -78,12 +77,12 @@ class EscapedStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the stream can do."""
+        """Return an attribute of the wrapped stream."""
         return getattr(self.stream, name)
 
 
 class _Line(logging.Formatter):
-    """A log record in one line, whatever the names in it."""
+    """A formatter that puts a log record on one line, whatever names it holds."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
         return printable(super().formatMessage(record))
@@ -91,7 +90,7 @@ class _Line(logging.Formatter):
 
 @contextlib.contextmanager
 def escaped_stderr() -> Iterator[None]:
-    """Escape what is written to stderr, log lines that no handler takes among it."""
+    """Escape what is written to stderr, including log lines without a handler."""
     before, last = sys.stderr, logging.lastResort
     formatter = last.formatter if last is not None else None
     if last is not None:

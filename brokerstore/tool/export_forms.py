@@ -1,6 +1,6 @@
-"""The forms of an export: writers of one part each, and parts put together.
+"""The file formats of an export: writers of one part each, and joining parts.
 
-What is written is a block of finished lines for `jsonl`, else an Arrow batch.  Memory holds one of them at a time; of Arrow's
+`jsonl` is written as blocks of finished lines, the other formats as Arrow batches.  Memory holds one at a time; of Arrow
 batches two, the one that is being written and the one that is being made.
 """
 
@@ -23,57 +23,57 @@ _JSON = ("properties", "routing_keys")  # columns
 
 
 class Part(Protocol):
-    """A file that takes what is exported; whole when it is closed."""
+    """A file that takes what is exported; it is complete when it is closed."""
 
     def write(self, item: Any) -> object:
-        """The next block or batch."""
+        """Write the next block or batch."""
 
     def close(self) -> object:
-        """End the file."""
+        """Complete and close the file."""
 
 
 class LinePart:
     """Lines as they come."""
 
     def __init__(self, file: BinaryIO, _is_first: bool) -> None:
-        """Takes the file over."""
+        """Take over the file."""
         self._file = file
 
     def write(self, item: memoryview | bytes) -> None:
-        """Finished lines."""
+        """Write a block of finished lines."""
         self._file.write(item)
 
     def close(self) -> None:
-        """On the disk, too."""
+        """Sync and close the file."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
 
 
 class CsvPart(LinePart):
-    """Lists with spaces between them or as JSON, properties as JSON, the body in base64; the header in the first part."""
+    """CSV: keys are joined by spaces, properties are JSON, the body is base64; only the first part has a header."""
 
     form = "csv"
 
     def __init__(self, file: BinaryIO, is_first: bool) -> None:
-        """Takes the file over."""
+        """Take over the file."""
         super().__init__(file, is_first)
         self._needs_header = is_first
 
     def write(self, item: Any) -> None:
-        """An Arrow batch."""
+        """Write an Arrow batch."""
         super().write(csv_text(item, self._needs_header, self.form).encode())
         self._needs_header = False
 
 
 class GuardedCsvPart(CsvPart):
-    """The same with cells that no spreadsheet takes for a formula and no terminal obeys."""
+    """CSV whose cells no spreadsheet takes for a formula and no terminal obeys."""
 
     form = "csv-guarded"
 
 
 def csv_text(batch: Any, with_header: bool, form: str) -> str:
-    """The rows of an Arrow batch, in one of the two forms of CSV."""
+    """Return the rows of an Arrow batch in one of the two CSV formats."""
     cell = _guarded_cell if form == GuardedCsvPart.form else _cell
     made = _Rows()
     writer = csv.writer(made)
@@ -84,7 +84,10 @@ def csv_text(batch: Any, with_header: bool, form: str) -> str:
 
 
 class _Rows(list[str]):
-    """Rows that end in a line feed; the writer ends them with both characters, so that it quotes either in a cell."""
+    """Rows that end in a line feed.
+
+    The writer ends them with CR LF, so that it quotes a cell that holds either character.
+    """
 
     def write(self, row: str) -> None:
         self.append(row.removesuffix("\r\n") + "\n")
@@ -103,7 +106,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def _guarded_cell(name: str, value: Any) -> Any:
-    """Numbers stay numbers; JSON and base64 begin no formula and hold no control character."""
+    """Return a cell that is safe in a spreadsheet; numbers, JSON and base64 need no guard."""
     made = _cell(name, value)
     is_text = isinstance(value, str) or name == "keys"
     return guarded(made) if is_text and name not in ("body", *_JSON) else made
@@ -113,7 +116,7 @@ def guarded(text: str) -> str:
     """Return a cell that is shown as it is: no formula, and no control character.
 
     A cell that needs it gets an apostrophe in front, and its control characters and backslashes as escapes.  Only such cells
-    begin with an apostrophe, so that the text can be had back.
+    begin with an apostrophe, so the text can be recovered.
 
     >>> guarded("=1+1"), guarded("1+1"), guarded("'a"), guarded("a\\\\b\\x07")
     ("'=1+1", '1+1', "''a", "'a\\\\\\\\b\\\\x07")
@@ -124,20 +127,20 @@ def guarded(text: str) -> str:
 
 
 class _ArrowPart:
-    """A writer that is made with the first batch's schema; later empty batches are left out.
+    """A writer that is created with the first batch's schema; later empty batches are skipped.
 
-    A batch is written by a second thread, in pyarrow's own code and without the GIL, while the next one is made.
+    A second thread writes a batch, in pyarrow's own code and without the GIL, while the next one is made.
     """
 
     def __init__(self, file: BinaryIO, _is_first: bool) -> None:
-        """Takes the file over."""
+        """Take over the file."""
         self._file = file
         self._writer: Any = None
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
     def write(self, item: Any) -> None:
-        """An Arrow batch; an error of the one before is raised here."""
+        """Write an Arrow batch; raise the error of the previous one."""
         if self._writer is None:
             self._writer = self._make(item.schema)
         self._wait()
@@ -145,7 +148,7 @@ class _ArrowPart:
             self._writing = self._thread.submit(self._writer.write_batch, item)
 
     def _wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait for the batch that is being written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -156,7 +159,7 @@ class _ArrowPart:
         return pa.ipc.new_file(self._file, schema)
 
     def close(self) -> None:
-        """On the disk, too."""
+        """Sync and close the file."""
         try:
             self._wait()
             if self._writer is not None:
@@ -172,14 +175,14 @@ UNIQUE = ("body", "message_id", "keys", "properties", "msg_id")  # no dictionary
 
 
 def parquet_options(names: Sequence[str]) -> dict[str, Any]:
-    """Of a writer of these columns."""
+    """Return the options of a Parquet writer for these columns."""
     common = [name for name in names if name not in UNIQUE]
     dictionaries = [*common, "properties.key_value.key", "properties.key_value.value"]
     return {"compression": "zstd", "use_dictionary": dictionaries, "write_statistics": common}
 
 
 class _ParquetPart(_ArrowPart):
-    """A batch is a row group."""
+    """A Parquet writer; each batch becomes a row group."""
 
     def _make(self, schema: Any) -> Any:
         import pyarrow.parquet as pq
@@ -193,7 +196,7 @@ PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {
 
 
 def join(form: str, parts: Sequence[str], out: str) -> None:
-    """Parts in one file, as if it had been written at once; a batch in memory at a time."""
+    """Join parts into one file, with the content of an uninterrupted export, a batch in memory at a time."""
     with open(out, "wb") as file:
         if form in ("jsonl", CsvPart.form, GuardedCsvPart.form):
             for part in parts:
@@ -208,7 +211,7 @@ def join(form: str, parts: Sequence[str], out: str) -> None:
 
 
 def _batches(form: str, part: str) -> Any:
-    """Every batch of a part; of a part without rows an empty one, which has the columns."""
+    """Yield every batch of a part, after an empty one that has the columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

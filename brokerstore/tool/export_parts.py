@@ -1,9 +1,10 @@
-"""An export into a file that can be interrupted and goes on where it stopped.
+"""An export into a file that can be interrupted and continued.
 
-What is exported goes into parts beside the file: `OUT.part-1`, `OUT.part-2`, ...  A part is closed ("sealed") after SEAL_SIZE
-bytes of the folder, and when SIGINT or SIGTERM asks to stop; then the note `OUT.part.json` says how far all sealed parts come.
-The same command again goes on from there.  A part that was not sealed (a killed process, a full disk) is written anew.  In the
-end the parts become the file, which stands there only when it is whole: a single part by renaming, several by joining them.
+The export is written as parts beside the file: `OUT.part-1`, `OUT.part-2`, ...  A part is closed ("sealed") after SEAL_SIZE
+bytes of the folder, and when SIGINT or SIGTERM arrives; then the progress file `OUT.part.json` records how far the sealed
+parts reach. The same command continues from there.  A part that was not sealed, because the process was killed or the disk was
+full, is written again.  At the end the parts become the file, which appears only when it is complete: a single part is
+renamed, several are joined.
 """
 
 from __future__ import annotations
@@ -23,45 +24,45 @@ from .export_forms import PARTS, Part, join
 from .output import say
 
 SEAL_SIZE = 4 << 30
-NOTE_VERSION = 2
+PROGRESS_VERSION = 2
 
 
 class Parts:
     """The parts of one export.
 
-    `about` says what is exported, in JSON's types; a note about anything else is refused with `InvalidMessage`.  `position` is
-    where to go on, in the exporter's own terms: 0 at the beginning, then what `write` was told last.  `rows`: the
+    `about` describes the export in JSON's types; a progress file about another export raises `InvalidMessage`.  `position` is
+    where to continue, in the exporter's own unit: 0 at the start, then the last one given to `write`.  `rows` counts the
     messages of all parts.
     """
 
     def __init__(self, out: str, form: str, about: dict[str, Any]) -> None:
-        """Reads the note, if there is one."""
+        """Read the progress file, if there is one."""
         self._out, self._form = out, form
-        self._about = {"version": NOTE_VERSION, "form": form, **about}
-        self._note = f"{out}.part.json"
+        self._about = {"version": PROGRESS_VERSION, "form": form, **about}
+        self._progress = f"{out}.part.json"
         self._open: Part | None = None
         self._unsealed = 0
         self.position = self.sealed = self.problems = self.rows = 0
-        self._read_note()
+        self._read_progress()
 
-    def _read_note(self) -> None:
+    def _read_progress(self) -> None:
         try:
-            with open(self._note, encoding="utf-8") as file:
-                said = json.load(file)
+            with open(self._progress, encoding="utf-8") as file:
+                found = json.load(file)
             names = ("position", "parts", "problems", "rows")
-            self.position, self.sealed, self.problems, self.rows = (int(said.pop(name)) for name in names)
+            self.position, self.sealed, self.problems, self.rows = (int(found.pop(name)) for name in names)
         except FileNotFoundError:
             return
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InvalidMessage(f"{self._note}: not a progress file of an export: {error}; remove it to restart") from error
-        is_ours = said == json.loads(json.dumps(self._about))
-        if (
-            is_ours and not self._has_parts() and os.path.exists(self._out)
-        ):  # it ended between the file's place and the note's end
+            text = f"{self._progress}: not a progress file of an export: {error}; remove it to start again"
+            raise InvalidMessage(text) from error
+        is_same = found == json.loads(json.dumps(self._about))
+        if is_same and not self._has_parts() and os.path.exists(self._out):  # it stopped after the last rename
             self.position = self.sealed = self.problems = self.rows = 0
             return
-        if not is_ours or not self._has_parts():
-            raise InvalidMessage(f"{self._note} belongs to another export; remove it to start again, or choose another --out")
+        if not is_same or not self._has_parts():
+            advice = "remove it to start again, or choose another --out"
+            raise InvalidMessage(f"{self._progress} belongs to another export; {advice}")
         say(f"brokerstore: continuing the interrupted export at {self.position}")
 
     def _has_parts(self) -> bool:
@@ -71,7 +72,10 @@ class Parts:
         return [f"{self._out}.part-{number}" for number in range(1, self.sealed + 1)]
 
     def write(self, item: Any, position: int, size_bytes: int, rows: int) -> None:
-        """What comes next, where to go on behind it, how many bytes of the folder it was, and how many messages it has."""
+        """Write an item.
+
+        `position` is where to continue after it, `size_bytes` counts bytes of the folder, `rows` the messages.
+        """
         if self._open is None:
             file = open(f"{self._out}.part-{self.sealed + 1}", "wb")  # noqa: SIM115  (the part closes it)
             self._open = PARTS[self._form](file, self.sealed == 0)
@@ -83,21 +87,21 @@ class Parts:
             self.seal()
 
     def seal(self) -> None:
-        """Close the part that is open, and note that it counts."""
+        """Close the open part and record it in the progress file."""
         if self._open is None:
             return
         self._open.close()
         self._open, self._unsealed = None, 0
         self.sealed += 1
         about = {**self._about, "position": self.position, "parts": self.sealed, "problems": self.problems, "rows": self.rows}
-        with open(f"{self._note}.new", "w", encoding="utf-8") as file:
+        with open(f"{self._progress}.new", "w", encoding="utf-8") as file:
             json.dump(about, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(f"{self._note}.new", self._note)
+        os.replace(f"{self._progress}.new", self._progress)
 
     def finish(self) -> None:
-        """The file in its place, and nothing beside it."""
+        """Move the finished file into place and remove everything beside it."""
         self.seal()
         names = self._names()
         if len(names) > 1:
@@ -105,11 +109,11 @@ class Parts:
             os.replace(f"{self._out}.part", self._out)
         else:
             os.replace(names.pop(), self._out)
-        for name in (*names, self._note):
+        for name in (*names, self._progress):
             os.unlink(name)
 
     def drop_open(self) -> None:
-        """Forget what is not sealed."""
+        """Delete the part that is not sealed."""
         if self._open is not None:
             with contextlib.suppress(Exception):
                 self._open.close()
@@ -120,20 +124,23 @@ class Parts:
 
 @contextlib.contextmanager
 def stop_asked() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came: they are looked at between two writes, so that a part is never half written."""
-    came: list[int] = []
+    """Yield a function that returns whether SIGINT or SIGTERM arrived.
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        if came:
-            raise KeyboardInterrupt  # asked twice: at once
-        came.append(number)
+    The caller asks between two writes, so that no part is cut in the middle of one.
+    """
+    received: list[int] = []
+
+    def record(number: int, _frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt  # asked twice: stop immediately
+        received.append(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -35,11 +35,16 @@ class NoSuchMessage(StoreError):
         self.add_note(next_step)
 
 
-QUIET_COMMANDS = ("diff", "import", "bench", "doctor")  # their answers say all; nothing in one folder is to be mended
+QUIET_COMMANDS = (
+    "diff",
+    "import",
+    "bench",
+    "doctor",
+)  # their answers need no next step: there is nothing to repair in one folder
 
 
 def after_error(error: StoreError, command: str, folder: str | None) -> str:
-    """The line for a command that ended with an error; empty where there is nothing to run.  An error's own note counts."""
+    """Return the line for a command that ended with an error, or ""; a note that the error carries takes precedence."""
     notes = getattr(error, "__notes__", ())
     if notes:
         return str(notes[0])
@@ -48,7 +53,7 @@ def after_error(error: StoreError, command: str, folder: str | None) -> str:
 
 
 def after_answer(code: int, command: str, folder: str, choice: str = "") -> str:
-    """The line for a command that ended with an exit code; empty where its answer says all.  `choice` is `recover`'s option."""
+    """Return the line for a command that ended with an exit code, or ""; `choice` is the option given to `recover`."""
     place = quote(folder)
     if code in (REPAIRED_DROPPED, REPAIRED_KEPT):
         return f"run: brokerstore verify {place}  (checks the result)"
@@ -90,7 +95,7 @@ def _refused(error: StoreError, _command: str, place: str) -> str:
 
 
 def _is_strange_sidecar(file: str, place: str) -> bool:
-    """Whether a link or folder lies in place of a file of our own, or of what is about to become that file."""
+    """Return whether a symbolic link or folder is in place of a file of this library, or of its next version."""
     from messagestore.sidecar import OWN_FILES
     from rabbitstore.format.layout import SIDECAR_FILES as RABBIT_FILES
 
@@ -102,24 +107,24 @@ def _is_strange_sidecar(file: str, place: str) -> bool:
 
 
 def _named(error: StoreError, place: str) -> str:
-    """The file that an error is about."""
+    """Return the file that an error names."""
     file = getattr(error, "file", "")
     return file if file and len(file) < 4096 else place[:4096]
 
 
 def _is_outside(file: str, place: str) -> bool:
-    """Such as a broker.conf; files of a log that lies elsewhere have numbers for names."""
+    """Return whether a file is no part of the store, such as a broker.conf; a log elsewhere has files named by numbers."""
     above = os.path.join(os.path.abspath(place), "")
     return not os.path.abspath(file).startswith(above) and not os.path.basename(file).isdigit()
 
 
 def _there(file: str) -> str:
-    """The file, or the nearest folder above it where it is not there."""
+    """Return the file, or the nearest existing folder above it."""
     return file if os.path.lexists(file) else _folder_there(file)
 
 
 def _folder_there(file: str) -> str:
-    """The nearest folder above a file: what could not be made for want of room is not there."""
+    """Return the nearest existing folder above a file: a full disk may have kept the others from being created."""
     folder = os.path.dirname(os.path.abspath(file))
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)

@@ -1,4 +1,4 @@
-"""A message as JSON; the keys are fixed."""
+"""A message as JSON with fixed keys."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .output import json_line
 if TYPE_CHECKING:
     from array import array
 
-BLOCK_SIZE = 1 << 20  # of what is written at once
+BLOCK_SIZE = 1 << 20  # of JSON lines
 
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
-    """Every field; hosts as `ip:port`, IPv6 in brackets; properties with RocketMQ's checksum property."""
+    """Return every field: hosts as `ip:port` with IPv6 in brackets, properties with RocketMQ's checksum property."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -46,10 +46,9 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
 
 
 def line_blocks(piece: Piece, positions: array[int]) -> Iterator[tuple[memoryview, int]]:
-    """The records of a piece at these positions as lines of JSON in ASCII, many at once, and how many of them are done.
+    """Yield blocks of JSON lines for the records at these positions, with the number of records done so far.
 
-    Each block is good until the next.
-    The kernel makes them from the log's bytes, `message_json` those that it leaves.
+    A block is valid until the next one.  The kernel makes most lines from the log's bytes, `message_json` the others.
     """
     out, start = memoryview(bytearray(BLOCK_SIZE)), 0
     while start < len(positions):

@@ -179,7 +179,7 @@ def queue_number(queue: str | None) -> int | None:
 
 
 def named_values(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Split each NAME=VALUE."""
+    """Split each NAME=VALUE into a pair."""
     found = []
     for text in properties:
         name, joint, value = text.partition("=")

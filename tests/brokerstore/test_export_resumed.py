@@ -164,7 +164,7 @@ def test_another_export_does_not_go_on_with_it(fixture_store: Any, tmp_path: Pat
     for file in files[:-1]:
         file.unlink()
     ran = run("export", "-o", out, store)
-    assert (ran.code, "the log begins at" in ran.talk) == (2, True)
+    assert (ran.code, "the log now begins at" in ran.talk) == (2, True)
 
 
 @pytest.mark.parametrize("part_count", [1, 3])

@@ -22,10 +22,10 @@ def test_what_was_confirmed_survives_every_crash_of_a_random_program(world: Any,
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])
 def test_what_was_confirmed_survives_an_opening_before_the_power_fails(world: Any, fails: bool, counted: Counted) -> None:
     """The journal was emptied over segments that only the cache had: confirmed messages were lost, old ones came back."""
-    opened_again = world.module("brokerstore.testing.opened_again")
+    reopening = world.module("brokerstore.testing.reopening")
     report = counted.report(world.build, "opened again before the power fails")
     for seed in range(150 if world.build == "compiled" else 6):
-        report.images += opened_again.rabbit_opened_again(seed, fails=fails)
+        report.images += reopening.rabbit_reopened(seed, fails=fails)
 
 
 def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, counted: Counted) -> None:

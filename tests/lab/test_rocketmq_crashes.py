@@ -21,10 +21,10 @@ def test_what_was_flushed_survives_every_crash_of_a_random_program(world: Any, b
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])
 def test_what_was_flushed_survives_an_opening_before_the_power_fails(world: Any, fails: bool, counted: Counted) -> None:
     """Queues and index that a killed process had not synced were vouched for by the next one: their entries were lost."""
-    opened_again = world.module("brokerstore.testing.opened_again")
+    reopening = world.module("brokerstore.testing.reopening")
     report = counted.report(world.build, "opened again before the power fails")
     for seed in range(120 if world.build == "compiled" else 6):
-        report.images += opened_again.rocket_opened_again(seed, fails=fails)
+        report.images += reopening.rocket_reopened(seed, fails=fails)
 
 
 def test_every_program_of_two_operations_survives_every_combination_of_lost_pages(world: Any, counted: Counted) -> None:

@@ -254,7 +254,7 @@ class RabbitmqBackend:
         return info(self)
 
     def ls(self, _topic: str | None = None) -> Answer:
-        """List the queues."""
+        """List the queues with their counts."""
         from .rabbitmq_tables import ls
 
         return ls(self)

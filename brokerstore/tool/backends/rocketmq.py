@@ -69,7 +69,7 @@ class RocketmqBackend(RocketmqFolder):
         return f"{message.physical_offset:>12}  {stored:<24}  {queue:<24}  {message.queue_offset:>8}  {body}"
 
     def to_json(self, message: StoredMessage) -> dict[str, Any]:
-        """Return every field."""
+        """Return every field of a record."""
         return message_json(message)
 
     def details(self, message: StoredMessage) -> dict[str, object]:

@@ -129,7 +129,7 @@ def _deleted(target: Target) -> Callable[[str], bool]:
 
 
 def _topics(target: Target) -> list[Row]:
-    """Read topics.json."""
+    """Return the topics of topics.json."""
     if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
         return []
     from messagestore.broker.config.topics import Topics

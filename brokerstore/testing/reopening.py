@@ -1,8 +1,7 @@
-"""A process dies, or a sync fails, in the middle of a step; another opens the folder while the machine goes on; then the power
-fails.
+"""A process dies, or a sync fails, during a step; another process opens the folder; then the power fails.
 
-What the first had written is in the system's cache alone, and whole to whoever reads it: the second must bring it to the disk
-before it takes anything away that vouches for it, and before it promises it.
+What the first process wrote is only in the page cache, where every reader sees all of it.  The second process must sync it
+before it removes anything that vouches for it, and before it promises it.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from .rabbitmq_lab import RabbitRun
 from .rocketmq_check import check_store
 
 BEFORE_MAX, AFTER, CALLS_MAX, IMAGES = 50, 40, 12, 6
-LEFT_OUT = ("crash", "delete")
+EXCLUDED = ("crash", "delete")
 
 
 class Killed(BaseException):
-    """The process is gone before this call."""
+    """The process died before this call."""
 
 
 class Stop:
     """Stops a disk at a call: raises `Killed` before it, or with `fails` an error at a sync."""
 
     def __init__(self, number: int, *, fails: bool) -> None:
-        """`number`: of the calls that count, from 0."""
+        """Stop at the call with this number, counted from 0 among the calls of the kind."""
         self._left = number
         self._fails = fails
         self.has_struck = False
 
     def __call__(self, operation: str, path: str) -> None:
-        """Before every call."""
+        """Count a call, and stop at the chosen one."""
         if self.has_struck or (self._fails and not operation.startswith("sync")):
             return
         self._left -= 1
@@ -47,15 +46,15 @@ class Stop:
             raise DiskError(operation, path, errno.EIO, "an error, once") if self._fails else Killed
 
     def on(self, disk: ForgettingDisk) -> None:
-        """From now on."""
+        """Watch a disk from now on."""
         if self._fails:
             disk.refuse = self
         else:
             disk.watch = self
 
 
-def rabbit_opened_again(seed: int, *, fails: bool) -> int:
-    """A program of this seed, stopped, opened again and checked, then judged by images of a power failure; how many."""
+def rabbit_reopened(seed: int, *, fails: bool) -> int:
+    """Stop a program of this seed, reopen the folder, and check images of a power failure; return how many."""
     random = Random(seed)
     run = RabbitRun(seed, tries=False)
     run.do(("declare", "a", "default"))
@@ -81,7 +80,7 @@ def rabbit_opened_again(seed: int, *, fails: bool) -> int:
 
 
 def _step(run: RabbitRun, operation: tuple[Any, ...]) -> None:
-    if operation[0] not in LEFT_OUT:
+    if operation[0] not in EXCLUDED:
         run.do(operation)
 
 
@@ -89,7 +88,7 @@ def _until_it_strikes(run: RabbitRun | rocketmq_lab.Run, random: Random, stop: S
     any_operation = rabbitmq_lab.any_operation if isinstance(run, RabbitRun) else rocketmq_lab.any_operation
     for _ in range(AFTER):
         operation = any_operation(random)
-        if operation[0] in (*LEFT_OUT, "declare", "close"):
+        if operation[0] in (*EXCLUDED, "declare", "close"):
             continue
         try:
             with contextlib.suppress(StoreError):
@@ -100,8 +99,8 @@ def _until_it_strikes(run: RabbitRun | rocketmq_lab.Run, random: Random, stop: S
             return
 
 
-def rocket_opened_again(seed: int, *, fails: bool) -> int:
-    """The same of the other engine; what its log had is there after the opening, and on the disk when `flush` returned."""
+def rocket_reopened(seed: int, *, fails: bool) -> int:
+    """Do the same for RocketMQ: the log is intact after opening, and on the disk when `flush` returned."""
     random = Random(seed)
     config = rocketmq_lab.any_config(random)
     run = rocketmq_lab.Run(seed, config=rocketmq_lab.through_ring(config) if random.random() < 0.3 else config, tries=False)
