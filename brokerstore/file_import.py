@@ -25,7 +25,6 @@ from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.services.names import DELAY, REAL_TOPIC
-from messagestore.broker.services.putting import put_as_is
 from messagestore.broker.services.routing import SPECIAL
 from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
 
@@ -143,7 +142,7 @@ class _Import:
     def _put_to_its_place(self, message: Message) -> None:
         engine = self._store.engine
         engine.admission.admit(message.topic)
-        put_as_is(engine, message, message.queue_id)
+        engine.internal_puts.put(message, message.queue_id)
 
 
 def _has_waited(message: Message) -> bool:

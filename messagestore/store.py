@@ -89,7 +89,7 @@ class MessageStore(ReadPath):
             self._dispatcher = engine.dispatcher
             self._routing = engine.routing
             self._admitted = engine.admission.queues_of
-        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.side)
+        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived)
         self._turn = itertools.count()
         self._finalizer = weakref.finalize(self, _close, engine)
 
@@ -334,7 +334,7 @@ class MessageStore(ReadPath):
             message_delay_level=self._engine.levels.current if given.message_delay_level is None else given.message_delay_level,
         )  # fmt: skip
         with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:
-            copied = copy_topics(self._engine, target.engine, clock, topics, progress)
+            copied = copy_topics(self._engine, target.engine, target.engine.admission, clock, topics, progress)
             target.close_cleanly()
         return copied
 
@@ -436,12 +436,12 @@ class MessageStore(ReadPath):
     def topics(self) -> list[str]:
         """Those that have queues on the disk, and those only written down."""
         self._discover()
-        return sorted({*self._engine.queues.topics(), *self._engine.side.batch.topics(), *self._topics.names()})
+        return sorted({*self._engine.queues.topics(), *self._engine.derived.batch.topics(), *self._topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Those that have had a message."""
         self._discover()
-        return self._engine.queues.queue_ids(topic) or self._engine.side.batch.queue_ids(topic)
+        return self._engine.queues.queue_ids(topic) or self._engine.derived.batch.queue_ids(topic)
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
@@ -523,7 +523,8 @@ class MessageStore(ReadPath):
         raises `InvalidMessage`.
         """
         self._engine.settle()
-        return Consumer(self._engine, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
+        retries = self._engine.retries if self._engine.writable else None
+        return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
         """Queue id to the offset of the first message that a group is not done with."""

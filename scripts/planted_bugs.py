@@ -111,7 +111,7 @@ BUGS = [
     Bug("batch queues believed after a kill", "messagestore/engine.py", "            self.side.batch.doubt()\n", "", ORDERS + " -k batch_queues"),
     Bug("many puts wait for the first of them", "messagestore/store.py", "self._appender.end_offset if message is None else result.physical_offset + result.size_bytes", "result.physical_offset + 1", ORDERS + " -k puts_of_many"),
     Bug("RabbitMQ file deleted by a repair, its folder not synced", "rabbitstore/repair/recover.py", "        disk.sync_folder(f\"{path}/{file}\".rpartition(\"/\")[0])\n", "", CALLS + " -k tool"),
-    Bug("failed sync of a full log file not told to the next opening", "messagestore/engine.py", "        self.log.queue.on_failed.append(self._leave_doubt)\n", "", ORDERS + " -k told_to_the_next"),
+    Bug("failed sync of a full log file not told to the next opening", "messagestore/engine.py", "        self.log.queue.on_failed.append(self._mark_sync_failure)\n", "", ORDERS + " -k told_to_the_next"),
     Bug("cut tail of later files not kept", "messagestore/recovery/log_end.py", "start = max(0, offset - file.start_offset)", "start = max(0, offset + file.start_offset)", "tests/messagestore/test_cut_tail.py"),
     Bug("store time read after the sync", "messagestore/write/flusher.py", "max(self.flushed_timestamp_ms, stamp)", "max(self.flushed_timestamp_ms, self._log.appender.last_store_timestamp_ms)", ORDERS + " -k checkpoint"),
     Bug("ring deleted before the log is synced", "messagestore/write/ring.py", "            file.flush()\n        return count\n", "        return count\n", ORDERS + " -k ring"),

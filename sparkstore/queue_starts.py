@@ -11,7 +11,7 @@ from brokerstore.identify import FolderKind
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
-from messagestore.engine import found_sizes
+from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
 from storageio import REAL_DISK
 

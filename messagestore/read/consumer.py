@@ -30,7 +30,8 @@ from .queue_reader import GetStatus, QueueReader
 from .retry_progress import RetryProgress, is_of_topic
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..broker.services.retries import Retries
+    from ..parts import StoreParts
 
 FETCH_COUNT = 32
 FETCH_BYTES_MAX = 1 << 20
@@ -68,8 +69,8 @@ class Consumer:
     """An iterator over a topic's messages that waits for more.  Any thread may use it; one at a time iterates."""
 
     def __init__(
-        self, engine: Engine, reader: QueueReader, topic: str, group: str, queues: list[int] | None, tags: set[str] | None,
-        timeout_s: float | None, start: str, missing_topic: str | None,
+        self, parts: StoreParts, retries: Retries | None, reader: QueueReader, topic: str, group: str, queues: list[int] | None,
+        tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str | None,
     ) -> None:  # fmt: skip
         """Made by `MessageStore.consumer`."""
         check_key(topic, group)
@@ -79,9 +80,10 @@ class Consumer:
             raise ValueError(f"missing_topic {missing_topic!r}: wait or error")
         self.topic = topic
         self.group = group
-        self._engine = engine
+        self._parts = parts
+        self._retries = retries
         self._reader = reader
-        self._offsets = engine.consumer_offsets()
+        self._offsets = parts.consumer_offsets()
         self._fixed = None if queues is None else sorted(set(queues))
         self._tags = tags
         self._timeout_s = timeout_s
@@ -92,12 +94,12 @@ class Consumer:
         self._mine: dict[int, int] = {}  # queue ids in hand, each with its turn
         self._discovered_at = -DISCOVER_S
         self.is_closed = False
-        if missing_topic is not None and not self._list_queues() and engine.topics.get(topic) is None:
+        if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
             if missing_topic == "error":
-                raise InvalidMessage(f"{engine.places.root}: no topic {topic!r} for the consumer of group {group!r}")
-            LOG.warning("%s: no topic %r: the consumer of group %r waits for one", engine.places.root, topic, group)
+                raise InvalidMessage(f"{parts.places.root}: no topic {topic!r} for the consumer of group {group!r}")
+            LOG.warning("%s: no topic %r: the consumer of group %r waits for one", parts.places.root, topic, group)
         if self._fixed is None:
-            engine.sharing.join(self._shared_name, group, self)
+            parts.sharing.join(self._shared_name, group, self)
         self._assign()
         self._retry = self._make_retry_reader()
         self._start = "first"  # a queue that comes later is read from its begin
@@ -105,7 +107,11 @@ class Consumer:
     def _make_retry_reader(self) -> _RetryReader | None:
         """For what comes back, where this consumer may acknowledge and shares its topic with the group."""
         is_plain = self._fixed is None and not self.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
-        return _RetryReader(self._engine, self._reader, self.topic, self.group) if is_plain and self._engine.writable else None
+        return (
+            _RetryReader(self._parts, self._retries, self._reader, self.topic, self.group)
+            if is_plain and self._parts.writable
+            else None
+        )
 
     @property
     def _shared_name(self) -> str:
@@ -140,21 +146,21 @@ class Consumer:
         """
         began = time.monotonic()
         while not self.is_closed:
-            seen = self._engine.progress.count
+            seen = self._parts.progress.count
             found = self._take(max_count)
             if len(found) < max_count:
-                self._engine.settle()
+                self._parts.settle()
                 found += self._take(max_count - len(found))
             waited_s = time.monotonic() - began
             if found or (timeout_s is not None and waited_s >= timeout_s):
                 return found
             left_s = CLOSE_LOOK_S if timeout_s is None else timeout_s - waited_s
-            self._engine.progress.wait(seen, min(left_s, self._look_s(waited_s)))
+            self._parts.progress.wait(seen, min(left_s, self._look_s(waited_s)))
         return []
 
     def _look_s(self, waited_s: float) -> float:
         """The writing process is told of new messages; elsewhere we look."""
-        if self._engine.writable:
+        if self._parts.writable:
             return CLOSE_LOOK_S
         return LOOK_S if waited_s < IDLE_AFTER_S else IDLE_LOOK_S
 
@@ -180,16 +186,16 @@ class Consumer:
     def _check(self) -> None:
         if self.is_closed:
             raise StoreClosed("the consumer is closed")
-        self._engine.check_open()
-        if self._engine.writable and self._engine.dispatcher.failure is not None:
-            raise self._engine.dispatcher.failure
+        self._parts.check_open()
+        if self._parts.writable and self._parts.dispatcher.failure is not None:
+            raise self._parts.dispatcher.failure
 
     def _fetch(self, queue_id: int, state: _QueueState) -> None:
         """Have messages ready, unless the queue is at its end."""
         while not state.fetched and not self.is_closed:
             before = state.fetch_at
             page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
-            if before > page.max_offset and not self._engine.writable:
+            if before > page.max_offset and not self._parts.writable:
                 raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
             state.fetched.extend(self._wanted(page.messages))
             state.fetch_at = page.next_offset
@@ -209,7 +215,7 @@ class Consumer:
         if self._fixed is not None:
             mine = dict.fromkeys(self._fixed, 0)
         else:
-            mine = self._engine.sharing.share(self._shared_name, self.group, self, self._discover())
+            mine = self._parts.sharing.share(self._shared_name, self.group, self, self._discover())
         if mine == self._mine:
             return
         kept = {queue_id for queue_id, turn in mine.items() if self._mine.get(queue_id) == turn}
@@ -222,7 +228,7 @@ class Consumer:
     def _discover(self) -> list[int] | None:
         """The topic's queues: known in the writing process, looked for now and then elsewhere; None between two looks."""
         now = time.monotonic()
-        if self._engine.view is not None:
+        if self._parts.view is not None:
             if now - self._discovered_at < DISCOVER_S:
                 return None
             self._discovered_at = now
@@ -230,19 +236,19 @@ class Consumer:
 
     def _list_queues(self) -> list[int]:
         """The topic's queues: as the writing process knows them, elsewhere as the folders list them."""
-        view = self._engine.view
+        view = self._parts.view
         if view is None:
-            return self._engine.queues.queue_ids(self.topic) or self._engine.side.batch.queue_ids(self.topic)
+            return self._parts.queues.queue_ids(self.topic) or self._parts.derived.batch.queue_ids(self.topic)
         return view.queue_ids(self.topic) or self._discover_batches()
 
     def _discover_batches(self) -> list[int]:
         """The topic's batch queues, as their folder lists them."""
-        self._engine.side.batch.discover()
-        return self._engine.side.batch.queue_ids(self.topic)
+        self._parts.derived.batch.discover()
+        return self._parts.derived.batch.queue_ids(self.topic)
 
     def _queue(self, queue_id: int) -> ConsumeQueue | BatchQueue | None:
         """An ordinary queue or one of batches; None before its first message."""
-        return self._engine.lookup.get(self.topic, queue_id) or self._reader.batch_queue(self.topic, queue_id)
+        return self._parts.lookup.get(self.topic, queue_id) or self._reader.batch_queue(self.topic, queue_id)
 
     def _bounds(self, queue_id: int) -> tuple[int, int]:
         """(first queue offset, next one); 0 and 0 before the first message."""
@@ -257,7 +263,7 @@ class Consumer:
             return min(committed, high)
         if self._start == "first" or self._queue(queue_id) is None:
             return low
-        if self._engine.writable:  # so that it begins there in another hand too
+        if self._parts.writable:  # so that it begins there in another hand too
             self._offsets.commit(self.topic, self.group, queue_id, high)
         return high
 
@@ -266,7 +272,7 @@ class Consumer:
         """The queue ids in this consumer's hand."""
         with self._lock:
             self._check()
-            self._engine.settle()
+            self._parts.settle()
             self._assign()
             return list(self._mine)
 
@@ -291,7 +297,7 @@ class Consumer:
             if isinstance(queue, BatchQueue):
                 self.seek(queue_id, batch_offset_by_time(queue, timestamp_ms, boundary))
             elif queue is not None:
-                low = max(self._engine.log.min_offset, 0)
+                low = max(self._parts.log.min_offset, 0)
                 self.seek(queue_id, offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, low))
 
     def lag(self, queue_id: int | None = None) -> int:
@@ -306,7 +312,7 @@ class Consumer:
 
     def _state(self, queue_id: int) -> _QueueState:
         self._check()
-        self._engine.settle()
+        self._parts.settle()
         self._assign()
         if queue_id not in self._states:
             raise InvalidMessage(f"queue {queue_id} of {self.topic} is not in this consumer's hand: {sorted(self._states)} are")
@@ -355,7 +361,8 @@ class Consumer:
             if self._holding(message) is None:
                 return None
             self._check_single(message)
-            result = self._engine.retries.send_back(message, self.group, delay_level)
+            assert self._retries is not None, "a writer has them"
+            result = self._retries.send_back(message, self.group, delay_level)
             self.ack(message)
             return result
 
@@ -384,32 +391,32 @@ class Consumer:
 
     def _must_write(self) -> None:
         self._check()
-        if not self._engine.writable:
+        if not self._parts.writable:
             raise StoreReadOnly("offsets are committed in the process that writes the store")
 
     def close(self) -> None:
         """Leave the queues to others of the group.  What was handed out and not acknowledged comes again."""
         self.is_closed = True
-        self._engine.sharing.leave(self._shared_name, self.group, self)
+        self._parts.sharing.leave(self._shared_name, self.group, self)
         if self._retry is not None:
             self._retry.close()
-        self._engine.progress.notify()
+        self._parts.progress.notify()
 
 
 class _RetryReader(Consumer):
     """Reads a group's retry topic for one topic's consumer."""
 
-    def __init__(self, engine: Engine, reader: QueueReader, origin: str, group: str) -> None:
+    def __init__(self, parts: StoreParts, retries: Retries | None, reader: QueueReader, origin: str, group: str) -> None:
         """`origin`: the topic whose messages are wanted."""
         self._origin = origin
-        super().__init__(engine, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None)
+        super().__init__(parts, retries, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None)
 
     @property
     def _shared_name(self) -> str:
         return f"{self.topic}\0{self._origin}"
 
     def _progress(self, queue_id: int) -> RetryProgress:
-        return self._engine.retry_progresses.get(self._offsets, self.topic, self.group, queue_id)
+        return self._parts.retry_progresses.get(self._offsets, self.topic, self.group, queue_id)
 
     def _done(self, queue_id: int, offset: int) -> None:
         """Be done with a message; those before it that expired will never be, and must not hold it back."""

@@ -30,7 +30,7 @@ from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 from ..checkpoint import SLACK_MS, read_checkpoint
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..parts import StoreParts
 
 ENDS = ("written", "durable")
 LOOK_S = 0.010
@@ -51,15 +51,15 @@ class Follower(ABC):
     are passed over and counted in `skipped_bytes`.
     """
 
-    def __init__(self, engine: Engine, start: int | None, end: str, timeout_s: float | None) -> None:
+    def __init__(self, parts: StoreParts, start: int | None, end: str, timeout_s: float | None) -> None:
         """Made by `MessageStore.follow`."""
         if end not in ENDS:
             raise ValueError(f"end {end!r}: one of {', '.join(ENDS)}")
-        self._engine = engine
-        self._log = engine.log
+        self._parts = parts
+        self._log = parts.log
         self._is_durable = end == "durable"
         self._timeout_s = timeout_s
-        self._at = max(engine.log.min_offset, 0) if start is None else start
+        self._at = max(parts.log.min_offset, 0) if start is None else start
         self.position = self._at
         self.skipped_bytes = 0
         self._ready: deque[StoredMessage] = deque()
@@ -97,13 +97,13 @@ class Follower(ABC):
     def close(self) -> None:
         """End the iteration, of a thread that waits too."""
         self._is_closed = True
-        self._engine.progress.notify()
+        self._parts.progress.notify()
 
     def _wait(self) -> bool:
         """Until messages are ready; False at the time-out and when closed."""
         began = time.monotonic()
         while not self._is_closed:
-            seen = self._engine.progress.count
+            seen = self._parts.progress.count
             self._ready.extend(self._checked_take())
             if self._ready:
                 return True
@@ -111,13 +111,13 @@ class Follower(ABC):
             if self._timeout_s is not None and waited_s >= self._timeout_s:
                 return False
             left_s = CLOSE_LOOK_S if self._timeout_s is None else self._timeout_s - waited_s
-            self._engine.progress.wait(seen, min(left_s, self._pause_s(waited_s)))
+            self._parts.progress.wait(seen, min(left_s, self._pause_s(waited_s)))
         return False
 
     def _checked_take(self) -> list[StoredMessage]:
         if self._is_closed:
             raise StoreClosed("the follower is closed")
-        self._engine.check_open()
+        self._parts.check_open()
         return self._take()
 
     @abstractmethod
@@ -141,8 +141,8 @@ class OwnFollower(Follower):
         return CLOSE_LOOK_S
 
     def _take(self) -> list[StoredMessage]:
-        engine = self._engine
-        limit = engine.flusher.flushed_offset if self._is_durable else engine.dispatch_limit()
+        parts = self._parts
+        limit = parts.flusher.flushed_offset if self._is_durable else parts.dispatch_limit()
         while self._at < limit:
             file = self._log.queue.find(self._at)
             if file is None:  # retention was faster
@@ -177,10 +177,10 @@ class _Stand(NamedTuple):
 class LogFollower(Follower):
     """Beside a writer in another process."""
 
-    def __init__(self, engine: Engine, start: int | None, end: str, timeout_s: float | None) -> None:
+    def __init__(self, parts: StoreParts, start: int | None, end: str, timeout_s: float | None) -> None:
         """As `Follower`."""
-        engine.refresh()
-        super().__init__(engine, start, end, timeout_s)
+        parts.refresh()
+        super().__init__(parts, start, end, timeout_s)
         self._file: MappedFile | None = None
         self._view = memoryview(b"")
         self._reader = Reader(self._view)
@@ -229,7 +229,7 @@ class LogFollower(Follower):
         """The file that holds `_at`, which moves to where the log begins now; None where nothing was written yet."""
         found = self._log.queue.find(self._at)
         if found is None:
-            self._engine.refresh()
+            self._parts.refresh()
             low = self._log.min_offset
             if low > self._at:
                 self._move_to(low, is_gap=True)
@@ -243,7 +243,7 @@ class LogFollower(Follower):
         except DiskError:
             if self._is_there(file):
                 raise
-            self._engine.refresh(again=True)
+            self._parts.refresh(again=True)
             return False
         self._file, self._view, self._reader = file, view, Reader(view, file.start_offset)
         return True
@@ -258,7 +258,7 @@ class LogFollower(Follower):
         for file in (self._file, self._stand.file if self._stand else None):
             if file is None or file.start_offset in self._gone or self._is_there(file):
                 continue
-            self._engine.refresh(again=True)
+            self._parts.refresh(again=True)
             if file.start_offset < self._log.min_offset:
                 self._gone.add(file.start_offset)
                 continue
@@ -278,7 +278,7 @@ class LogFollower(Follower):
         self._at = stand.end
 
     def _is_there(self, file: MappedFile) -> bool:
-        entry = self._engine.disk.stat(file.path)
+        entry = self._parts.disk.stat(file.path)
         return entry is not None and entry.inode == file.inode
 
     def _rewound(self, stand: _Stand) -> StoreRewound:
@@ -305,7 +305,7 @@ class LogFollower(Follower):
     def _has_unit(self, at: int, size: int) -> bool:
         """Whether a queue unit points at the record: its writer was done with it."""
         message = self._reader.decode(at, CHECK_PLACE)
-        view = self._engine.view
+        view = self._parts.view
         if message is None or view is None:
             return False
         queue = view.get(message.topic, message.queue_id)
@@ -354,7 +354,7 @@ class LogFollower(Follower):
 
     def _safe_ms(self) -> int:
         """Up to which store time records may be taken."""
-        if not self._is_durable or not self._engine.abort_file.is_present:
+        if not self._is_durable or not self._parts.abort_file.is_present:
             return FOR_EVER_MS
-        found = read_checkpoint(self._engine.disk, self._engine.checkpoint.path)
+        found = read_checkpoint(self._parts.disk, self._parts.checkpoint.path)
         return found.values.physic_msg_timestamp_ms - SLACK_MS

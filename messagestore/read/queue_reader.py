@@ -17,7 +17,7 @@ from storageio import DiskError, StoreCorrupt
 from storebytes.java_hash import java_hash_code
 
 from ..config import StoreConfig
-from ..write.derived_queues import SideQueues
+from ..write.derived_queues import DerivedQueues
 from .batch_reads import batches, bounds
 
 SOME_UNITS = 256  # messages made at a time
@@ -64,7 +64,7 @@ class QueueReader:
 
     def __init__(
         self, log: CommitLog, queues: Queues, config: StoreConfig, memory_bytes: Callable[[], int],
-        refresh: Callable[[], None] = lambda: None, side: SideQueues | None = None,
+        refresh: Callable[[], None] = lambda: None, side: DerivedQueues | None = None,
     ) -> None:  # fmt: skip
         """`memory_bytes()`: how far behind the log's end a record counts as in memory; `refresh()`: see a writer's files.
 

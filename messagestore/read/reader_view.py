@@ -58,8 +58,10 @@ class ReaderView:
     It stands in for `ConsumeQueues` where a queue is looked up.
     """
 
-    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None) -> None:
-        """As they were found at opening."""
+    def __init__(
+        self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None, before_first_look: Callable[[], None]
+    ) -> None:
+        """Start from what was found at opening.  `before_first_look` is called once, before the first queue is read."""
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -68,7 +70,7 @@ class ReaderView:
         self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
         self._stands: dict[tuple[str, int], _Stand] = {}
         self._guard = threading.RLock()
-        self.before_first_look: Callable[[], None] | None = None
+        self._before_first_look: Callable[[], None] | None = before_first_look
 
     def refresh(self, *, again: bool = False) -> None:
         """Files of the log and of the index; with `again` even if no folder seems changed."""
@@ -93,7 +95,7 @@ class ReaderView:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue with all the units it has now; None when there is none."""
         with self._guard:
-            if self.before_first_look is not None:
+            if self._before_first_look is not None:
                 self._begin()
             queue = self._queues.get(topic, queue_id) or self._discover(topic, queue_id)
             if queue is not None:
@@ -105,7 +107,7 @@ class ReaderView:
 
     def _begin(self) -> None:
         """Call `before_first_look`, once."""
-        call, self.before_first_look = self.before_first_look, None
+        call, self._before_first_look = self._before_first_look, None
         if call is not None:
             call()
 

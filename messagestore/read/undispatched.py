@@ -26,13 +26,13 @@ from consumequeue.layout import UNIT_SIZE
 from storageio import StoreError
 
 from ..recovery.log_end import start_file
-from ..repair.excluded_topics import left_alone
+from ..repair.excluded_topics import excluded_topics
 from ..write._dispatch_cy import Dispatcher
 from ..write.dispatcher import STRETCH_SIZE
 from .unindexed import SEARCHED_MAX
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..parts import StoreParts
 
 LOG = logging.getLogger(__name__)
 NAMED_MAX = 5  # queues that a message names
@@ -47,9 +47,9 @@ class _Gap(Exception):
 class Undispatched:
     """What the queues of a store opened for reading lack."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts) -> None:
         """Read nothing yet."""
-        self._engine = engine
+        self._parts = parts
         self._guard = threading.RLock()
         self._seen: tuple[int, int] | None = None  # the abort file that the counts are of
         self._unknown = ""
@@ -61,7 +61,7 @@ class Undispatched:
     def messages(self) -> int | None:
         """How many messages are in the log and not in all of their queues; None where that is not known."""
         if not self._look():
-            return None if self._engine.abort_file.is_present else 0
+            return None if self._parts.abort_file.is_present else 0
         return None if self._unknown else self.found
 
     def problem(self) -> str:
@@ -82,14 +82,14 @@ class Undispatched:
         if problem:
             LOG.warning(
                 "%s: %s; reads of queues miss such messages until `brokerstore rebuild` runs or a writer opens the store",
-                self._engine.places.root, problem,
+                self._parts.places.root, problem,
             )  # fmt: skip
 
     def _look(self) -> bool:
         """Count, unless it was done; False where there is nothing to count: after a clean stop, and beside a writer."""
-        engine = self._engine
-        entry = engine.disk.stat(engine.abort_file.path)
-        if entry is None or engine.disk.is_locked(engine.places.lock):
+        parts = self._parts
+        entry = parts.disk.stat(parts.abort_file.path)
+        if entry is None or parts.disk.is_locked(parts.places.lock):
             return False
         with self._guard:
             if self._seen != (entry.inode, entry.modified_ms):
@@ -103,11 +103,11 @@ class Undispatched:
     # Counting
 
     def _count(self) -> None:
-        engine = self._engine
-        engine.queues.discover()
-        for queue in engine.queues:
+        parts = self._parts
+        parts.queues.discover()
+        for queue in parts.queues:
             queue.refresh()
-        low = max(engine.log.min_offset, 0)
+        low = max(parts.log.min_offset, 0)
         start = self._start(low)
         try:
             self._count_from(start, refuses_gaps=start > low)
@@ -116,18 +116,18 @@ class Undispatched:
 
     def _start(self, low: int) -> int:
         """Return where a recovery would begin to dispatch."""
-        engine = self._engine
-        file = start_file(engine.log, engine.checkpoint.min_timestamp_ms)
+        parts = self._parts
+        file = start_file(parts.log, parts.checkpoint.min_timestamp_ms)
         first = file.start_offset if file is not None else low
-        is_whole = engine.queues.max_physical_offset() >= first and not engine.lacks_listed()
-        return max(low, first) if is_whole and not engine.side.lacks_batch_queues() else low
+        is_whole = parts.queues.max_physical_offset() >= first and not parts.lacks_listed_queues()
+        return max(low, first) if is_whole and not parts.derived.lacks_batch_queues() else low
 
     def _count_from(self, start: int, *, refuses_gaps: bool) -> None:
         """Over the records from `start` on."""
-        engine, log = self._engine, self._engine.log
+        parts, log = self._parts, self._parts.log
         self._forget()
         self._kernel = Dispatcher([])
-        self._is_ignored = left_alone(engine.disk, engine.places.root, engine.topics)
+        self._is_ignored = excluded_topics(parts.disk, parts.places.root, parts.topics)
         at = begin = start
         while (file := log.queue.find(at)) is not None:
             if at - begin >= SEARCHED_MAX:
@@ -147,9 +147,9 @@ class Undispatched:
 
     def _covered(self) -> int:
         """Return where the last record begins that the checkpoint says is in its queue; 0 where there is none."""
-        engine, log, found = self._engine, self._engine.log, 0
-        safe_ms = engine.checkpoint.min_timestamp_ms
-        for queue in engine.queues:
+        parts, log, found = self._parts, self._parts.log, 0
+        safe_ms = parts.checkpoint.min_timestamp_ms
+        for queue in parts.queues:
             unit = queue.unit(offset_by_time(queue, safe_ms, Boundary.UPPER, log.readers, max(log.min_offset, 0)))
             message = log.message_at(unit.physical_offset, CHECK_PLACE) if unit is not None else None
             if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
@@ -172,15 +172,15 @@ class Undispatched:
 
     def _piece(self, file: MappedFile, start: int, stop: int, refuses_gaps: bool) -> tuple[int, str]:
         """Count what the queues lack of whole records in a row; where they end, and why."""
-        view = self._engine.log.queue.view(file)
+        view = self._parts.log.queue.view(file)
         end, why, _ = self._kernel.dispatch(view, start, stop, file.start_offset, CHECK_READ, None, 0, self._is_ignored)
         for topic, queue_id, first, units in self._kernel.runs():
-            queue = self._engine.queues.get(topic, queue_id)
+            queue = self._parts.queues.get(topic, queue_id)
             if refuses_gaps and first > (queue.max_offset if queue is not None else 0):
                 raise _Gap
             self._add((topic, queue_id), len(units) // UNIT_SIZE - count_repeated(units, _end(queue)))
         has_light, is_ignored = self._kernel.may_be_light, self._is_ignored
-        for lane, is_first in self._engine.side.lacking(file, start, end, has_light=has_light, is_ignored=is_ignored):
+        for lane, is_first in self._parts.derived.lacking(file, start, end, has_light=has_light, is_ignored=is_ignored):
             self.lanes[lane] += 1
             self.found += is_first
         return end, why
@@ -192,7 +192,7 @@ class Undispatched:
 
     def _has_record_behind(self, file: MappedFile, start: int, why: str) -> bool:
         """Whether the place that is no record may be damage, and not the log's end."""
-        log = self._engine.log
+        log = self._parts.log
         if any(log.message_at(later.start_offset) for later in log.queue.files if later.start_offset > file.start_offset):
             return True
         until = min(file.size_bytes, start + 1 + SEARCHED_MAX)

@@ -20,7 +20,7 @@ from commitlog.layout import BLANK_SIZE, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storageio import StoreCorrupt
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..parts import StoreParts
 
 LOG = logging.getLogger(__name__)
 SEARCHED_MAX = 64 << 20  # bytes of log behind the index that one query searches
@@ -31,9 +31,9 @@ BATCH = 4096
 class Unindexed:
     """The log behind the index of a store opened for reading."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts) -> None:
         """Reads nothing."""
-        self._engine = engine
+        self._parts = parts
         self._dispatched = 0  # a record before which all were dispatched, as a query before this one learnt
         self._is_told = False
         self.unsearched_bytes = 0
@@ -45,11 +45,11 @@ class Unindexed:
         after the walk: the writer may have made some that hold what the walk left out, and deleted others.
         """
         self.unsearched_bytes = 0
-        if self._engine.index is None or not self._engine.abort_file.is_present:
+        if self._parts.index is None or not self._parts.abort_file.is_present:
             return []
         found: list[int] = []
         start = at = self._start()
-        while (file := self._engine.log.queue.find(at)) is not None:
+        while (file := self._parts.log.queue.find(at)) is not None:
             if at - start >= QUEUES_AFTER and self._learn_dispatched(at):
                 start = at = self._dispatched
                 found.clear()
@@ -60,12 +60,12 @@ class Unindexed:
             before, at = at, self._walk(file, at, topic, key, found)
             if at == before:
                 break
-        self._engine.refresh()
+        self._parts.refresh()
         return found[::-1]
 
     def _start(self) -> int:
         """Where the last record begins before which all are in the index."""
-        log, index = self._engine.log, self._engine.index
+        log, index = self._parts.log, self._parts.index
         header = index.last_header() if index is not None else None
         if header is None:
             self._dispatched = 0
@@ -78,10 +78,10 @@ class Unindexed:
 
         Whoever dispatches, we or a broker, is done with the index of all records before the one of the last unit.
         """
-        if self._engine.index is None or not self._engine.index.files:
+        if self._parts.index is None or not self._parts.index.files:
             return False
-        self._engine.queues.discover()
-        for queue in self._engine.queues:
+        self._parts.queues.discover()
+        for queue in self._parts.queues:
             queue.refresh()
             unit = queue.unit(queue.max_offset - 1)
             self._dispatched = max(self._dispatched, unit.physical_offset if unit is not None else 0)
@@ -90,7 +90,7 @@ class Unindexed:
     def _walk(self, file: MappedFile, start: int, topic: bytes, key: bytes, found: list[int]) -> int:
         """Over some records of a file; where to go on, which is `start` at the log's end."""
         positions, sizes = array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH))
-        log, base = self._engine.log, file.start_offset
+        log, base = self._parts.log, file.start_offset
         view, reader = log.queue.view(file), log.reader(file)
         at, why, rows = scan(view, start - base, file.size_bytes, base, CHECK_PLACE, positions, sizes)
         for position in positions[:rows]:
@@ -103,13 +103,13 @@ class Unindexed:
     def _tell(self, at: int) -> None:
         """How much was not searched."""
         try:
-            end = self._engine.log.find_end().offset
+            end = self._parts.log.find_end().offset
         except StoreCorrupt:  # damage in the last file
-            end = self._engine.log.queue.end_offset
+            end = self._parts.log.queue.end_offset
         self.unsearched_bytes = max(0, end - at)
         if self.unsearched_bytes and not self._is_told:
             self._is_told = True
             LOG.warning(
                 "%s: %d bytes of the log, from offset %d on, are behind the key index and were not searched: "
-                "queries may miss messages", self._engine.places.root, self.unsearched_bytes, at,
+                "queries may miss messages", self._parts.places.root, self.unsearched_bytes, at,
             )  # fmt: skip

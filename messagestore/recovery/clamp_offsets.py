@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
-def set_back_numbers(
+def clamp_offsets(
     disk: Disk, config_folder: str, queues: ConsumeQueues, *, only_look: bool = False, batch: BatchQueues | None = None
 ) -> list[str]:
     """Set back and persist, or only look; what it is, in words.  A config file beyond use is said and left alone."""

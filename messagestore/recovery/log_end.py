@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
     store_timestamp_ms: int  # of the last record, 0 when there is none
     dispatch_from: int  # queues and index may lack what lies behind
     last_offset: int = -1  # where the last record begins, -1 when there is none
-    cut_bytes: int = 0  # of a crash tail that was no whole record
+    has_tail: bool = False  # a crash tail follows, to be cut
 
 
 class CleanStop(NamedTuple):
@@ -121,8 +121,8 @@ def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
     return files[0] if files else None
 
 
-def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: str, note: CleanStop | None) -> LogEnd:
-    """Find the end, and cut there.  Raises `StoreCorrupt`, with nothing changed, for damage to what was safely stored.
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | None) -> LogEnd:
+    """Find the end after an unclean stop.  Raises `StoreCorrupt` for damage to what was safely stored.
 
     `note`: of a clean stop, where nobody has opened the store for writing since.
     """
@@ -131,13 +131,12 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, disk: Disk, root: st
         return LogEnd(0, 0, 0)
     stop = _walk(log, first)
     last_ms = _store_time(log, stop.last_offset)
-    cut = 0
-    if any(True for _ in _used_behind(log, stop.offset)):
+    has_tail = any(True for _ in _used_behind(log, stop.offset))
+    if has_tail:
         log.refuse_unknown_version(stop.offset)
         stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
         _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS), stopped_at)
-        cut = cut_tail(log, stop.offset, disk, root)
-    return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, cut)
+    return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, has_tail)
 
 
 def _walk(log: CommitLog, first: MappedFile) -> Stop:

@@ -16,7 +16,7 @@ QUEUE_FOLDER = "consumequeue"
 REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # where a rebuild that was killed left the old ones
 
 
-def left_alone(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
+def excluded_topics(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
     """Whether a topic was deleted, has batch queues, or a name that no folder can have.
 
     Deleted is one that topics.json, where there is one, does not name and that has no queue folder either: a broker takes both

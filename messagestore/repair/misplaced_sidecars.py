@@ -9,7 +9,7 @@ from storageio import Disk, misplaced
 
 from ..sidecar import OWN_FILES
 from ..write.sync_failure import NAME as DOUBT_NAME
-from ..write.sync_failure import leave_doubt
+from ..write.sync_failure import mark_sync_failure
 
 
 def strange_sidecars(disk: Disk, own_folder: str) -> list[Finding]:
@@ -28,4 +28,4 @@ def move_sidecars(disk: Disk, own_folder: str) -> None:
     for one in strange_sidecars(disk, own_folder):
         misplaced.move_aside(disk, one.file)
         if one.file == os.path.join(own_folder, DOUBT_NAME):
-            leave_doubt(disk, own_folder, 0)
+            mark_sync_failure(disk, own_folder, 0)

@@ -89,8 +89,10 @@ def _build(
             opened.callback(index.close)
         sink = queues if QUEUES in what else _NoQueues(queues)
         low = max(log.min_offset, 0)
-        service = DispatchService(log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low)
-        service.is_ignored = lambda topic: is_light(topic) or is_ignored(topic)  # light queues follow, in the log's order
+        service = DispatchService(
+            log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low,
+            is_ignored=lambda topic: is_light(topic) or is_ignored(topic),  # LMQ units follow, in the log's order
+        )  # fmt: skip
         done = _dispatch_all(service, progress)
         if QUEUES in what:
             add_light_units(log, end_offset, queues)

@@ -10,12 +10,12 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
-from ..engine import found_sizes
+from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import StorePaths
 from ..store_settings import refuse_unknown_shape
 from .damage import survey
-from .excluded_topics import left_alone
+from .excluded_topics import excluded_topics
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -48,7 +48,7 @@ def rebuild_store(
         end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
         log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)
         try:
-            return rebuild(log, end_offset, places, sizes, disk, set(what), left_alone(disk, root), progress)
+            return rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
         finally:
             log.close()
     finally:

@@ -27,11 +27,12 @@ from ..broker.config.delay_offsets import DelayOffsets
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig
-from ..engine import Engine, found_sizes
+from ..engine import Engine
+from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
-from ..recovery.clamp_offsets import set_back_numbers
+from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
 from ..store_settings import read_levels, refuse_unknown_shape
 from ..timer_files import timers_behind
@@ -39,7 +40,7 @@ from ..write.ring import RING_NAME, restore
 from .backups import keep_file
 from .cross_check import NO_FOLDER, OF_THE_LOG, Agreement
 from .damage import Hole, Survey, survey
-from .excluded_topics import left_alone
+from .excluded_topics import excluded_topics
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES, rebuild
@@ -206,7 +207,7 @@ class Recovery:
         """Of consumers and delays, where the queues are as they will be."""
         queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
         try:
-            return set_back_numbers(self.disk, self.places.config, queues, only_look=True, batch=batch)
+            return clamp_offsets(self.disk, self.places.config, queues, only_look=True, batch=batch)
         finally:
             queues.close()
             batch.close()
@@ -333,8 +334,8 @@ class Recovery:
         return index
 
     def is_ignored(self) -> Callable[[str], bool]:
-        """Topics that get no ordinary queue (`left_alone`)."""
-        return left_alone(self.disk, self.root)
+        """Topics that get no ordinary queue (`excluded_topics`)."""
+        return excluded_topics(self.disk, self.root)
 
     # Mending
 
@@ -447,7 +448,7 @@ class Recovery:
         """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
         config = self.config.but(deliver_delayed=False)  # who mends a folder wants no message put
         engine = Engine(self.root, config, self.disk, None, writable=True)
-        plan.actions += [f"set back {line}" for line in engine.numbers_set_back if f"set back {line}" not in plan.actions]
+        plan.actions += [f"set back {line}" for line in engine.clamped_offsets if f"set back {line}" not in plan.actions]
         engine.close()
 
     def _report(self, plan: Plan) -> None:

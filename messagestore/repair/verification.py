@@ -27,13 +27,13 @@ from ..broker.config.topics import Topics
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
 from ..config import StoreConfig
-from ..engine import found_sizes
+from ..file_sizes import found_sizes
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
 from ..store_settings import read_levels
 from .batch_cross_check import batch_problems, batch_topics
 from .cross_check import END_MAX, Agreement, LogBounds
-from .excluded_topics import left_alone
+from .excluded_topics import excluded_topics
 from .misplaced_sidecars import strange_sidecars
 
 Progress = Callable[[int], None]
@@ -245,7 +245,7 @@ class _Check:
             batch.close()
 
     def _agree(self, agreement: Agreement, files: LogFiles, progress: Progress | None) -> None:
-        agreement.is_ignored = left_alone(self.disk, self.places.root)
+        agreement.is_ignored = excluded_topics(self.disk, self.places.root)
         agreement.compare(files, progress)
         self.report.units, self.report.items = agreement.units, agreement.items
         self.report.more_problems += agreement.problems

@@ -29,7 +29,7 @@ BASE, COUNT = "INNER_BASE", "INNER_NUM"
 NO_NUMBERS = -1, 0
 
 
-class SideQueues:
+class DerivedQueues:
     """Of one open store.  The dispatcher's thread writes."""
 
     def __init__(

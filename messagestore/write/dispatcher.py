@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Stop
@@ -17,7 +17,7 @@ from storageio import DiskError, StoreCorrupt, StoreError
 from ..checkpoint import is_time
 from ..recovery.index_hint import UNKNOWN
 from ._dispatch_cy import Dispatcher
-from .derived_queues import SideQueues
+from .derived_queues import DerivedQueues
 from .progress import Progress, Wakeup
 from .running_flags import Flag, RunningFlags
 
@@ -34,7 +34,7 @@ class QueueGap(StoreError):
     """A queue ends before the units that are dispatched to it begin."""
 
 
-class Reached(NamedTuple):
+class DispatchSnapshot(NamedTuple):
     """Of one moment, for who is on another thread."""
 
     last_record_offset: int  # dispatched with all before it; -1 for none
@@ -58,8 +58,16 @@ class DispatchService:
         delays_ms: list[int],
         position: int,
         last_record_offset: int = -1,
+        *,
+        derived: DerivedQueues | None = None,
+        is_ignored: Callable[[str], bool] = lambda _topic: False,
+        on_progress: Sequence[Callable[[], None]] = (),
+        on_failed: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Nothing runs before `start`."""
+        """Create it; nothing runs before `start`.
+
+        `derived`: the queues that the kernel does not build.  `is_ignored`: topics that enter no queue.
+        """
         self._log = log
         self._queues = queues
         self._index = index
@@ -71,13 +79,13 @@ class DispatchService:
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_timestamp_ms = 0
-        self.reached = Reached(last_record_offset, UNKNOWN)
-        self.is_ignored: Callable[[str], bool] = lambda _topic: False
-        self.side: SideQueues | None = None  # queues that the kernel does not make
-        self.on_progress: list[Callable[[], None]] = []
-        self.on_failed: list[Callable[[], None]] = []
+        self.reached = DispatchSnapshot(last_record_offset, UNKNOWN)
+        self._is_ignored = is_ignored
+        self._derived = derived
+        self._on_progress = on_progress
+        self._on_failed = on_failed
         self.failure: StoreError | None = None
-        self.refuses_gaps = False  # in recovery: a queue that lacks units before the stretch is to be met from its begin
+        self._refuses_gaps = False
         self._round = threading.Lock()
         self._progress = Progress()
         self._wake = Wakeup()
@@ -103,7 +111,7 @@ class DispatchService:
     def tell_reached(self) -> None:
         """Between two stretches: set `reached`."""
         total = self._queues.next_total
-        self.reached = Reached(self.last_record_offset, UNKNOWN if total is None else total)
+        self.reached = DispatchSnapshot(self.last_record_offset, UNKNOWN if total is None else total)
 
     def nudge(self) -> None:
         """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
@@ -157,13 +165,18 @@ class DispatchService:
     def begin_again(self, position: int) -> None:
         """From an earlier place of the log, and with whatever gaps there are: what is there already is passed over."""
         self.position = position
-        self.refuses_gaps = False
+        self._refuses_gaps = False
         self._keys_done = 0
 
-    def catch_up(self) -> None:
-        """On the caller's thread, up to the limit; for recovery and for a clean stop."""
+    def catch_up(self, *, refuses_gaps: bool = False) -> None:
+        """Dispatch up to the limit on the caller's thread, for recovery and for a clean stop.
+
+        With `refuses_gaps` raise `QueueGap` where a queue lacks units of earlier records.
+        """
+        self._refuses_gaps = refuses_gaps
         while self.run_once():
             pass
+        self._refuses_gaps = False
 
     def _run(self) -> None:
         quiet_rounds = 0
@@ -183,7 +196,7 @@ class DispatchService:
             return POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
         except DiskError as error:
             if error.operation.startswith("sync"):  # final: what was to be synced may be lost, and a second try proves nothing
-                for call in self.on_failed:
+                for call in self._on_failed:
                     call()
                 self._fail(error)
                 return IDLE_S
@@ -218,7 +231,7 @@ class DispatchService:
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)
             self._progress.notify()
-        for call in self.on_progress:
+        for call in self._on_progress:
             call()
         return True
 
@@ -251,11 +264,13 @@ class DispatchService:
         at, why = self._gather(file, start, stop)
         for topic, queue_id, first, units in self._kernel.runs():
             queue = self._queues.get_or_add(topic, queue_id)
-            if self.refuses_gaps and first > queue.max_offset:
+            if self._refuses_gaps and first > queue.max_offset:
                 raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
-            self._queues.append_run(queue, first, units if self.side is None else self.side.extended(queue, units, file))
-        if self.side is not None:
-            self.side.dispatch(file, start, at, has_light=self._kernel.may_be_light)
+            self._queues.append_run(
+                queue, first, units if self._derived is None else self._derived.extended(queue, units, file)
+            )
+        if self._derived is not None:
+            self._derived.dispatch(file, start, at, has_light=self._kernel.may_be_light)
         if is_time(self._kernel.last_store_timestamp_ms):
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)
@@ -271,7 +286,7 @@ class DispatchService:
         )
         try:
             at, why, self._keys_done = self._kernel.dispatch(
-                view, start - shift, end - shift, base + shift, CHECK_PLACE, buffer, self._keys_done, self.is_ignored
+                view, start - shift, end - shift, base + shift, CHECK_PLACE, buffer, self._keys_done, self._is_ignored
             )
         finally:
             if ring is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from commitlog import CommitLog, PutResult
@@ -29,16 +29,20 @@ LOG = logging.getLogger(__name__)
 class FlushService(GroupCommit):
     """Knows how much of the log is on the disk, and when its newest record was stored."""
 
-    def __init__(self, log: CommitLog, config: StoreConfig, flags: RunningFlags, flushed: int) -> None:
-        """Nothing runs before `start`."""
+    def __init__(
+        self, log: CommitLog, config: StoreConfig, flags: RunningFlags, flushed: int, *,
+        on_committed: Sequence[Callable[[], None]] = (), on_flushed: Sequence[Callable[[], None]] = (),
+        on_failed: Sequence[Callable[[], None]] = (),
+    ) -> None:  # fmt: skip
+        """Create it; nothing runs before `start`.  `on_failed` is called when a sync fails."""
         super().__init__(flushed, config.sync_flush_timeout_ms)
         self._log = log
         self._config = config
         self._flags = flags
         self.flushed_timestamp_ms = 0
-        self.on_committed: list[Callable[[], None]] = []
-        self.on_flushed: list[Callable[[], None]] = []
-        self.on_failed: list[Callable[[], None]] = []
+        self._on_committed = on_committed
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
         self._has_pool = log.buffers is not None
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
@@ -83,7 +87,7 @@ class FlushService(GroupCommit):
         before = self._log.committed_offset
         committed = self._log.commit(least_pages)
         if committed > before:
-            for call in self.on_committed:
+            for call in self._on_committed:
                 call()
         return committed
 
@@ -107,7 +111,7 @@ class FlushService(GroupCommit):
         flushed = self._guarded(lambda: self._log.flush(least_pages))
         if flushed > self.flushed_offset:
             self.flushed_offset = flushed
-            for call in self.on_flushed:
+            for call in self._on_flushed:
                 call()
         if flushed >= goal:
             self.flushed_timestamp_ms = max(self.flushed_timestamp_ms, stamp)
@@ -119,7 +123,7 @@ class FlushService(GroupCommit):
             return step()
         except DiskError as error:
             self.failure = error
-            for call in self.on_failed if error.operation.startswith("sync") else ():
+            for call in self._on_failed if error.operation.startswith("sync") else ():
                 call()
             self._flags.set(Flag.NOT_WRITEABLE, f"a {error.operation} failed: {error}")
             LOG.error("the store is read-only now: %s", error)

@@ -56,8 +56,17 @@ class Housekeeper:
         dispatcher: DispatchService,
         flusher: FlushService,
         note_folder: str,
+        *,
+        jobs: list[Callable[[], object]],
+        timed_job: Callable[[], float] | None,
+        flush_before: Callable[[], object],
+        on_failed: Callable[[], object],
     ) -> None:
-        """Nothing runs before `start`.  `jobs` are called once a round, for retention, delays and the like."""
+        """Create it; nothing runs before `start`.
+
+        `jobs` are called once a round.  `timed_job` does what is due and returns in how many seconds more is.  `flush_before`
+        flushes what else must be on the disk before the checkpoint covers it.  `on_failed` is called when a sync fails.
+        """
         self._log = log
         self._queues = queues
         self._index = index
@@ -66,17 +75,17 @@ class Housekeeper:
         self._flags = flags
         self._dispatcher = dispatcher
         self._flusher = flusher
-        self.jobs: list[Callable[[], None]] = []
-        self.timed_job: Callable[[], float] | None = None  # does what is due and says in how many seconds more is
+        self.jobs = jobs
+        self._timed_job = timed_job
         self._last_thorough = time.monotonic()
         self._pause_s = 0.0  # ten thousand dirty queues take a while to sync: not again at once
         self._flushed_to = 0
         self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
         self._noted_to = -1
         self._note_folder = note_folder
-        self.flush_before: list[Callable[[], None]] = []  # what else must be on the disk before the checkpoint says so
+        self._flush_before = flush_before
         self.failure: DiskError | None = None  # of a sync: what is on the disk is not known any more, so nothing vouches for it
-        self.on_failed: list[Callable[[], None]] = []
+        self._on_failed = on_failed
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -99,21 +108,21 @@ class Housekeeper:
 
     def _run(self) -> None:
         interval_s = self._config.flush_interval_consume_queue_ms / 1000
-        last, pause_s = time.monotonic(), interval_s if self.timed_job is None else 0.0
+        last, pause_s = time.monotonic(), interval_s if self._timed_job is None else 0.0
         while not self._wake.wait(max(0.0, pause_s)):
             if time.monotonic() - last >= interval_s:
                 last = time.monotonic()
                 for job in (self.prepare_next, self.flush_derived, *self.jobs):
                     self._try(job)
             pause_s = last + interval_s - time.monotonic()
-            if self.timed_job is not None:
-                pause_s = min(pause_s, self._timed())
+            if self._timed_job is not None:
+                pause_s = min(pause_s, self._timed(self._timed_job))
 
-    def _timed(self) -> float:
-        """Run the timed job; when it fails it comes again in a while."""
-        wanted = [TIMED_RETRY_S]
-        self._try(lambda: wanted.append(self.timed_job() if self.timed_job is not None else TIMED_RETRY_S))
-        return wanted[-1]
+    def _timed(self, job: Callable[[], float]) -> float:
+        """Run the timed job and return when to run it next; one that fails runs again soon."""
+        due_s = [TIMED_RETRY_S]
+        self._try(lambda: due_s.append(job()))
+        return due_s[-1]
 
     def _try(self, job: Callable[[], object]) -> None:
         """One job's trouble keeps no other from running."""
@@ -148,8 +157,7 @@ class Housekeeper:
         self._final(self._flush_queues)
 
     def _flush_queues(self) -> None:
-        for flush in self.flush_before:
-            flush()
+        self._flush_before()
         self._queues.flush(0)
 
     def _final(self, step: Callable[[], object]) -> None:
@@ -163,8 +171,7 @@ class Housekeeper:
         except DiskError as error:
             if error.operation.startswith("sync"):
                 self.failure = error
-                for call in self.on_failed:
-                    call()
+                self._on_failed()
             raise
 
     def _flush_derived(self, thorough: bool) -> None:

@@ -49,8 +49,13 @@ class Retention:
         flags: RunningFlags,
         settled: Callable[[], int],
         housekeeper: Housekeeper,
+        follow: Callable[[int], object],
     ) -> None:
-        """`settled()`: the offset before which everything is dispatched and on the disk."""
+        """Create it.
+
+        `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is told where the log
+        begins now.
+        """
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -60,7 +65,7 @@ class Retention:
         self._settled = settled
         self._housekeeper = housekeeper
         self._next_run = time.monotonic() + FIRST_AFTER_S
-        self.followers: list[Callable[[int], object]] = []  # told where the log begins now
+        self._follow = follow
 
     def run_due(self) -> None:
         """`run`, a minute after opening and then at the clean interval."""
@@ -165,7 +170,6 @@ class Retention:
         """Queue and index files whose records left the log, and the queues' minima."""
         low = max(self._log.min_offset, 0)
         self._queues.delete_expired(low)
-        for follow in self.followers:
-            follow(low)
+        self._follow(low)
         if self._index is not None:
             self._index.delete_expired(low)

@@ -25,7 +25,7 @@ PIECE = 1 << 20
 LOG = logging.getLogger(__name__)
 
 
-def leave_doubt(disk: Disk, own_folder: str, flushed_offset: int) -> None:
+def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:
     """Records from `flushed_offset` on, and all that is derived, are in doubt.  An older note says more, so it stays."""
     path = os.path.join(own_folder, NAME)
     with contextlib.suppress(StoreError):  # a disk that takes nothing any more
@@ -38,7 +38,7 @@ def leave_doubt(disk: Disk, own_folder: str, flushed_offset: int) -> None:
                 file.close()
 
 
-def end_doubt(disk: Disk, own_folder: str, log_files: list[MappedFile], derived: list[str]) -> None:
+def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[MappedFile], derived: list[str]) -> None:
     """Write the log from the note's place on, and every file below the folders `derived`, as they are; on the disk then.
 
     From its begin where the note does not say: a full disk takes a name, and nothing into the file.

@@ -36,10 +36,10 @@ from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, file
 from messagestore import StoreConfig
 from messagestore.broker.config.topics import LIGHT_PREFIX
 from messagestore.delay_levels import DelayLevels
-from messagestore.engine import found_sizes
+from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
 from messagestore.repair.cross_check import Agreement, accepts, unit_differences, unit_text
-from messagestore.repair.excluded_topics import left_alone
+from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
 from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
@@ -246,7 +246,7 @@ class _SplitAudit:
     def _prepared(self) -> tuple[StoreConfig, Dispatching]:
         store = self._split.store
         config = found_sizes(StoreConfig(), StorePaths(store), REAL_DISK) if self._is_store else StoreConfig()
-        ignored = left_alone(REAL_DISK, store) if self._is_store else lambda _topic: False
+        ignored = excluded_topics(REAL_DISK, store) if self._is_store else lambda _topic: False
         self._levels = read_levels(REAL_DISK, StorePaths(store).own, None) if self._is_store else DelayLevels([])
         self._log = LogFiles(REAL_DISK, [os.path.dirname(self._split.file)]) if self._is_store else None
         queues = os.path.join(store, "consumequeue")

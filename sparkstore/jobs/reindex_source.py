@@ -23,10 +23,10 @@ from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
 from messagestore.delay_levels import DelayLevels
-from messagestore.engine import found_sizes
+from messagestore.file_sizes import found_sizes
 from messagestore.foreign import refuse_unsupported
 from messagestore.paths import StorePaths
-from messagestore.repair.excluded_topics import left_alone
+from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.previous_units import KeptUnits
 from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, old_names, old_queues
 from messagestore.store_settings import read_levels, refuse_unknown_shape
@@ -121,7 +121,7 @@ class _Reader(DataSourceReader):
         for finding in split.findings:
             raise _corrupt(finding)
         levels = read_levels(REAL_DISK, job.places.own, job.delay_levels)
-        work = Dispatching(levels.current_ms, left_alone(REAL_DISK, job.store.path), with_index=INDEX in job.what)
+        work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), with_index=INDEX in job.what)
         kept = self._kept(levels)
         last = -1
         for found in walk(Stretch(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():

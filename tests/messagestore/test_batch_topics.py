@@ -35,7 +35,7 @@ def put_inner(world: Any, store: Any, count: int | str, topic: str = "B", sys_fl
 
 def units(store: Any) -> list[tuple[int, int]]:
     store.engine.settle()
-    queue = store.engine.side.batch.get("B", 0)
+    queue = store.engine.derived.batch.get("B", 0)
     return [(unit.base_offset, unit.batch_size) for unit in queue.units()] if queue is not None else []
 
 
@@ -51,7 +51,7 @@ def test_a_record_counts_for_as_many_as_it_holds(world: Any, tmp_path: Path) -> 
         plain = store.put(world.commitlog.Message("B", b"alone", queue_id=0))
         assert plain.queue_offset == 12
         assert units(store) == [(0, 8), (8, 1), (9, 3), (12, 1)]
-        last = store.engine.side.batch.get("B", 0).last_unit
+        last = store.engine.derived.batch.get("B", 0).last_unit
         assert (last.physical_offset, last.size_bytes) == (plain.physical_offset, plain.size_bytes)
         assert (last.store_timestamp_ms, last.compacted_offset, last.reserved) == (clock.now_ms, -1, 0)
         assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, 13)
@@ -171,7 +171,7 @@ def test_a_topic_without_messages_changes_its_type(world: Any, tmp_path: Path, a
         is_batch = not attributes
         store.put(world.commitlog.Message("B", b"one", queue_id=0))
         store.engine.settle()
-        assert store.engine.side.batch.topics() == (["B", "T"] if is_batch else ["T"])
+        assert store.engine.derived.batch.topics() == (["B", "T"] if is_batch else ["T"])
         assert store.engine.queues.topics() == ([] if is_batch else ["B"])
 
 
@@ -380,7 +380,9 @@ def test_the_minimum_of_a_batch_queue_is_its_first_message_in_the_log(world: Any
         store.delete_before(2 << 16)
         low = store.engine.log.min_offset
         assert low == 2 << 16
-        expected = next(unit.base_offset for unit in store.engine.side.batch.get("B", 0).units() if unit.physical_offset >= low)
+        expected = next(
+            unit.base_offset for unit in store.engine.derived.batch.get("B", 0).units() if unit.physical_offset >= low
+        )
         assert expected % 200, "not the first of a file"
         assert store.min_offset("B", 0) == expected
         page = store.get("B", 0, expected - 10)

@@ -33,7 +33,7 @@ def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
         assert (store.min_offset(*name), store.max_offset(*name)) == (queue["minOffset"], queue["maxOffset"]), name
         assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"], name
         if "batchCq" in queue:
-            found = [tuple(unit)[:7] for unit in store.engine.side.batch.get(*name).units()]
+            found = [tuple(unit)[:7] for unit in store.engine.derived.batch.get(*name).units()]
             assert found == [tuple(unit) for unit in queue["batchCq"]]
         else:
             check_units(store, name, queue)
@@ -50,7 +50,7 @@ def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
 def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> None:
     """The units, with what extended ones hold in the place of their addresses."""
     units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
-    reader = store.engine.side.ext_reader(*name)
+    reader = store.engine.derived.ext_reader(*name)
     if reader is not None:
         assert [list(reader.unit(code)[1:2]) for _, _, code in units if reader.unit(code)] == [
             unit[1:2] for unit in queue["ext"] if unit
@@ -169,7 +169,7 @@ def test_extended_units_are_made_again_with_the_queues(world: Any, fixture_store
             key = queue["topic"], queue["queueId"]
             if not queue["cq"]:
                 continue
-            reader = store.engine.side.ext_reader(*key)
+            reader = store.engine.derived.ext_reader(*key)
             units = [tuple(unit) for _, unit in store.engine.queues.get(*key).units()]
             found = [(physical, place, reader.unit(code).tags_code) for physical, place, code in units]
             assert found == [tuple(unit) for unit in queue["cq"]]
@@ -209,7 +209,7 @@ def test_a_brokers_folder_with_extended_units_goes_on_with_them(world: Any, fixt
         shutil.copytree(fixture.store, copy)
     for folder in (fixture.store, copy):
         with open_quiet(world, folder, "r+") as store:
-            reader = store.engine.side.ext_reader("ExtTopic", 0)
+            reader = store.engine.derived.ext_reader("ExtTopic", 0)
             units = [unit for _, unit in store.engine.queues.get("ExtTopic", 0).units(130)]
             assert len(units) == 200
             assert {reader.tags_code(unit.tags_code) for unit in units} == {3433164}
@@ -231,7 +231,7 @@ def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lo
     used = len(last.read_bytes().rstrip(b"\0"))
     last.write_bytes(last.read_bytes()[: max(0, used - lost)].ljust(2048, b"\0"))
     with open_quiet(world, copy, "r+") as store:
-        reader = store.engine.side.ext_reader("ExtTopic", 0)
+        reader = store.engine.derived.ext_reader("ExtTopic", 0)
         units = [unit for _, unit in store.engine.queues.get("ExtTopic", 0).units()]
         wanted = next(queue for queue in fixture.truth()["queues"] if (queue["topic"], queue["queueId"]) == ("ExtTopic", 0))
         codes = [unit[2] for unit in wanted["cq"]] + [3433164] * 50

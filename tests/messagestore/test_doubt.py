@@ -73,8 +73,8 @@ def test_what_is_written_again_is_on_the_disk_with_its_name(world: Any) -> None:
         file.write(0, data)
         file.close()
     assert disk.least().files == {}
-    doubt.leave_doubt(disk, "/store/brokerstore", 0)
-    doubt.end_doubt(disk, "/store/brokerstore", [], ["/store/consumequeue", "/store/index", "/store/absent"])
+    doubt.mark_sync_failure(disk, "/store/brokerstore", 0)
+    doubt.rewrite_after_sync_failure(disk, "/store/brokerstore", [], ["/store/consumequeue", "/store/index", "/store/absent"])
     left = disk.least().files
     assert {path: left.get(path) for path in wanted} == wanted
     assert "/store/brokerstore/doubt.json" not in disk.files()

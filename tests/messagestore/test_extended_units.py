@@ -28,7 +28,7 @@ def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: Wo
     """
     with open_small(world, tmp_path / "s", enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=EXT_SIZE) as store:
         put_tagged(world, store, 150, "paid")
-        reader = store.engine.side.ext_reader("T", 0)
+        reader = store.engine.derived.ext_reader("T", 0)
         before = list(reader.units())
     with open_small(world, tmp_path / "s", enable_consume_queue_ext=False) as store:
         put_tagged(world, store, plain, "paid")
@@ -37,7 +37,7 @@ def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: Wo
         put_tagged(world, store, 120, "other")
         assert len(read_all(store, "T", tags={"paid"})) == 150 + plain
         assert len(read_all(store, "T", tags={"other"})) == 120
-        assert list(store.engine.side.ext_reader("T", 0).units())[:150] == before
+        assert list(store.engine.derived.ext_reader("T", 0).units())[:150] == before
 
 
 def test_extended_units_of_a_queue_without_addresses_go_at_a_kill(world: World, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_extended_units_of_a_queue_without_addresses_go_at_a_kill(world: World, 
         put_tagged(world, store, 10, "paid")
         shutil.copytree(tmp_path / "s", tmp_path / "killed")
     with open_small(world, tmp_path / "killed", enable_consume_queue_ext=True) as store:
-        assert list(store.engine.side.ext_reader("T", 0).units()) == []
+        assert list(store.engine.derived.ext_reader("T", 0).units()) == []
         put_tagged(world, store, 5, "other")
         assert len(read_all(store, "T", tags={"paid"})) == 160
-        assert len(list(store.engine.side.ext_reader("T", 0).units())) == 5
+        assert len(list(store.engine.derived.ext_reader("T", 0).units())) == 5

@@ -24,7 +24,7 @@ def test_a_file_of_numbers_beyond_use_keeps_no_store_closed(tmp_path: Path, capl
     (tmp_path / "abort").write_bytes(b"1")
     with open_store(tmp_path) as store:
         assert sorted(number_of(stored) for queue in range(3) for stored in store.read("t", queue)) == list(range(9))
-        assert [line.partition(":")[0] for line in store.engine.numbers_set_back] == ["delayOffset.json"]
+        assert [line.partition(":")[0] for line in store.engine.clamped_offsets] == ["delayOffset.json"]
         with pytest.raises(StoreCorrupt, match="consumerOffset"):
             store.committed_offsets("t", "g")
     assert "consumerOffset.json: not looked at" in caplog.text

@@ -17,7 +17,7 @@ from .names import INNER_BASE, INNER_COUNT, IS_BATCH
 from .putting import refused, with_pairs
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
 
 
 def batch_refusal(message: Message, count: str | None) -> PutResult | None:
@@ -33,9 +33,9 @@ def batch_refusal(message: Message, count: str | None) -> PutResult | None:
 class BatchPuts:
     """Of one open store."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts) -> None:
         """`guard` is held around every append to such a topic: between two numbers nobody may come."""
-        self._engine = engine
+        self._parts = parts
         self.guard = threading.RLock()
 
     def append(self, message: Message, raw: bytes, count: str | None, queue_id: int) -> PutResult:
@@ -45,12 +45,12 @@ class BatchPuts:
             return refusal
         if count is None:
             with self.guard:
-                return self._engine.log.appender.append(message, queue_id)
-        offsets = self._engine.offsets
+                return self._parts.log.appender.append(message, queue_id)
+        offsets = self._parts.offsets
         with self.guard:
             base = offsets.next_offset(message.topic, queue_id)
             numbered = with_properties(message, with_pairs(raw, {INNER_BASE: str(base)}))
-            result = self._engine.log.appender.append(numbered, queue_id)
+            result = self._parts.log.appender.append(numbered, queue_id)
             if result.status is PutStatus.PUT_OK:
                 offsets.set_next_offset(message.topic, queue_id, base + int(count))
             return result

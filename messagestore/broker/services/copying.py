@@ -20,7 +20,8 @@ from .names import LIGHT_PREFIX
 if TYPE_CHECKING:
     from commitlog import StoredMessage
 
-    from ...engine import Engine
+    from ...parts import StoreParts
+    from .admission import Admission
 
 
 class Copied(NamedTuple):
@@ -44,13 +45,18 @@ class CopyClock:
 
 
 def copy_topics(
-    source: Engine, target: Engine, clock: CopyClock, topics: Iterable[str], progress: Callable[[int], None] | None = None
+    source: StoreParts,
+    target: StoreParts,
+    admission: Admission,
+    clock: CopyClock,
+    topics: Iterable[str],
+    progress: Callable[[int], None] | None = None,
 ) -> Copied:
     """Everything of these topics.  `target` is new and runs with `clock`.  Light queues come with the records they hold."""
     wanted = list(dict.fromkeys(topics))
     for topic in wanted:
         if not topic.startswith(LIGHT_PREFIX):
-            _prepare(source, target, topic)
+            _prepare(source, target, admission, topic)
     count = 0
     for message in _records(source, set(wanted)):
         clock.now_ms = message.store_timestamp_ms
@@ -67,36 +73,36 @@ def copy_topics(
     return Copied(count, wanted, _copy_groups(source, target, wanted))
 
 
-def check_topics(source: Engine, topics: Iterable[str]) -> None:
+def check_topics(source: StoreParts, topics: Iterable[str]) -> None:
     """Raise `InvalidMessage` for one that is not there."""
-    known = {*source.queues.topics(), *source.side.batch.topics(), *source.topics.names()}
+    known = {*source.queues.topics(), *source.derived.batch.topics(), *source.topics.names()}
     for topic in topics:
         if topic not in known:
             raise InvalidMessage(f"no topic {topic!r}; there are {', '.join(sorted(known)) or 'none'}")
 
 
-def _prepare(source: Engine, target: Engine, topic: str) -> None:
+def _prepare(source: StoreParts, target: StoreParts, admission: Admission, topic: str) -> None:
     """The topic as topics.json has it."""
     config = source.topics.get(topic)
     if config is not None:
         target.topics.put(config)
-    queue_ids = source.queues.queue_ids(topic) or source.side.batch.queue_ids(topic)
-    target.admission.admit(topic, max(queue_ids, default=0) + 1)
-    if source.side.is_batch_topic(topic):
-        target.admission.set_attributes(topic, {QUEUE_TYPE: BATCH_QUEUES})
+    queue_ids = source.queues.queue_ids(topic) or source.derived.batch.queue_ids(topic)
+    admission.admit(topic, max(queue_ids, default=0) + 1)
+    if source.derived.is_batch_topic(topic):
+        admission.set_attributes(topic, {QUEUE_TYPE: BATCH_QUEUES})
 
 
 def _is_queued(message: StoredMessage) -> bool:
     return message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
-def _records(source: Engine, wanted: set[str]) -> Iterable[StoredMessage]:
+def _records(source: StoreParts, wanted: set[str]) -> Iterable[StoredMessage]:
     """Of these topics, in the log's order.  Of a store that nobody writes, or up to where its writer is now."""
     end = source.dispatch_limit() if source.writable else None
     return (message for message in source.log.messages(None, end) if message.topic in wanted)
 
 
-def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]:
+def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> list[str]:
     """Offsets of the copied topics, and what is said of the groups that have them.
 
     None lies behind its queue's end: one whose records all left the log begins at 0 in the copy.  They stand in the file that
@@ -119,7 +125,7 @@ def _copy_groups(source: Engine, target: Engine, topics: list[str]) -> list[str]
     return found
 
 
-def _end(target: Engine, topic: str, queue_id: int) -> int:
+def _end(target: StoreParts, topic: str, queue_id: int) -> int:
     """Of a queue of the copy.  A record of many counts as all of them, which the counter of its append does not know."""
-    batch = target.side.batch.get(topic, queue_id)
+    batch = target.derived.batch.get(topic, queue_id)
     return batch.max_offset if batch is not None else target.offsets.next_offset(topic, queue_id)

@@ -25,7 +25,7 @@ from ...sidecar import read_own_note
 from .names import DELAY, INNER_BASE, LIGHT_OFFSETS, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
     from ..config.delay_offsets import DelayOffsets
 
 NAME = "delays.json"
@@ -62,16 +62,16 @@ def _parsed(note: Any) -> tuple[int, dict[int, int]]:
     return int(note["position"]), {int(level): int(offset) for level, offset in note["offsets"].items()}
 
 
-def delivered_since(engine: Engine, offsets: DelayOffsets) -> dict[int, int]:
+def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
     """Level to the queue offset to go on at, of the levels that came further than the file says."""
-    note = read_delay_note(engine.disk, engine.places.own)
-    if note is not None and note[0] > engine.log.written_offset:
+    note = read_delay_note(parts.disk, parts.places.own)
+    if note is not None and note[0] > parts.log.written_offset:
         note = None  # the log was cut since
     further = {}
-    for queue_id in engine.queues.queue_ids(SCHEDULE_TOPIC):
+    for queue_id in parts.queues.queue_ids(SCHEDULE_TOPIC):
         level, known = queue_id + 1, offsets.get(queue_id + 1)
         position, start = (note[0], note[1].get(level, 0)) if note is not None else (FORGOTTEN, 0)
-        found = _Search(engine, position).go_on(queue_id, start)
+        found = _Search(parts, position).go_on(queue_id, start)
         if found > known:
             further[level] = found
     return further
@@ -80,20 +80,20 @@ def delivered_since(engine: Engine, offsets: DelayOffsets) -> dict[int, int]:
 class _Search:
     """Deliveries behind a place of the log, of one level."""
 
-    def __init__(self, engine: Engine, position: int) -> None:
+    def __init__(self, parts: StoreParts, position: int) -> None:
         """`position` `FORGOTTEN`: behind the first message that is looked for."""
-        self._engine = engine
+        self._parts = parts
         self._position = position
         self._found: dict[tuple[str, int], _Deliveries] = {}
 
     def go_on(self, queue_id: int, start: int) -> int:
         """Behind the last message from `start` on that was delivered: one before it that was not was passed over."""
-        queue = self._engine.queues.get(SCHEDULE_TOPIC, queue_id)
+        queue = self._parts.queues.get(SCHEDULE_TOPIC, queue_id)
         assert queue is not None, "one that was listed"
-        newest_ms = self._engine.log.appender.last_store_timestamp_ms
+        newest_ms = self._parts.log.appender.last_store_timestamp_ms
         at = max(start, queue.min_offset)
         for place, unit in queue.units(at):
-            waiting = self._engine.log.message_at(unit.physical_offset)
+            waiting = self._parts.log.message_at(unit.physical_offset)
             if waiting is not None and waiting.store_timestamp_ms >= newest_ms:
                 break
             if waiting is not None and self._was_delivered(waiting):
@@ -117,12 +117,12 @@ class _Search:
     def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Delayed messages of a queue, which may be one of batches."""
         for physical_offset in self._places(topic, queue_id):
-            message = self._engine.log.message_at(physical_offset)
+            message = self._parts.log.message_at(physical_offset)
             if message is not None and DELAY in message.all_properties:
                 yield message
 
     def _places(self, topic: str, queue_id: int) -> Iterator[int]:
-        queue, batch = self._engine.queues.get(topic, queue_id), self._engine.side.batch.get(topic, queue_id)
+        queue, batch = self._parts.queues.get(topic, queue_id), self._parts.derived.batch.get(topic, queue_id)
         if queue is not None:
             yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(self._position)))
         if batch is not None:

@@ -16,81 +16,48 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import Message, StoredMessage
-from commitlog.java_numbers import is_java_number
-from commitlog.layout import QUEUES_MAX
+from commitlog import Message
 from consumequeue.ext import is_ext_address
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
 from ...config import Role
 from ..config.config_files import Source
 from ..config.delay_offsets import DelayOffsets
-from .admission import topic_problem
+from .delay_messages import delivered
 from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
-from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
-from .putting import NEVER, put_as_is, with_pairs
+from .names import SCHEDULE_TOPIC
+from .putting import NEVER
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
+    from .admission import Admission
+    from .internal_puts import InternalPuts
 
 LOG = logging.getLogger(__name__)
 DELIVERED_AT_ONCE = 1000  # of one level before the others are looked at
 LOOK_S = 1.0  # the shortest delay there is: a message that comes now is met before it is due
 
 
-def delay_level(text: str) -> int:
-    """Of a property DELAY.  Raises `InvalidMessage` for what no broker could read."""
-    if not is_java_number(text, 32):
-        raise InvalidMessage(f"property {DELAY} is {text!r}: a number of 32 bits wanted")
-    return int(text)
-
-
-def scheduled(message: Message, raw: bytes, queue_id: int, level: int, levels: int) -> Message:
-    """The message as it waits: its own topic and queue in properties, a level above the last one brought down to it.
-
-    `raw`: its properties as the log keeps them.
-    """
-    level = min(level, levels)
-    pairs = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE: str(queue_id)}
-    return Message(
-        SCHEDULE_TOPIC, message.body, queue_id=level - 1, flag=message.flag, sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
-        reconsume_times=message.reconsume_times, prepared_transaction_offset=message.prepared_transaction_offset,
-        properties_raw=with_pairs(raw, pairs),
-    )  # fmt: skip
-
-
-def delivered(waiting: StoredMessage) -> Message | None:
-    """The message as it goes to its own topic, its properties kept; None where they do not say which."""
-    pairs = waiting.all_properties
-    topic, queue = pairs.get(REAL_TOPIC), pairs.get(REAL_QUEUE, "")
-    if topic is None or topic_problem(topic) or not is_java_number(queue, 32) or not 0 <= int(queue) < QUEUES_MAX:
-        return None
-    message = waiting.to_message()
-    message.topic, message.queue_id = topic, int(queue)
-    message.store_host = None
-    message.prepared_transaction_offset = 0
-    return message
-
-
 class Delays:
     """Delivery of one open store.  The housekeeper calls `deliver_due`, `persist` and nobody else does."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts, admission: Admission, puts: InternalPuts) -> None:
         """Reads how far each level came.  A file beyond use is said, and then nothing is delivered."""
-        self._engine = engine
-        self.times_ms = engine.levels.current_ms
+        self._parts = parts
+        self._admission = admission
+        self._puts = puts
+        self.times_ms = parts.levels.current_ms
         self._is_dirty = False
         self._said: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
         self.is_doubtful = False  # whether more may be delivered than the file says, though the store was closed
-        self._is_slave = engine.config.broker_role is Role.SLAVE
+        self._is_slave = parts.config.broker_role is Role.SLAVE
         self._read()
         if self._is_slave:
-            forget_delay_note(engine.disk, engine.places.own)  # its log gets deliveries that its own files do not count
+            forget_delay_note(parts.disk, parts.places.own)  # its log gets deliveries that its own files do not count
 
     def _read(self) -> None:
-        disk, places = self._engine.disk, self._engine.places
+        disk, places = self._parts.disk, self._parts.places
         try:
             self._offsets = DelayOffsets(disk, places.config)
             self.is_doubtful = self._offsets.source is not Source.FILE or is_forgotten(disk, places.own)
@@ -101,7 +68,7 @@ class Delays:
         """Count what was delivered after the file was written.  A slave leaves that to the day it is a master."""
         if self._offsets is None or self._is_slave:
             return
-        for level, offset in delivered_since(self._engine, self._offsets).items():
+        for level, offset in delivered_since(self._parts, self._offsets).items():
             LOG.warning("delay level %d goes on at %d: what lies before was delivered", level, offset)
             self._offsets.set(level, offset)
             self._is_dirty = True
@@ -110,26 +77,26 @@ class Delays:
         """Deliver what is due; seconds until the next message is."""
         if self._offsets is None:
             return LOOK_S
-        now = self._engine.now_ms()
+        now = self._parts.now_ms()
         next_ms = [due for level in self._levels() if (due := self._deliver(level, now)) is not None]
-        return max(0.0, min([LOOK_S, *((due - self._engine.now_ms()) / 1000 for due in next_ms)]))
+        return max(0.0, min([LOOK_S, *((due - self._parts.now_ms()) / 1000 for due in next_ms)]))
 
     def _levels(self) -> Iterator[int]:
-        for queue_id in self._engine.queues.queue_ids(SCHEDULE_TOPIC):
+        for queue_id in self._parts.queues.queue_ids(SCHEDULE_TOPIC):
             yield queue_id + 1
 
     def _deliver(self, level: int, now: int) -> int | None:
         """One level's due messages; when its next one is due."""
         assert self._offsets is not None
-        queue = self._engine.queues.get(SCHEDULE_TOPIC, level - 1)
-        if queue is None or not self._engine.flags.accepts_puts:
+        queue = self._parts.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None or not self._parts.flags.accepts_puts:
             return None
         start = max(self._offsets.get(level), queue.min_offset)
         for place, unit in queue.units(start, start + DELIVERED_AT_ONCE):
             due = self._due(level, unit.tags_code, unit.physical_offset, now)
             if due > now:
                 return due
-            waiting = self._engine.log.message_at(unit.physical_offset)
+            waiting = self._parts.log.message_at(unit.physical_offset)
             message = delivered(waiting) if waiting is not None else None
             reason = self._put(message) if message is not None else "no message with a topic and a queue of its own"
             if reason:
@@ -141,9 +108,9 @@ class Delays:
     def _put(self, message: Message) -> str:
         """Deliver one; why it can never be, or nothing.  Raises `PutRejected` for what may pass, such as a full disk."""
         try:
-            if message.topic in self._engine.topics:  # one that is not was deleted, and is not made anew
-                self._engine.admission.admit(message.topic)
-            put_as_is(self._engine, message, message.queue_id, waits=False)
+            if message.topic in self._parts.topics:  # one that is not was deleted, and is not made anew
+                self._admission.admit(message.topic)
+            self._puts.put(message, message.queue_id, waits=False)
         except (InvalidMessage, PutRejected) as error:
             if isinstance(error, PutRejected) and error.status not in NEVER:
                 raise
@@ -155,9 +122,9 @@ class Delays:
 
         Whatever time it has may be meant where it was written by levels that are not known.
         """
-        levels = self._engine.levels
+        levels = self._parts.levels
         if is_ext_address(code):
-            waiting = self._engine.log.message_at(physical_offset)
+            waiting = self._parts.log.message_at(physical_offset)
             due = levels.due_ms(waiting) if waiting is not None else now
             code = waiting.store_timestamp_ms + levels.longest_ms(level) if waiting is not None and due is None else due or now
         return code if levels.at(physical_offset) is None or code <= now + levels.longest_ms(level) else now
@@ -166,9 +133,9 @@ class Delays:
         """Write down how far each level came, when what was delivered is on the disk."""
         if self._offsets is None or not self._is_dirty:
             return
-        position, offsets = self._engine.log.written_offset, self._offsets.levels()
-        if self._engine.flusher.flush_now() < position:
+        position, offsets = self._parts.log.written_offset, self._offsets.levels()
+        if self._parts.flusher.flush_now() < position:
             return
-        write_delay_note(self._engine.disk, self._engine.places.own, position, offsets)
+        write_delay_note(self._parts.disk, self._parts.places.own, position, offsets)
         self._offsets.persist()
         self._is_dirty = False

@@ -17,7 +17,7 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from .names import CHECK_TIMES, HALF_TOPIC, OP_TOPIC, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
 
 NOWHERE = -1
 OFFSETS_MAX = 1 << 16  # of one op record
@@ -73,22 +73,22 @@ class OpRecord(NamedTuple):
     end_offset: int  # physical, behind the record
 
 
-def half_messages(engine: Engine, start: int) -> Iterator[HalfMessage]:
+def half_messages(parts: StoreParts, start: int) -> Iterator[HalfMessage]:
     """From a queue offset on."""
-    queue = engine.queues.get(HALF_TOPIC, 0)
+    queue = parts.queues.get(HALF_TOPIC, 0)
     for place, unit in queue.units(start) if queue is not None else ():
-        message = engine.log.message_at(unit.physical_offset)
+        message = parts.log.message_at(unit.physical_offset)
         if message is not None:
             yield HalfMessage(place, message)
 
 
-def op_records(engine: Engine, since_ms: int) -> list[OpRecord]:
+def op_records(parts: StoreParts, since_ms: int) -> list[OpRecord]:
     """Those stored at or after a time, in their order."""
-    queue = engine.queues.get(OP_TOPIC, 0)
+    queue = parts.queues.get(OP_TOPIC, 0)
     found: list[OpRecord] = []
     for place in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
         unit = queue.unit(place) if queue is not None else None
-        message = engine.log.message_at(unit.physical_offset) if unit is not None else None
+        message = parts.log.message_at(unit.physical_offset) if unit is not None else None
         if message is None:
             continue
         if message.store_timestamp_ms < since_ms:
@@ -103,25 +103,27 @@ def _offsets(body: bytes) -> list[int]:
     return [int(part) for part in parts if part.isdigit() and len(part) < 19]
 
 
-def decided(engine: Engine, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
+def decided(parts: StoreParts, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
     """Queue offset of each decided half message to where the record that shows it ends."""
     shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
     by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
-    for half in _named(engine, halves, list(shown)):
+    for half in _named(parts, halves, list(shown)):
         by_family.setdefault(_family(half), []).append((half, shown[half.queue_offset]))
-    ends = {half.queue_offset: _decided_end(engine, half, shown, by_family.get(_family(half), [])) for half in halves}
+    ends = {half.queue_offset: _decided_end(parts, half, shown, by_family.get(_family(half), [])) for half in halves}
     _pass_over_earlier(halves, ends)
     return {offset: end for offset, end in ends.items() if end is not None}
 
 
-def _decided_end(engine: Engine, half: HalfMessage, shown: dict[int, int], family: list[tuple[HalfMessage, int]]) -> int | None:
+def _decided_end(
+    parts: StoreParts, half: HalfMessage, shown: dict[int, int], family: list[tuple[HalfMessage, int]]
+) -> int | None:
     """By an op record about it or about a copy of it, or by the committed message; None for none of them."""
     if half.queue_offset in shown:
         return shown[half.queue_offset]
     for other, end in family:
         if _are_copies(half, other):
             return end
-    return _committed_end(engine, half)
+    return _committed_end(parts, half)
 
 
 def _pass_over_earlier(halves: list[HalfMessage], ends: dict[int, int | None]) -> None:
@@ -148,24 +150,24 @@ def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
     return is_put_back or one.check_times != other.check_times
 
 
-def _named(engine: Engine, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
+def _named(parts: StoreParts, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
     """The half messages that op records name, those before the given ones too."""
     known = {half.queue_offset: half for half in halves}
-    queue = engine.queues.get(HALF_TOPIC, 0)
+    queue = parts.queues.get(HALF_TOPIC, 0)
     for offset in offsets:
         if offset in known:
             yield known[offset]
             continue
         unit = queue.unit(offset) if queue is not None and offset >= queue.min_offset else None
-        message = engine.log.message_at(unit.physical_offset) if unit is not None else None
+        message = parts.log.message_at(unit.physical_offset) if unit is not None else None
         if message is not None:
             yield HalfMessage(offset, message)
 
 
-def _committed_end(engine: Engine, half: HalfMessage) -> int | None:
+def _committed_end(parts: StoreParts, half: HalfMessage) -> int | None:
     """Where the committed message ends that a half message became; None when it became none."""
     topic, key = half.topic, half.message.all_properties.get(UNIQUE_KEY)
-    candidates = _by_key(engine, topic, key) if key and engine.index is not None else _behind(engine, half)
+    candidates = _by_key(parts, topic, key) if key and parts.index is not None else _behind(parts, half)
     for message in candidates:
         if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT or message.topic != topic:
             continue
@@ -175,26 +177,26 @@ def _committed_end(engine: Engine, half: HalfMessage) -> int | None:
     return None
 
 
-def _by_key(engine: Engine, topic: str, key: str) -> Iterator[StoredMessage]:
-    assert engine.index is not None
-    for offset in engine.index.select(topic, key, engine.config.max_msgs_num_batch, 0, (1 << 63) - 1):
-        message = engine.log.message_at(offset)
+def _by_key(parts: StoreParts, topic: str, key: str) -> Iterator[StoredMessage]:
+    assert parts.index is not None
+    for offset in parts.index.select(topic, key, parts.config.max_msgs_num_batch, 0, (1 << 63) - 1):
+        message = parts.log.message_at(offset)
         if message is not None:
             yield message
 
 
-def _behind(engine: Engine, half: HalfMessage) -> Iterator[StoredMessage]:
+def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
     """Without an index or a key: everything that came into the half message's own queue after it."""
-    for physical_offset in _places_behind(engine, half):
-        message = engine.log.message_at(physical_offset)
+    for physical_offset in _places_behind(parts, half):
+        message = parts.log.message_at(physical_offset)
         if message is not None:
             yield message
 
 
-def _places_behind(engine: Engine, half: HalfMessage) -> Iterator[int]:
+def _places_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
     """In its own queue, which may be one of batches."""
     start = half.message.physical_offset
-    queue, batch = engine.queues.get(half.topic, half.queue_id), engine.side.batch.get(half.topic, half.queue_id)
+    queue, batch = parts.queues.get(half.topic, half.queue_id), parts.derived.batch.get(half.topic, half.queue_id)
     if queue is not None:
         yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(start)))
     if batch is not None:

@@ -18,7 +18,7 @@ from .names import LIGHT_NAMES, LIGHT_OFFSETS, LIGHT_PREFIX
 from .putting import refused, with_pairs
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
 
 NAME_SIZE_MAX = 255
 
@@ -34,12 +34,12 @@ def light_refusal(names: str) -> PutResult | None:
 class LightPuts:
     """Of one open store.  The counters are those of the ordinary queues: topic `%LMQ%name`, queue id 0."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts) -> None:
         """Nothing is looked at before the first message that needs it."""
-        self._engine = engine
+        self._parts = parts
         self._guard = threading.Lock()
         self._known: set[str] | None = None
-        self.queues_max = engine.config.max_lmq_consume_queue_num
+        self.queues_max = parts.config.max_lmq_consume_queue_num
 
     def append(self, message: Message, raw: bytes, names: str, queue_id: int) -> PutResult:
         """Append a message with its numbers.  `raw`: its properties as the log keeps them."""
@@ -60,15 +60,15 @@ class LightPuts:
 
     def _append(self, message: Message, raw: bytes, listed: list[str], queue_id: int) -> PutResult:
         """Under the lock.  A name that stands twice gets its number twice and moves its counter by two, as in a broker."""
-        offsets = self._engine.offsets
+        offsets = self._parts.offsets
         numbers = ",".join(str(offsets.next_offset(name, 0)) for name in listed)
         numbered = with_properties(message, with_pairs(raw, {LIGHT_OFFSETS: numbers}))
         assert numbered.properties_raw is not None
         size = RECORD_SIZE_MIN + CRC_SIZE + len(message.body) + len(message.topic.encode()) + len(numbered.properties_raw)
-        limit = self._engine.config.max_message_size
+        limit = self._parts.config.max_message_size
         if size > limit:
             return refused(PutStatus.MESSAGE_ILLEGAL, f"a record of {size} bytes with light queues; at most {limit}")
-        result = self._engine.log.appender.append(numbered, queue_id)
+        result = self._parts.log.appender.append(numbered, queue_id)
         if result.status is PutStatus.PUT_OK:
             for name in listed:
                 offsets.set_next_offset(name, 0, offsets.next_offset(name, 0) + 1)
@@ -76,7 +76,7 @@ class LightPuts:
 
     def _known_names(self) -> set[str]:
         if self._known is None:
-            self._known = {name for name in self._engine.queues.topics() if name.startswith(LIGHT_PREFIX)}
+            self._known = {name for name in self._parts.queues.topics() if name.startswith(LIGHT_PREFIX)}
         return self._known
 
 

@@ -1,37 +1,11 @@
-"""How the services put: past the checks that are for users, with the promise of the flush mode kept."""
+"""Results of refused puts, and properties as the log keeps them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from commitlog import Message, PutResult, PutStatus, delete_property
-from storageio import InvalidMessage, PutRejected
-
-if TYPE_CHECKING:
-    from ...engine import Engine
+from commitlog import PutResult, PutStatus, delete_property
+from storageio import InvalidMessage
 
 NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)  # for good
-
-
-def put_as_is(engine: Engine, message: Message, queue_id: int, *, waits: bool = True) -> PutResult:
-    """Put a message to an admitted topic, without a look at DELAY.  Raises `PutRejected`, and what a failed sync raises.
-
-    `waits=False` leaves the sync to whoever waits next.
-    """
-    engine.check_open()
-    if not engine.flags.accepts_puts:
-        raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason or "the store takes no puts")
-    return finished(engine, engine.routing.append_undelayed(message, queue_id), waits)
-
-
-def finished(engine: Engine, result: PutResult, waits: bool = True) -> PutResult:
-    """A result that is PUT_OK and kept as the flush mode promises; else an error."""
-    if result.status is not PutStatus.PUT_OK:
-        raise PutRejected(result.status, str(result.reason))
-    engine.dispatcher.nudge()
-    if waits and engine.config.is_sync_flush:
-        engine.flusher.wait(result.physical_offset + result.size_bytes)
-    return result
 
 
 def refused(status: PutStatus, reason: str) -> PutResult:

@@ -25,42 +25,42 @@ from storageio import InvalidMessage, PutRejected, StoreCorrupt
 from ...config import Role
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
 
 READ_SIZE = 1 << 20
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
 
-def read_log_bytes(engine: Engine, offset: int, max_bytes: int) -> bytes:
+def read_log_bytes(parts: StoreParts, offset: int, max_bytes: int) -> bytes:
     """Whole records from `offset` on, as they lie in one file, of about `max_bytes`; one at least.  Empty at the log's end.
 
     A file's blank record ends what is given: its eight bytes, and the next range begins in the next file.  Raises
     `StoreCorrupt` for damage, and `InvalidMessage` for an offset that is not in the log, or inside a blank.
     """
-    end = engine.dispatch_limit() if engine.writable else engine.log.queue.end_offset
-    low = max(engine.log.min_offset, 0)
+    end = parts.dispatch_limit() if parts.writable else parts.log.queue.end_offset
+    low = max(parts.log.min_offset, 0)
     if not low <= offset <= end:
         raise InvalidMessage(f"offset {offset}: the log has {low} to {end}")
-    file = engine.log.queue.find(offset)
+    file = parts.log.queue.find(offset)
     if file is None or offset == end:
         return b""
     at = start = offset - file.start_offset
     stop = min(file.size_bytes, end - file.start_offset)
-    reader = engine.log.reader(file)
+    reader = parts.log.reader(file)
     if _is_zeros(reader, file, at):
-        if _is_end(engine, file, at):
+        if _is_end(parts, file, at):
             return b""
         if _is_zeros(reader, file, at):  # else a writer has gone on meanwhile
             raise InvalidMessage(f"offset {offset}: inside a blank, or behind the log's end; no record begins there")
     while at < stop and (at == start or at - start < max_bytes):
         size = reader.check(at, CHECK_ALL)
         if size <= 0:
-            at = _stopped(engine, file, at, size, start)
+            at = _stopped(parts, file, at, size, start)
             break
         if at > start and at + size - start > max_bytes:
             break
         at += size
-    return bytes(engine.log.queue.view(file)[start:at])
+    return bytes(parts.log.queue.view(file)[start:at])
 
 
 def _is_zeros(reader: Reader, file: MappedFile, at: int) -> bool:
@@ -68,19 +68,19 @@ def _is_zeros(reader: Reader, file: MappedFile, at: int) -> bool:
     return file.size_bytes - at < BLANK_SIZE or STOPS.get(reader.check(at, CHECK_ALL)) == "empty"
 
 
-def _is_end(engine: Engine, file: MappedFile, at: int) -> bool:
+def _is_end(parts: StoreParts, file: MappedFile, at: int) -> bool:
     """Whether zeros are the end of the log.  A writer knows where it ends; a reader walks the last file, where it must: no
     record ends in a zero or in a blank's magic.
     """
-    if engine.writable:
+    if parts.writable:
         return False
-    before = bytes(engine.log.queue.view(file)[max(at - 4, 0) : at])
+    before = bytes(parts.log.queue.view(file)[max(at - 4, 0) : at])
     if before and before[-1] and before != _BLANK_MAGIC:
         return True
-    return engine.log.find_end().offset == file.start_offset + at
+    return parts.log.find_end().offset == file.start_offset + at
 
 
-def _stopped(engine: Engine, file: MappedFile, at: int, code: int, start: int) -> int:
+def _stopped(parts: StoreParts, file: MappedFile, at: int, code: int, start: int) -> int:
     """Where the range ends at a place that is no record; damage only where nothing came before it."""
     if code == BLANK:
         return at + BLANK_SIZE
@@ -89,28 +89,28 @@ def _stopped(engine: Engine, file: MappedFile, at: int, code: int, start: int) -
     return at
 
 
-def append_data(engine: Engine, offset: int, data: bytes) -> int:
+def append_data(parts: StoreParts, offset: int, data: bytes) -> int:
     """Take log bytes at the log's end; where the log ends now, which is where the next bytes go.
 
     A record that is not whole at the end of `data` is left out, to come again with the next bytes.  Nothing is written of
     bytes that are wrong anywhere: `StoreCorrupt` names the place, `UnsupportedFormat` a record of an unknown version,
     `InvalidMessage` an offset that is not the end.
     """
-    engine.check_open()
-    if engine.config.broker_role is not Role.SLAVE:
+    parts.check_open()
+    if parts.config.broker_role is not Role.SLAVE:
         raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, "only a slave takes log bytes")
-    if not engine.flags.is_writeable:
-        raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason)
-    with engine.slave_guard:
-        return _Appending(engine, offset, data).run()
+    if not parts.flags.is_writeable:
+        raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, parts.flags.reason)
+    with parts.slave_guard:
+        return _Appending(parts, offset, data).run()
 
 
 class _Appending:
     """One call."""
 
-    def __init__(self, engine: Engine, offset: int, data: bytes) -> None:
-        self._engine = engine
-        self._log = engine.log
+    def __init__(self, parts: StoreParts, offset: int, data: bytes) -> None:
+        self._parts = parts
+        self._log = parts.log
         self._data = data
         self._offset = offset
 
@@ -133,9 +133,9 @@ class _Appending:
             at, place = at + min(left, len(self._data) - at), place + left
         for one in pieces:
             self._write(*one)
-        self._engine.dispatcher.nudge()
-        if self._engine.config.is_sync_flush and pieces:
-            self._engine.flusher.wait(self._log.written_offset)
+        self._parts.dispatcher.nudge()
+        if self._parts.config.is_sync_flush and pieces:
+            self._parts.flusher.wait(self._log.written_offset)
         return self._log.written_offset
 
     def _file_end(self, place: int) -> int:
@@ -146,7 +146,7 @@ class _Appending:
         """(bytes of whole records, newest store time, what comes behind) of one file."""
         data, at, stamp = self._data, start, 0
         stop = min(len(data), start + self._file_end(place) - place)
-        limit = max(self._engine.config.max_message_size, BODY_SIZE_MAX_DEFAULT) + (1 << 17)
+        limit = max(self._parts.config.max_message_size, BODY_SIZE_MAX_DEFAULT) + (1 << 17)
         while at < stop:
             where, left = place + at - start, self._file_end(place) - place - at + start
             code = check(data, at, stop, place - start, CHECK_ALL)
@@ -172,7 +172,7 @@ class _Appending:
             made = self._log.queue.next_file(first)
             with appender.lock:
                 appender.attach(made.view, made.start_offset, 0)
-            self._engine.dispatcher.begin_again(first)
+            self._parts.dispatcher.begin_again(first)
         elif appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0:
             self._roll()
         file = self._log.queue.find(place)

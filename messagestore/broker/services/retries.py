@@ -17,10 +17,13 @@ from storageio import InvalidMessage
 
 from ..config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
 from .names import DEAD_PREFIX, DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, RETRY_PREFIX, WAIT
-from .putting import put_as_is, with_pairs
+from .putting import with_pairs
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from storageio import Disk
+
+    from .admission import Admission
+    from .internal_puts import InternalPuts
 
 FIRST_LEVEL = 3
 DEAD_QUEUE = 0
@@ -37,15 +40,18 @@ def _refuse_batch(message: StoredMessage) -> None:
 class Retries:
     """Of one open store."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, disk: Disk, config_folder: str, admission: Admission, puts: InternalPuts) -> None:
         """Nothing is read before it is needed."""
-        self._engine = engine
+        self._disk = disk
+        self._config_folder = config_folder
+        self._admission = admission
+        self._puts = puts
         self._groups: SubscriptionGroups | None = None
 
     def group(self, name: str) -> SubscriptionGroup:
         """As subscriptionGroup.json has it; a group that it does not name is written there, as a broker does."""
         if self._groups is None:
-            self._groups = SubscriptionGroups(self._engine.disk, self._engine.places.config)
+            self._groups = SubscriptionGroups(self._disk, self._config_folder)
         known = self._groups.get(name)
         if known is None:
             check_group(SubscriptionGroup(name=name))
@@ -68,19 +74,19 @@ class Retries:
         Raises `InvalidMessage` for a record of many messages, before anything is written.
         """
         _refuse_batch(message)
-        engine, known = self._engine, self.group(group)
+        known = self.group(group)
         raw = self._marked(message)
         back = message.to_message()
         back.store_host, back.reconsume_times = None, message.reconsume_times + 1
         if level < 0 or message.reconsume_times >= known.retry_max_times:
             back.topic = DEAD_PREFIX + group
-            engine.admission.admit(back.topic, 1)
+            self._admission.admit(back.topic, 1)
             back.properties_raw = with_pairs(raw, {DELAY: "0"})
-            return put_as_is(engine, back, DEAD_QUEUE)
+            return self._puts.put(back, DEAD_QUEUE)
         back.topic = RETRY_PREFIX + group
         queues = max(1, known.retry_queues)
-        engine.admission.admit(back.topic, queues)
-        return engine.put_scheduled(back, raw, random.randrange(queues), level or FIRST_LEVEL + message.reconsume_times)
+        self._admission.admit(back.topic, queues)
+        return self._puts.put_delayed(back, raw, random.randrange(queues), level or FIRST_LEVEL + message.reconsume_times)
 
     def _marked(self, message: StoredMessage) -> bytes:
         """Its properties, with where it came from first."""

@@ -14,13 +14,14 @@ from storageio import InvalidMessage
 
 from ...write.lmq_units import is_eligible
 from .batch_puts import BatchPuts, batch_refusal
-from .delays import delay_level, scheduled
+from .delay_messages import delay_level, scheduled
 from .lmq_puts import LightPuts, light_refusal
 from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES, SCHEDULE_TOPIC
 from .putting import refused
 
 if TYPE_CHECKING:
-    from ...engine import Engine
+    from ...parts import StoreParts
+    from .admission import Admission
 
 SPECIAL = frozenset({DELAY, LIGHT_NAMES, INNER_COUNT})
 
@@ -28,19 +29,20 @@ SPECIAL = frozenset({DELAY, LIGHT_NAMES, INNER_COUNT})
 class Routing:
     """Of one open store."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts, admission: Admission) -> None:
         """Nothing is looked at yet."""
-        self._engine = engine
-        self._levels = len(engine.delays.times_ms)
-        self.light = LightPuts(engine)
-        self.batch = BatchPuts(engine)
+        self._parts = parts
+        self._admission = admission
+        self._levels = len(parts.levels.current_ms)
+        self.light = LightPuts(parts)
+        self.batch = BatchPuts(parts)
 
     def is_special(self, message: Message) -> bool:
         """Whether `append` has anything to do but append."""
         properties = message.properties
         if properties is not None and not SPECIAL.isdisjoint(properties):
             return True
-        return bool(message.sys_flag & IS_BATCH) or message.topic in self._engine.admission.batch_queues_of
+        return bool(message.sys_flag & IS_BATCH) or message.topic in self._admission.batch_queues_of
 
     def append(self, message: Message, queue_id: int) -> PutResult:
         """Append as the properties ask for.  Raises `InvalidMessage`."""
@@ -73,7 +75,7 @@ class Routing:
 
     def _refusal_of_any(self, messages: list[Message], queue_ids: list[int]) -> PutResult | None:
         """Why one of many can never be put, though room may still run out; None when all can.  Raises `InvalidMessage`."""
-        self._engine.log.appender._prepare(messages, queue_ids)  # what `append_many` checks before it writes
+        self._parts.log.appender._prepare(messages, queue_ids)  # what `append_many` checks before it writes
         for message in messages:
             pairs = decode_properties(encode_properties(message))
             level = delay_level(pairs.get(DELAY, "0"))
@@ -86,11 +88,11 @@ class Routing:
     def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
         """Why a message can never be put to its topic, now or when its delay is over."""
         count, names = pairs.get(INNER_COUNT), pairs.get(LIGHT_NAMES, "")
-        if message.topic in self._engine.admission.batch_queues_of:
+        if message.topic in self._admission.batch_queues_of:
             return batch_refusal(message, count)
         if count is not None or message.sys_flag & IS_BATCH:
             return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
-        if self._engine.config.enable_lmq and names and is_eligible(message.topic, names):
+        if self._parts.config.enable_lmq and names and is_eligible(message.topic, names):
             return light_refusal(names)
         return None
 
@@ -111,9 +113,9 @@ class Routing:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
             if delay != "0" and delay_level(delay) > 0:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no delayed messages")
-        is_numbered = bool(messages) and messages[0].topic in self._engine.admission.batch_queues_of
+        is_numbered = bool(messages) and messages[0].topic in self._admission.batch_queues_of
         with self.batch.guard if is_numbered else contextlib.nullcontext():
-            return self._engine.log.appender.append_batch(messages, queue_id)
+            return self._parts.log.appender.append_batch(messages, queue_id)
 
     def append_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
         """Have it wait; what could not be delivered is refused now, since nobody is there then who could be told."""
@@ -122,23 +124,23 @@ class Routing:
         refusal = self._delay_refusal() or self._refusal(message, decode_properties(raw))
         if refusal is not None:
             return refusal
-        self._engine.admission.admit(SCHEDULE_TOPIC)
+        self._admission.admit(SCHEDULE_TOPIC)
         waiting = scheduled(message, raw, queue_id, level, self._levels)
-        return self._engine.log.appender.append(waiting, waiting.queue_id)
+        return self._parts.log.appender.append(waiting, waiting.queue_id)
 
     def append_undelayed(self, message: Message, queue_id: int) -> PutResult:
         """Append with its DELAY for what it is: how it came here."""
         return self._append(message, encode_properties(message), queue_id)
 
     def _append(self, message: Message, raw: bytes, queue_id: int) -> PutResult:
-        if message.topic in self._engine.admission.batch_queues_of:
+        if message.topic in self._admission.batch_queues_of:
             return self.batch.append(message, raw, decode_properties(raw).get(INNER_COUNT), queue_id)
         if message.sys_flag & IS_BATCH or INNER_COUNT.encode() in raw:
             count = decode_properties(raw).get(INNER_COUNT)
             if count is not None or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
-        if self._engine.config.enable_lmq and LIGHT_NAMES.encode() in raw:
+        if self._parts.config.enable_lmq and LIGHT_NAMES.encode() in raw:
             names = decode_properties(raw).get(LIGHT_NAMES, "")
             if is_eligible(message.topic, names):
                 return self.light.append(message, raw, names, queue_id)
-        return self._engine.log.appender.append(message, queue_id)
+        return self._parts.log.appender.append(message, queue_id)

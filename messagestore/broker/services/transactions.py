@@ -39,12 +39,14 @@ from .names import (
     UNIQUE_KEY,
     WAIT,
 )
-from .putting import NEVER, put_as_is, with_pairs, without_pairs
+from .putting import NEVER, with_pairs, without_pairs
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ...engine import Engine
+    from ...parts import StoreParts
+    from .admission import Admission
+    from .internal_puts import InternalPuts
 
 UNDECIDED = -1
 LOG = logging.getLogger(__name__)
@@ -95,9 +97,11 @@ class Transaction:
 class Transactions:
     """Of one open store.  Read from the queues when first needed."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, parts: StoreParts, admission: Admission, puts: InternalPuts) -> None:
         """Nothing is read yet."""
-        self._engine = engine
+        self._parts = parts
+        self._admission = admission
+        self._puts = puts
         self._guard = threading.RLock()
         self._open: dict[int, tuple[int, int]] | None = None  # half offset -> (physical offset, end of the deciding record)
         self._ops: deque[tuple[int, int]] = deque()  # (queue offset, greatest half offset) of op records not passed yet
@@ -107,7 +111,7 @@ class Transactions:
 
     def begin(self, message: Message, queue_id: int, producer_group: str) -> Transaction:
         """Prepare a message for a queue of its own topic, which is admitted."""
-        self._engine.settle()
+        self._parts.settle()
         raw = encode_properties(message)
         pairs = decode_properties(raw)
         if DELAY in pairs:
@@ -126,18 +130,13 @@ class Transactions:
             open_ = self._load()
             result = self._put(half)
             open_[result.queue_offset] = (result.physical_offset, UNDECIDED)
-        self._wait(result)
+        self._puts.wait(result)
         return Transaction(self, result, unique)
 
     def _put(self, message: Message) -> PutResult:
         """To a topic of the broker's own, queue 0.  The sync is waited for without the lock, so that many share one."""
-        self._engine.admission.admit(message.topic)
-        return put_as_is(self._engine, message, 0, waits=False)
-
-    def _wait(self, result: PutResult) -> None:
-        """Until the flush mode's promise is kept of a record and all before it."""
-        if self._engine.config.is_sync_flush:
-            self._engine.flusher.wait(result.physical_offset + result.size_bytes)
+        self._admission.admit(message.topic)
+        return self._puts.put(message, 0, waits=False)
 
     def commit(self, half_offset: int) -> PutResult:
         """Put a half message to its topic, then say so; after a full disk between the two, only say so."""
@@ -147,7 +146,7 @@ class Transactions:
                 self._send(self._undecided(newest))
             result = self._sent[newest]
             op = self._decide(newest)
-        self._wait(op)
+        self._puts.wait(op)
         return result
 
     def _send(self, half: HalfMessage) -> None:
@@ -156,8 +155,8 @@ class Transactions:
         message.topic, message.queue_id, message.store_host = half.topic, half.queue_id, None
         message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
         message.prepared_transaction_offset = half.message.physical_offset
-        self._engine.admission.admit(message.topic)
-        result = put_as_is(self._engine, message, half.queue_id, waits=False)
+        self._admission.admit(message.topic)
+        result = self._puts.put(message, half.queue_id, waits=False)
         self._sent[half.queue_offset] = result
         self._load()[half.queue_offset] = (half.message.physical_offset, result.physical_offset + result.size_bytes)
 
@@ -172,7 +171,7 @@ class Transactions:
             self._finish_sent()
             half = self._undecided(self._newest.get(half_offset, half_offset))
             op = self._decide(half.queue_offset)
-        self._wait(op)
+        self._puts.wait(op)
 
     def _undecided(self, half_offset: int) -> HalfMessage:
         physical, end = self._load().get(half_offset, (UNDECIDED, 0))
@@ -186,10 +185,10 @@ class Transactions:
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
         """A record of ours, which a transient pool may not have brought to the files yet."""
-        engine = self._engine
-        if engine.log.buffers is not None and physical_offset >= engine.log.committed_offset:
-            engine.flusher.commit(0)
-        return engine.log.message_at(physical_offset)
+        parts = self._parts
+        if parts.log.buffers is not None and physical_offset >= parts.log.committed_offset:
+            parts.flusher.commit(0)
+        return parts.log.message_at(physical_offset)
 
     def _decide(self, half_offset: int) -> PutResult:
         """Write the op record, and forget what was kept until it is there."""
@@ -220,8 +219,8 @@ class Transactions:
 
     def undecided(self, older_than_ms: int = 0) -> list[HalfMessage]:
         """Half messages that nobody decided, oldest first; those born less than so many milliseconds ago are left out."""
-        self._engine.settle()
-        newest_ms = self._engine.now_ms() - older_than_ms
+        self._parts.settle()
+        newest_ms = self._parts.now_ms() - older_than_ms
         with self._guard:
             places = [(offset, physical) for offset, (physical, end) in self._load().items() if end == UNDECIDED]
         found = []
@@ -289,12 +288,12 @@ class Transactions:
     def _load(self) -> dict[int, tuple[int, int]]:
         """What is open, found from the queues the first time."""
         if self._open is None:
-            table = self._engine.consumer_offsets()
+            table = self._parts.consumer_offsets()
             start = table.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
-            halves = list(half_messages(self._engine, start))
-            since_ms = min(map(_decided_from_ms, halves), default=self._engine.now_ms())
-            ops = op_records(self._engine, since_ms)
-            ends = decided(self._engine, halves, ops)
+            halves = list(half_messages(self._parts, start))
+            since_ms = min(map(_decided_from_ms, halves), default=self._parts.now_ms())
+            ops = op_records(self._parts, since_ms)
+            ends = decided(self._parts, halves, ops)
             self._open = {
                 half.queue_offset: (half.message.physical_offset, ends.get(half.queue_offset, UNDECIDED)) for half in halves
             }
@@ -306,22 +305,22 @@ class Transactions:
         with self._guard:
             if self._open is None:
                 return
-            flushed = self._engine.flusher.flushed_offset
-            low = self._engine.log.min_offset
+            flushed = self._parts.flusher.flushed_offset
+            low = self._parts.log.min_offset
             for offset, (physical, end) in list(self._open.items()):
                 is_lost = end == UNDECIDED and physical < low  # retention was there first
                 if not is_lost and (end == UNDECIDED or end > flushed):
                     break
                 del self._open[offset]
                 self._forget_earlier(offset)
-            half_end = next(iter(self._open), self._engine.offsets.next_offset(HALF_TOPIC, 0))
+            half_end = next(iter(self._open), self._parts.offsets.next_offset(HALF_TOPIC, 0))
             while self._ops and self._ops[0][1] < half_end:
                 self._ops.popleft()
-            op_end = self._ops[0][0] if self._ops else self._engine.offsets.next_offset(OP_TOPIC, 0)
+            op_end = self._ops[0][0] if self._ops else self._parts.offsets.next_offset(OP_TOPIC, 0)
             self._commit(HALF_TOPIC, half_end)
             self._commit(OP_TOPIC, op_end)
 
     def _commit(self, topic: str, offset: int) -> None:
-        table = self._engine.consumer_offsets()
+        table = self._parts.consumer_offsets()
         if (table.get(topic, TRANSACTION_GROUP, 0) or 0) < offset:
             table.commit(topic, TRANSACTION_GROUP, 0, offset)

@@ -1,0 +1,47 @@
+"""Delayed messages: as they wait in SCHEDULE_TOPIC_XXXX, and as they are delivered to their own topic."""
+
+from __future__ import annotations
+
+from commitlog import Message, StoredMessage
+from commitlog.java_numbers import is_java_number
+from commitlog.layout import QUEUES_MAX
+from storageio import InvalidMessage
+
+from .admission import topic_problem
+from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
+from .putting import with_pairs
+
+
+def delay_level(text: str) -> int:
+    """Of a property DELAY.  Raises `InvalidMessage` for what no broker could read."""
+    if not is_java_number(text, 32):
+        raise InvalidMessage(f"property {DELAY} is {text!r}: a number of 32 bits wanted")
+    return int(text)
+
+
+def scheduled(message: Message, raw: bytes, queue_id: int, level: int, levels: int) -> Message:
+    """The message as it waits: its own topic and queue in properties, a level above the last one brought down to it.
+
+    `raw`: its properties as the log keeps them.
+    """
+    level = min(level, levels)
+    pairs = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE: str(queue_id)}
+    return Message(
+        SCHEDULE_TOPIC, message.body, queue_id=level - 1, flag=message.flag, sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
+        reconsume_times=message.reconsume_times, prepared_transaction_offset=message.prepared_transaction_offset,
+        properties_raw=with_pairs(raw, pairs),
+    )  # fmt: skip
+
+
+def delivered(waiting: StoredMessage) -> Message | None:
+    """The message as it goes to its own topic, its properties kept; None where they do not say which."""
+    pairs = waiting.all_properties
+    topic, queue = pairs.get(REAL_TOPIC), pairs.get(REAL_QUEUE, "")
+    if topic is None or topic_problem(topic) or not is_java_number(queue, 32) or not 0 <= int(queue) < QUEUES_MAX:
+        return None
+    message = waiting.to_message()
+    message.topic, message.queue_id = topic, int(queue)
+    message.store_host = None
+    message.prepared_transaction_offset = 0
+    return message

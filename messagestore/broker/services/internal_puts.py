@@ -1,0 +1,47 @@
+"""Puts of the services: without the checks that are for users, and with the durability that the flush mode promises."""
+
+from __future__ import annotations
+
+from commitlog import Message, PutResult, PutStatus
+from storageio import PutRejected
+
+from ...parts import StoreParts
+from .routing import Routing
+
+
+class InternalPuts:
+    """Puts of one open store's services."""
+
+    def __init__(self, parts: StoreParts, routing: Routing) -> None:
+        """Create it for a store opened for writing."""
+        self._parts = parts
+        self._routing = routing
+
+    def put(self, message: Message, queue_id: int, *, waits: bool = True) -> PutResult:
+        """Put a message to an admitted topic, whatever its property DELAY.
+
+        `waits=False` leaves the sync to a later call of `wait`.  Raises `PutRejected`, and what a failed sync raises.
+        """
+        parts = self._parts
+        parts.check_open()
+        if not parts.flags.accepts_puts:
+            raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, parts.flags.reason or "the store takes no puts")
+        return self._finished(self._routing.append_undelayed(message, queue_id), waits)
+
+    def put_delayed(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
+        """Schedule a message for its topic.  `raw`: its properties as the log keeps them."""
+        self._parts.check_open()
+        return self._finished(self._routing.append_scheduled(message, raw, queue_id, level), True)
+
+    def wait(self, result: PutResult) -> None:
+        """Wait until a record, and all before it, is as durable as the flush mode promises."""
+        if self._parts.config.is_sync_flush:
+            self._parts.flusher.wait(result.physical_offset + result.size_bytes)
+
+    def _finished(self, result: PutResult, waits: bool) -> PutResult:
+        if result.status is not PutStatus.PUT_OK:
+            raise PutRejected(result.status, str(result.reason))
+        self._parts.dispatcher.nudge()
+        if waits:
+            self.wait(result)
+        return result

@@ -1,0 +1,164 @@
+"""The parts of one open store: files, configuration and shared state, which recovery and the services work on.
+
+Services take a `StoreParts`, or only those of its parts that they need.  Nothing here starts a thread or changes a file; the
+engine does, and it is the only caller of `load`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from commitlog import CommitLog, LogPaths, QueueOffsets
+from consumequeue import BatchQueues, ConsumeQueues
+from indexfile import IndexFiles
+from storageio import Disk, StoreClosed
+
+from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
+from .broker.config.topics import Topics, is_deleted
+from .checkpoint import Checkpoint
+from .config import StoreConfig
+from .file_sizes import found_sizes, refuse_other_sizes
+from .paths import StorePaths
+from .read.reader_view import ReaderView
+from .read.rebalance import QueueSharing
+from .read.retry_progress import RetryProgresses
+from .recovery.abort_file import AbortFile
+from .recovery.queue_list import missing_queues
+from .store_settings import read_levels
+from .write.derived_queues import DerivedQueues
+from .write.dispatcher import DispatchService
+from .write.flusher import FlushService
+from .write.progress import Progress
+from .write.running_flags import RunningFlags
+
+
+class StoreParts:
+    """Log, queues, index and tables of one store, and what its threads share.
+
+    A writer also has `flusher` and `dispatcher`; a reader has `view`.
+    """
+
+    flusher: FlushService
+    dispatcher: DispatchService
+
+    def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
+        """Open nothing yet.  `clock` returns milliseconds; without one the disk's clock is used."""
+        self.places = StorePaths(root, config.store_path_commit_log)
+        self.disk = disk
+        self.now_ms = clock or disk.now_ms
+        self.writable = writable
+        self.flags = RunningFlags()
+        self.progress = Progress()
+        self.sharing = QueueSharing()
+        self.retry_progresses = RetryProgresses()
+        self.slave_guard = threading.Lock()  # one call at a time appends a master's bytes
+        self.view: ReaderView | None = None
+        self._given = config
+        self._clock = clock
+        self._consumer_offsets: ConsumerOffsets | None = None
+        self._offsets_guard = threading.Lock()
+
+    def load(self) -> None:
+        """Map the log, list queues and index files, and read the tables."""
+        given, disk, places = self._given, self.disk, self.places
+        config = self.config = found_sizes(given, places, disk, is_locked=self.writable)
+        refuse_other_sizes(config, given, places, disk)
+        assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
+        self.levels = read_levels(disk, places.own, given.message_delay_level)
+        self.offsets = QueueOffsets(self._known_offsets)
+        self.log = CommitLog(
+            LogPaths.parse(disk, places.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
+            writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
+            clock=self._clock, body_size_max=config.max_message_size,
+        )  # fmt: skip
+        low = max(self.log.min_offset, 0)
+        self.queues = ConsumeQueues(
+            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
+            log_min_offset=low,
+        )  # fmt: skip
+        self.index = IndexFiles(
+            disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
+            max_matches=config.max_msgs_num_batch,
+        ) if config.message_index_enable else None  # fmt: skip
+        self.checkpoint = Checkpoint(disk, places.root, writable=self.writable)
+        self.abort_file = AbortFile(disk, places.root)
+        self.was_clean = not self.abort_file.is_present
+        self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
+        batch = BatchQueues(
+            disk, places.batch, writable=self.writable, file_size_bytes=config.mapper_file_size_batch_consume_queue,
+            log_min_offset=low,
+        )  # fmt: skip
+        self.derived = DerivedQueues(
+            self.log, self.queues, self.topics, places.root, has_ext=bool(config.enable_consume_queue_ext),
+            ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
+        )  # fmt: skip
+
+    def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
+        """Return (queue id, next queue offset) of each queue of a topic."""
+        batch = self.derived.batch
+        known = [(queue_id, batch.get_or_add(topic, queue_id).max_offset) for queue_id in batch.queue_ids(topic)]
+        return known + [
+            (queue_id, queue.max_offset)
+            for queue_id in self.queues.queue_ids(topic)
+            if (queue := self.queues.get(topic, queue_id)) is not None
+        ]
+
+    def close_files(self) -> None:
+        """Close maps and descriptors of whatever was loaded."""
+        for name in ("log", "queues", "derived", "index", "checkpoint"):
+            part = getattr(self, name, None)
+            if part is not None:
+                part.close()
+
+    @property
+    def low_offset(self) -> int:
+        """The physical offset at which the log begins; 0 without log files."""
+        return max(self.log.min_offset, 0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store was closed."""
+        return bool(self.flags.gate.is_closed)
+
+    def check_open(self) -> None:
+        """Raise `StoreClosed` if the store was closed."""
+        if self.is_closed:
+            raise StoreClosed(f"{self.places.root}: the store is closed")
+
+    @property
+    def lookup(self) -> ReaderView | ConsumeQueues:
+        """Where a queue is looked up: the queues themselves, or a reader's view of them."""
+        return self.view or self.queues
+
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """Return the committed offsets.  A writer loads them once; a reader reads them anew, since a writer changes them."""
+        with self._offsets_guard:
+            if self._consumer_offsets is None or not self.writable:
+                self._consumer_offsets = offsets_table(self.disk, self.places.config)
+            return self._consumer_offsets
+
+    def dispatch_limit(self) -> int:
+        """Return the physical offset up to which records may be dispatched, and so be read.
+
+        It is the end of what is in the files, and under synchronous flush of what is on the disk, so that nothing is read that
+        a crash could take back.
+        """
+        return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset
+
+    def refresh(self, *, again: bool = False) -> None:
+        """See what a writer did since the last call.  A store opened for writing has nothing to refresh."""
+        if self.view is not None:
+            self.view.refresh(again=again)
+
+    def settle(self) -> None:
+        """Wait until the dispatcher reaches what was written (with a pool, committed) before the call: reads find it then."""
+        self.check_open()
+        self.refresh()
+        if self.writable and self.dispatcher.position < (end := self.dispatch_limit()):
+            self.dispatcher.wait_for(end)
+
+    def lacks_listed_queues(self) -> bool:
+        """Return whether a queue of the last clean stop is gone although its topic was not deleted."""
+        missing = missing_queues(self.disk, self.places.own, self.queues)
+        return any(not is_deleted(self.topics, topic) for topic, _ in missing)

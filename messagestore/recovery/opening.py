@@ -1,0 +1,257 @@
+"""Recovery of a store that is opened for writing: `prepare`, `plan`, `apply`, then `dispatch_missing`.
+
+`plan` decides and changes nothing.  It raises `StoreCorrupt` for damage to safely stored data, and the folder stays as it is.
+`apply` executes the plan: it cuts the log's crash tail, and then queues and index at the end of the log.  `dispatch_missing`
+builds the units and index items that are missing.  ARCHITECTURE.md, "Recovery", has the rules.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from commitlog.java_numbers import SCHEDULE_TOPIC
+from storageio.invariants import check_invariants
+
+from ..parts import StoreParts
+from ..store_settings import StoreSettings, read_settings, write_settings
+from ..write.dispatcher import QueueGap
+from ..write.pool import PooledFiles
+from ..write.ring import restore
+from ..write.sync_failure import rewrite_after_sync_failure
+from . import index_hint
+from .clamp_offsets import clamp_offsets
+from .index_hint import IndexNote, drop_note, read_note
+from .log_end import (
+    CleanStop,
+    LogEnd,
+    clean_path,
+    cut_tail,
+    end_after_clean_stop,
+    end_after_crash,
+    read_clean,
+    refuse_hole,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class RecoveryPlan(NamedTuple):
+    """What opening a store has to do before the first put."""
+
+    end: LogEnd
+    was_clean: bool
+    clean_stop: CleanStop | None  # what the last clean stop wrote down
+    drops_index: bool  # its files have another size than the configuration
+    checks_queues: bool  # queues are cut at the log's end and filled; consumer offsets beyond their end are clamped
+    checks_index: bool  # the index may lack items
+
+
+def prepare(parts: StoreParts) -> None:
+    """Bring back to the log what an earlier process acknowledged and could not write there."""
+    places = parts.places
+    derived = [places.queues, places.ext, places.batch, places.index]
+    rewrite_after_sync_failure(parts.disk, places.own, parts.log.queue.files, derived)
+    restore(parts.disk, places.own, parts.log, is_torn=not parts.was_clean)
+
+
+def plan(parts: StoreParts) -> RecoveryPlan:
+    """Find the end of the log and decide what has to be checked.  Change nothing.
+
+    Raises `StoreCorrupt` for damage to safely stored data, `UnsupportedFormat` for a record of an unknown version.
+    """
+    clean_stop = read_clean(parts.disk, parts.places.root)
+    if parts.was_clean:
+        end = end_after_clean_stop(parts.log, clean_stop)
+        points_behind = _points_behind(parts, end, clean_stop)
+    else:
+        end = end_after_crash(parts.log, parts.checkpoint, clean_stop)
+        points_behind = False
+    index = parts.index
+    drops_index = parts.was_clean and index is not None and index.has_other_sizes
+    checks_queues = not parts.was_clean or points_behind or _lacks_queues(parts, end)
+    lacks_index = end.last_offset >= 0 and index is not None and (drops_index or not index.files)
+    return RecoveryPlan(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
+
+
+def _points_behind(parts: StoreParts, end: LogEnd, clean_stop: CleanStop | None) -> bool:
+    """Return whether queues point behind the end of the log, because it lost its last files since a clean stop.
+
+    The next messages would be taken for those that the queues have.  Raises `StoreCorrupt` where records follow behind the
+    end: then the log lost something in its middle.
+    """
+    if clean_stop is not None and (clean_stop.end_offset, clean_stop.last_offset) == (end.offset, end.last_offset):
+        return False
+    if parts.queues.max_physical_offset() <= end.offset and not parts.derived.points_behind(end.offset):
+        return False
+    refuse_hole(parts.log, end)
+    LOG.warning("%s: queues point behind the end of the log at %d: they are cut there", parts.places.root, end.offset)
+    return True
+
+
+def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:
+    """Return whether queues are gone although the log has records.  A queue whose records left the log begins again at 0."""
+    if end.last_offset < 0:
+        return False
+    has_none = len(parts.queues) == 0 and len(parts.derived.batch) == 0
+    return has_none or parts.derived.lacks_batch_queues() or parts.lacks_listed_queues()
+
+
+def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
+    """Execute a plan; return the physical offset at which dispatch has to begin."""
+    config, log, index, end = parts.config, parts.log, parts.index, decided.end
+    if end.has_tail:
+        cut_tail(log, end.offset, parts.disk, parts.places.root)
+    if config.uses_ring:
+        log.buffers = PooledFiles(
+            log, parts.disk, parts.places.own, config.transient_store_ring_size, zeroes_ahead=config.is_sync_flush
+        )
+    log.attach(end.offset, end.store_timestamp_ms)
+    for file in log.queue.files[:-1]:
+        file.set_positions(file.size_bytes)
+    if not decided.was_clean:
+        log.sync_from(end.dispatch_from)
+    if decided.drops_index and index is not None:
+        LOG.warning("%s: files of another size: the index is rebuilt from the log", index.folder)
+        drop_note(parts.disk, parts.places.own)
+        index.destroy()
+    start = _cut_derived(parts, end) if decided.checks_index else end.offset
+    if not decided.was_clean:
+        parts.queues.doubt()
+        parts.derived.batch.doubt()
+        if index is not None:
+            index.doubt()
+    _keep_settings(parts, end)
+    check_invariants(_check_applied, parts, decided, start)
+    return start
+
+
+def _check_applied(parts: StoreParts, decided: RecoveryPlan, start: int) -> None:
+    """Assert what holds between `apply` and dispatch."""
+    end = decided.end.offset
+    assert parts.low_offset <= start <= end or not parts.log.queue.files, "dispatch begins inside the log"
+    assert parts.log.written_offset == end, "the log goes on at its end"
+    if decided.checks_queues:
+        assert parts.queues.max_physical_offset() <= end, "no queue points behind the log"
+
+
+def _cut_derived(parts: StoreParts, end: LogEnd) -> int:
+    """Cut what points behind the end of the log; return where dispatch has to begin so that nothing is missing."""
+    hint = read_note(parts.disk, parts.places.own)
+    if hint is not None and not index_hint.still_holds(parts.log, hint):
+        hint = None
+    safe_offset, lost_from = _cut_queues(parts, end, hint)
+    parts.derived.recover(end.offset)
+    low = parts.low_offset
+    parts.queues.correct_min_offsets(low)
+    lacks_any = parts.lacks_listed_queues() or parts.derived.lacks_batch_queues()
+    is_counted = safe_offset > end.dispatch_from
+    is_whole = (is_counted or parts.queues.max_physical_offset() >= end.dispatch_from) and not lacks_any
+    lost_in = parts.log.queue.find(lost_from)
+    start = min(safe_offset, lost_in.start_offset if lost_in else lost_from) if is_whole else low
+    return min(start, _cut_index(parts, end, low, hint))
+
+
+def _cut_queues(parts: StoreParts, end: LogEnd, hint: IndexNote | None) -> tuple[int, int]:
+    """Cut each queue where it goes wrong.
+
+    Return the physical offset before which no queue lacks a unit, and the one from which some queue lost its units.
+    """
+    queues = parts.queues
+    if hint is None or not _may_be_whole(parts, hint, end):
+        return end.dispatch_from, queues.recover(end.dispatch_from, end.offset)
+    lost_from = queues.recover(hint.end_offset, end.offset)
+    if queues.count(hint.end_offset) == hint.next_total:
+        return hint.end_offset, lost_from
+    return end.dispatch_from, min(lost_from, queues.recover(end.dispatch_from, end.offset))
+
+
+def _may_be_whole(parts: StoreParts, hint: IndexNote, end: LogEnd) -> bool:
+    """Return whether the hint covers more of the queues than the checkpoint does."""
+    return hint.next_total >= 0 and end.dispatch_from < hint.end_offset <= end.offset and not parts.derived.are_kept
+
+
+def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexNote | None) -> int:
+    """Keep the part of the index that the hint covers, or the sound files; return where the missing keys begin."""
+    index, checkpoint, own = parts.index, parts.checkpoint, parts.places.own
+    if index is None:
+        return end.offset
+    if index.changes_vouched(checkpoint.min_index_timestamp_ms, end.offset):
+        checkpoint.index_msg_timestamp_ms = 0
+        checkpoint.flush()
+    if hint is not None:
+        start = min(hint.end_offset, end.offset)
+        if index.keep_until(hint.name, hint.next_item, start):
+            if end.offset < hint.end_offset:  # the next records lie where the hint covers other items
+                drop_note(parts.disk, own)
+            return max(low, start)
+    if not index_hint.is_of_log(parts.log, index, end.offset):
+        index.destroy()
+    index.keep_sound(checkpoint.min_index_timestamp_ms, end.offset)
+    drop_note(parts.disk, own)
+    last = index.last_header()
+    return max(low, last.end_physical_offset) if last is not None else low
+
+
+def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
+    """Write down the settings that a later open cannot detect from the files."""
+    before = parts.levels
+    parts.levels = parts.derived.levels = before.opened_at(end.offset, is_empty=end.last_offset < 0)
+    *older, newest = parts.levels.entries
+    if older and newest not in before.entries and parts.queues.queue_ids(SCHEDULE_TOPIC):
+        LOG.warning(
+            "%s: delay levels are %s; before: %s.  Waiting messages keep their delivery times",
+            parts.places.root, parts.levels.current, older[-1].levels or "not known",
+        )  # fmt: skip
+    kept = read_settings(parts.disk, parts.places.own)
+    if parts.index is not None:
+        kept = StoreSettings(parts.index.slots, parts.index.items)
+    write_settings(parts.disk, parts.places.own, kept._replace(delay_levels=tuple(parts.levels.entries)))
+
+
+def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> list[str]:
+    """Dispatch from `start` to the end of the log, then clamp consumer offsets; return a line for each that changed.
+
+    Where a queue lacks units of records before `start`, dispatch begins again at the start of the log.
+    """
+    if start < decided.end.offset:
+        low = parts.low_offset
+        try:
+            parts.dispatcher.catch_up(refuses_gaps=start > low)
+        except QueueGap as gap:
+            LOG.warning("queues are filled from the whole log: %s", gap)
+            parts.dispatcher.begin_again(low)
+            parts.dispatcher.catch_up()
+    _count_queues(parts, decided)
+    check_invariants(_check_dispatched, parts)
+    if not decided.checks_queues:
+        return []
+    return clamp_offsets(parts.disk, parts.places.config, parts.queues, batch=parts.derived.batch)
+
+
+def _check_dispatched(parts: StoreParts) -> None:
+    """Assert what holds when recovery is done."""
+    limit = parts.dispatch_limit()
+    assert parts.dispatcher.position >= limit or not parts.log.queue.files, "everything is dispatched"
+    assert parts.queues.max_physical_offset() <= max(limit, parts.log.written_offset), "no queue points behind the log"
+
+
+def _count_queues(parts: StoreParts, decided: RecoveryPlan) -> None:
+    """Set the sum of next offsets that later hints contain.
+
+    After a clean stop the last hint has it, and a million queues need not be opened.
+    """
+    queues, end = parts.queues, decided.end
+    if decided.checks_queues or len(queues) == 0:
+        queues.next_total = queues.count()
+    else:
+        hint = read_note(parts.disk, parts.places.own)
+        if hint and hint.next_total >= 0 and (hint.last_offset, hint.end_offset) == (end.last_offset, end.offset):
+            queues.next_total = hint.next_total
+    parts.dispatcher.tell_reached()
+
+
+def forget_clean_stop(parts: StoreParts, decided: RecoveryPlan) -> None:
+    """Delete the note of the last clean stop: the log goes on behind it."""
+    if decided.clean_stop is not None:
+        parts.disk.delete(clean_path(parts.places.root))
