@@ -1,4 +1,4 @@
-"""Reading the small JSON files in `<store>/brokerstore/`: short cuts, never needed, and perhaps a stranger's."""
+"""Sidecars: the small files in `<store>/brokerstore/`.  They only save work, and anybody may have written them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storageio import Disk, Kind, Mode
 Note = TypeVar("Note")
 OWN_FILES: dict[
     str, Kind | None
-] = {  # paths below `<store>/brokerstore`; what is something else there, `verify` reports and `recover` moves aside
+] = {  # paths below `<store>/brokerstore` with their kind; `verify` reports another kind, `recover` moves it aside
     "clean.json": Kind.FILE,
     "index.json": Kind.FILE,
     "queues.json": Kind.FILE,
@@ -19,15 +19,15 @@ OWN_FILES: dict[
     "doubt.json": Kind.FILE,
     "delays.json": Kind.FILE,
     "ring": Kind.FILE,
-    "*.new": Kind.FILE,  # on its way to its name
+    "*.new": Kind.FILE,  # before it is renamed
     "cut-*": Kind.FILE,
-    "kept-*": None,  # whatever lay where something else was put
+    "kept-*": None,  # what was at a path before it was replaced
     "recover-*.json": Kind.FILE,
     "strays": Kind.FOLDER,
     "rebuild": Kind.FOLDER,
     "rebuild-*": Kind.FOLDER,
     "replaced-*": Kind.FOLDER,
-    "sink": Kind.FOLDER,  # `sparkstore`'s
+    "sink": Kind.FOLDER,  # of `sparkstore`
     "sink/*": Kind.FOLDER,
     "sink/*/*": Kind.FILE,
     "sink-queries": Kind.FOLDER,
@@ -36,7 +36,7 @@ OWN_FILES: dict[
 
 
 def read_own_note(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Note]) -> Note | None:
-    """What `parse` makes of the file's document; None when there is none, or none that can be read."""
+    """Return what `parse` returns for the file's JSON document; None without a readable one."""
     found = disk.stat(path)
     if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:
         return None

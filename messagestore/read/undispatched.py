@@ -28,7 +28,7 @@ from storageio import StoreError
 from ..recovery.log_end import start_file
 from ..repair.excluded_topics import excluded_topics
 from ..write._dispatch_cy import Dispatcher
-from ..write.dispatcher import STRETCH_SIZE
+from ..write.dispatcher import BATCH_SIZE_BYTES
 from .unindexed import SEARCHED_MAX
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Undispatched:
     def _walk(self, file: MappedFile, at: int, refuses_gaps: bool) -> int:
         """Over some records of a file; where to go on, `ENDED` at the log's end."""
         start, size = at - file.start_offset, file.size_bytes
-        end, why = self._piece(file, start, min(size, start + STRETCH_SIZE), refuses_gaps)
+        end, why = self._piece(file, start, min(size, start + BATCH_SIZE_BYTES), refuses_gaps)
         if why == "torn" and end == start:  # one record longer than a stretch
             end, why = self._piece(file, start, size, refuses_gaps)
         if why == "blank" or size - end < BLANK_SIZE:

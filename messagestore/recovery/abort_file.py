@@ -1,7 +1,7 @@
-"""The file `abort`: there while a store is open for writing, so whoever finds it knows of a stop that was not clean.
+"""The file `abort`: it exists while a store is open for writing, so one that is found means an unclean stop.
 
-It holds the process id as text.  It is made for good before the first append and removed last.  A real broker leaves an
-`abort.bak` beside it, mostly empty; it means nothing, is not made here and stays if it is there.
+It holds the process id as text.  It is durable before the first append and removed last.  A real broker leaves an `abort.bak`
+beside it, mostly empty; it has no meaning and is left alone.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ TEXT_SIZE_MAX = 20
 
 
 class AbortFile:
-    """Whether the last writer stopped cleanly, and the mark that this one has not yet."""
+    """The abort file of one store."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """`folder` is the store's."""
+        """Create it for the store in `folder`; no file is touched."""
         self.path = os.path.join(folder, FILE_NAME)
         self._folder = folder
         self._disk = disk
 
     @property
     def is_present(self) -> bool:
-        """Whether a writer is at work or died.  What the file holds does not matter."""
+        """Whether a writer is running or died.  The content does not matter."""
         return self._disk.stat(self.path) is not None
 
     def read_process_id(self) -> int | None:
-        """The last writer's; None when there is no file, or nothing readable in it."""
+        """Return the last writer's process id; None without a file or a readable number in it."""
         if not self.is_present:
             return None
         file = self._disk.open(self.path, Mode.READ)
@@ -40,7 +40,7 @@ class AbortFile:
         return int(text) if text.isdigit() else None
 
     def create(self, process_id: int) -> None:
-        """Return when the file is there for good.  One that was there is written anew and never away in between."""
+        """Create the file durably.  An existing one is rewritten without being absent in between."""
         file = self._disk.open(self.path, Mode.CREATE)
         try:
             text = str(process_id).encode()
@@ -52,7 +52,7 @@ class AbortFile:
         self._disk.sync_folder(self._folder)
 
     def remove(self) -> None:
-        """Return when the file is gone for good: the last act of a clean stop.  No error when it is not there."""
+        """Remove the file durably, as the last step of a clean stop.  A missing file is no error."""
         if self.is_present:
             self._disk.delete(self.path)
             self._disk.sync_folder(self._folder)

@@ -1,6 +1,6 @@
-"""Numbers that point beyond what recovery left: consumers', delay levels' and the transaction service's own.
+"""Clamp offsets that point beyond the end of their queue: those of consumers, delay levels and the transaction service.
 
-A consumer whose offset lies behind its queue's end would silently skip the next messages, so such numbers go back to the end.
+A consumer whose offset lies behind its queue's end would silently skip the next messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 def clamp_offsets(
     disk: Disk, config_folder: str, queues: ConsumeQueues, *, only_look: bool = False, batch: BatchQueues | None = None
 ) -> list[str]:
-    """Set back and persist, or only look; what it is, in words.  A config file beyond use is said and left alone."""
+    """Clamp and persist offsets, or with `only_look` only find them; return a line for each.  Unreadable files are logged."""
 
     def end_of(topic: str, queue_id: int) -> int:
         queue = queues.get(topic, queue_id) or (batch.get(topic, queue_id) if batch is not None else None)
@@ -36,13 +36,13 @@ def clamp_offsets(
 
 
 def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., int], only_look: bool) -> list[str]:
-    """One file's numbers."""
+    """Clamp the offsets of one file."""
     try:
         table = kind(disk, config_folder)
         changed: list[SetBack] = table.set_back(end_of)
         if not only_look:
             table.persist()
-    except StoreCorrupt as error:  # a disk that fails is no reason to let consumers pass over what comes
+    except StoreCorrupt as error:  # a failing disk must raise: consumers would skip messages
         LOG.warning("%s: not looked at: %s", kind.file_name, error)
         return []
     lines = [f"{kind.file_name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]

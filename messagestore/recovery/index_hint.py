@@ -1,13 +1,13 @@
-"""Up to where queues and key index were on the disk: what lets recovery keep them instead of going over the log's last file.
+"""A hint for recovery: how far queues and key index were on the disk, so that it keeps them instead of rebuilding them.
 
-RocketMQ drops every index file that the checkpoint does not vouch for, and that is always the active one.  This note names
-the active file, the item before which all was synced, and the last record whose keys are all among those items.  A real broker
-that writes in between only adds items behind, deletes the file (then there is none of the name), or cuts the log and writes
-other records (then the record is not the one of the note): in both of the latter cases the note says nothing.
+RocketMQ deletes every index file that the checkpoint does not cover, which always includes the active one.  The hint names the
+active file, the item before which everything was synced, and the last record whose keys are all among those items.  A real
+broker that writes in between only appends items, or deletes the file, or cuts the log and writes other records.  In the last
+two cases the file or the record does not match, and recovery ignores the hint.
 
-The queues were synced before the index, so that the same record stands for them.  Of each of them nothing is named: there may
-be a million.  Where their next offsets together are still what they were then, none of them lost a unit; else dispatch begins
-where the checkpoint says.
+Queues are synced before the index, so the same record covers them.  The hint does not list them, since there may be a million.
+It has the sum of their next offsets: if the sum is unchanged, no queue lost a unit; otherwise dispatch begins where the
+checkpoint says.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ SIZE_MAX = 4096
 
 
 class IndexNote(NamedTuple):
-    """The items of `name` before `next_item`, and all older files, are on the disk: every key up to one record's end.
+    """Every key and every unit of the records before `end_offset` is on the disk.
 
-    So is every unit of the queues.
+    The keys are the items of file `name` before `next_item`, and all older files.
     """
 
     name: str
     next_item: int
     last_offset: int
-    store_timestamp_ms: int  # of the record there: whether the log is still the one of the note
-    end_offset: int  # behind it
-    next_total: int = UNKNOWN  # the queues' next offsets together, when this record was the last one dispatched
+    store_timestamp_ms: int  # of the record at `last_offset`; another time means another log
+    end_offset: int  # where that record ends
+    next_total: int = UNKNOWN  # sum of the queues' next offsets when this record was dispatched
 
 
 def note_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int) -> IndexNote | None:
-    """Sync the active file and say what is safe then.
+    """Sync the active index file and return the hint for it; None where there is nothing to keep.
 
-    `last_offset` and `next_total` were true together (`DispatchService.reached`) before the queues were synced.
+    `last_offset` and `next_total` come from one `DispatchService.reached`, read before the queues were synced.
     """
     synced = index.sync_active()
     record = log.message_at(last_offset) if last_offset >= 0 else None
@@ -54,7 +54,7 @@ def note_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int
 
 
 def still_holds(log: CommitLog, note: IndexNote) -> bool:
-    """Whether the log has the note's record."""
+    """Return whether the log still has the record that the hint names."""
     record = log.message_at(note.last_offset)
     return (
         record is not None
@@ -64,23 +64,23 @@ def still_holds(log: CommitLog, note: IndexNote) -> bool:
 
 
 def write_note(disk: Disk, folder: str, note: IndexNote) -> None:
-    """For good; after the sync that it tells of."""
+    """Write the hint durably.  Call it after the sync that it describes."""
     disk.make_folder(folder)
     replace_file(disk, os.path.join(folder, NAME), json.dumps(note._asdict()).encode())
 
 
 def read_note(disk: Disk, folder: str) -> IndexNote | None:
-    """None when there is none that can be read: the index is built anew then."""
+    """Return the hint; None where there is no readable one, and the index is rebuilt."""
     return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
 def _parsed(fields: Any) -> IndexNote:
-    fields = {"next_total": UNKNOWN, **fields}  # notes of before had none
+    fields = {"next_total": UNKNOWN, **fields}  # older hints have none
     return IndexNote(str(fields["name"]), *(int(fields[name]) for name in IndexNote._fields[1:]))
 
 
 def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
-    """Whether the newest item is of a record that the log has: the index of another log can be sound in itself."""
+    """Return whether the newest item belongs to a record of this log: the index of another log may be sound in itself."""
     last = index.last_item(log_end)
     if last is None:
         return True
@@ -93,7 +93,7 @@ def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
 
 
 def drop_note(disk: Disk, folder: str) -> None:
-    """For good, before the index is replaced, or gets other items where the note vouches for those it had."""
+    """Delete the hint durably.  Call it before the index is replaced or gets other items in the range that the hint covers."""
     path = os.path.join(folder, NAME)
     if disk.stat(path) is not None:
         disk.delete(path)

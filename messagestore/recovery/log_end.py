@@ -1,8 +1,8 @@
-"""Where the log ends, and queues and index brought into agreement with it, when a store is opened for writing.
+"""Find the end of the log when a store is opened for writing.
 
-After a clean stop the end is known from `brokerstore/clean.json`, or found by a walk of the last file.  After an unclean one
-the walk begins at the newest file that the checkpoint says was on the disk, and everything behind the last whole record is a
-crash tail (`ARCHITECTURE.md`, "A torn tail is not damage"): kept beside the store, zeroed in the log, and said in the log.
+After a clean stop `brokerstore/clean.json` has the end, or a scan of the last file finds it.  After an unclean stop the scan
+begins at the newest file that the checkpoint covers.  Everything behind the last whole record is a crash tail
+(`docs/explanation/torn-tail-and-damage.md`): it is copied beside the store, zeroed in the log, and logged.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
 WALKERS = 2  # beyond that memory is the limit
 WALK_ALONE_MAX = 64 << 20  # bytes that are walked before two threads are started
-SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (section 4)
+SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (docs/formats/checkpoint.md)
 
 
 class LogEnd(NamedTuple):
-    """Where a writer goes on."""
+    """Where a writer appends next."""
 
     offset: int
     store_timestamp_ms: int  # of the last record, 0 when there is none
-    dispatch_from: int  # queues and index may lack what lies behind
+    dispatch_from: int  # queues and index may lack the records from here on
     last_offset: int = -1  # where the last record begins, -1 when there is none
     has_tail: bool = False  # a crash tail follows, to be cut
 
 
 class CleanStop(NamedTuple):
-    """What the last clean stop wrote down."""
+    """The content of `clean.json`, written by the last clean stop."""
 
     end_offset: int
     last_offset: int
 
 
 def clean_path(root: str) -> str:
-    """Of the note of a clean stop."""
+    """Return the path of `clean.json`."""
     return os.path.join(root, OWN_FOLDER, CLEAN_NAME)
 
 
 def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
-    """At a clean stop, before the abort file goes."""
+    """Write `clean.json` at a clean stop, before the abort file is removed."""
     disk.make_folder(os.path.join(root, OWN_FOLDER))
     replace_file(disk, clean_path(root), json.dumps(note._asdict()).encode())
 
 
 def read_clean(disk: Disk, root: str) -> CleanStop | None:
-    """None when there is none, or none that can be read: it is a short cut, never needed."""
+    """Return the content of `clean.json`; None without a readable one.  It only saves a scan."""
     return read_own_note(
         disk, clean_path(root), CUT_PIECE, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
     )
 
 
 def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
-    """Store time of the last record of a clean stop, 0 where it is not there any more: what is no younger was on the disk.
+    """Return the store time of the last record of a clean stop, 0 if it is gone.  Records up to that time were on the disk.
 
-    The note outlives a recovery that was killed, whose abort file alone would make a crash of the stop.
+    The file outlives a recovery that was killed, after which the abort file alone would look like a crash.
     """
     last = message_at(note.last_offset) if note is not None else None
     return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0
 
 
 def still_holds(log: CommitLog, note: CleanStop) -> bool:
-    """Whether the log still ends where the note says: its last record is there, and zeros or a new file begin behind it."""
+    """Return whether the log ends where `clean.json` says: the last record is there, and zeros or a new file follow."""
     if note.last_offset < 0:
         return note.end_offset == max(log.min_offset, 0) and not any(
             log.check(file.start_offset) > 0 for file in log.queue.files
@@ -90,7 +90,7 @@ def still_holds(log: CommitLog, note: CleanStop) -> bool:
 
 
 def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
-    """Raises `StoreCorrupt` when the log does not end as a clean stop leaves it."""
+    """Return the end after a clean stop.  Raises `StoreCorrupt` when the log does not end as a clean stop leaves it."""
     if note is not None and still_holds(log, note):
         return LogEnd(note.end_offset, _store_time(log, note.last_offset), note.end_offset, note.last_offset)
     stop = log.find_end()
@@ -98,21 +98,21 @@ def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
 
 
 def refuse_hole(log: CommitLog, end: LogEnd) -> None:
-    """After a clean stop, where queues go on behind the end that a walk found: raise `StoreCorrupt` if records do so too.
+    """Raise `StoreCorrupt` if records follow behind the end that a scan found after a clean stop, and queues point at them.
 
-    All of them were safe.  Without queues that say so, they may be what a broker cut and left lying.
+    All of them were safe.  Without queues that point there, they may be what a broker cut and did not erase.
     """
     _refuse_damage(log, Stop(end.offset, "empty", 0, 0), end.store_timestamp_ms, TIMESTAMP_MAX_MS, 0)
 
 
 def _store_time(log: CommitLog, offset: int) -> int:
-    """Of the record at an offset; 0 for none, and for what is no time: those of the records to come go on from it."""
+    """Return the store time of the record at an offset, 0 for none or an impossible time: later records continue from it."""
     message = log.message_at(offset) if offset >= 0 else None
     return message.store_timestamp_ms if message and is_time(message.store_timestamp_ms) else 0
 
 
 def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
-    """The newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest (section 5.2)."""
+    """Return the newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest."""
     files = log.queue.files
     for file in reversed(files):
         message = log.message_at(file.start_offset)
@@ -140,7 +140,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | No
 
 
 def _walk(log: CommitLog, first: MappedFile) -> Stop:
-    """Over whole records from a file's begin to the first place that is none, across files."""
+    """Walk whole records from the start of a file to the first position without one, across files."""
     records = protected = 0
     last = -1
     stop = Stop(first.start_offset, "empty", 0, 0)
@@ -157,7 +157,7 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
 
 
 def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile, Stop]]:
-    """Each file with the stop of its walk, in order.  A walk keeps a core busy: of many megabytes two threads walk."""
+    """Yield each file with the stop of its walk, in order.  A walk keeps a core busy, so two threads walk large logs."""
     used_sizes = [_used_size(file) for file in files[-2:]]
     if sum(used_sizes) < WALK_ALONE_MAX:
         yield from ((file, log.walk_file(file)) for file in files)
@@ -173,12 +173,12 @@ def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile
 
 
 def _used_size(file: MappedFile) -> int:
-    """Of the part of a file that was ever written to, as far as the file system tells."""
+    """Return the size of the part of a file that was ever written, as far as the file system tells."""
     return max((stop for _, stop in file.pieces_of_data(0, CUT_PIECE)), default=0)
 
 
 def _walk_halves(log: CommitLog, file: MappedFile, position: int, walkers: ThreadPoolExecutor) -> Stop:
-    """As one walk.  What looks like a record in the middle may be none: the first half decides whether the second counts."""
+    """Walk both halves of a file at a time.  The second counts only if the first ends exactly where it begins."""
     middle = log.find_record(file.start_offset + position)
     if not file.start_offset < middle < file.end_offset:
         return log.walk_file(file)
@@ -190,7 +190,7 @@ def _walk_halves(log: CommitLog, file: MappedFile, position: int, walkers: Threa
 
 
 def _joined(first: Stop, second: Stop) -> Stop:
-    """Of two walks, the second going on where the first ended."""
+    """Join two walks, the second of which continues the first."""
     return second._replace(
         records=first.records + second.records,
         protected=first.protected + second.protected,
@@ -199,10 +199,10 @@ def _joined(first: Stop, second: Stop) -> Stop:
 
 
 def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int, stopped_at: int) -> None:
-    """A whole record behind the bad place that was on the disk for sure means damage, not a torn tail.
+    """Raise `StoreCorrupt` if a whole record behind the bad position was certainly on the disk: that is damage, no torn tail.
 
-    So was what is no younger than `safe_ms`, and what lies before `stopped_at`, where a clean stop ended the log: the next
-    record may have been stored in the same millisecond.
+    Records stored at or before `safe_ms` were, and those before `stopped_at`, where a clean stop ended the log: the next record
+    may have been stored in the same millisecond.
     """
     at = stop.offset
     while (at := log.find_record(at)) >= 0:
@@ -221,7 +221,7 @@ def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int, stopp
 
 
 def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup: bool = True) -> int:
-    """Keep what lies behind `offset` beside the store, zero it durably, and drop later files; how many bytes were no zeros.
+    """Copy what lies behind `offset` beside the store and zero it durably; return how many bytes were not zero.
 
     Zeroing comes before anything new is written, so that stale records can never follow a new one.
     """
@@ -241,7 +241,7 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
 
 
 def _used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int, int]]:
-    """Each file with more than zeros behind a physical offset: from which position, and behind the last byte that is none."""
+    """Yield each file with data behind a physical offset, with the start and end position of that data."""
     for file in log.queue.files:
         start = max(0, offset - file.start_offset)
         file.forget_zeros(start)
@@ -254,7 +254,7 @@ _ZEROS = bytes(CUT_PIECE)
 
 
 def _last_used(file: MappedFile, start: int) -> int:
-    """Behind the last byte that is not zero, or `start`.  What was never written is passed over unread."""
+    """Return the position behind the last byte that is not zero, or `start`.  Holes of the file are not read."""
     for at, stop in reversed(file.pieces_of_data(start, CUT_PIECE)):
         data = bytes(file.view[at:stop])
         if data != _ZEROS[: len(data)]:  # ten times as fast as stripping
@@ -263,12 +263,12 @@ def _last_used(file: MappedFile, start: int) -> int:
 
 
 def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
-    """Cut bytes, named by the physical offset of the first; an earlier cut at the same place is never written over."""
+    """Keep cut bytes in a file named after the physical offset of the first.  An earlier file is never overwritten."""
     keep_written(disk, root, offset, lambda file: file.write(0, data))
 
 
 def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], object]) -> None:
-    """As `keep`, with a file that `write` fills."""
+    """Keep cut bytes that `write` writes into the file."""
     folder = os.path.join(root, OWN_FOLDER)
     disk.make_folder(folder)
     file = disk.open(free_path(disk, os.path.join(folder, f"cut-{offset:020d}")), Mode.CREATE)
@@ -281,7 +281,7 @@ def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], obj
 
 
 def free_path(disk: Disk, stem: str) -> str:
-    """The first of `stem`-0, `stem`-1 and so on where nothing lies."""
+    """Return the first of `stem`-0, `stem`-1 and so on that does not exist."""
     number = 0
     while disk.stat(path := f"{stem}-{number}") is not None:
         number += 1

@@ -25,27 +25,27 @@ LOG = logging.getLogger(__name__)
 POLL_S = 0.001  # while records come
 IDLE_S = 0.05  # when none came for a while
 BUSY_ROUNDS = 200
-RETRY_S = 0.2  # a full disk is tried again so often
+RETRY_S = 0.2  # between tries on a full disk
 NEVER = 1 << 62
-STRETCH_SIZE = 8 << 20  # bytes of one stretch at most: a reader waits for no more
+BATCH_SIZE_BYTES = 8 << 20  # of the log at most: a reader waits for no more
 
 
 class QueueGap(StoreError):
-    """A queue ends before the units that are dispatched to it begin."""
+    """A queue lacks units before the ones that are dispatched to it."""
 
 
 class DispatchSnapshot(NamedTuple):
-    """Of one moment, for who is on another thread."""
+    """How far the dispatcher was at one moment, to be read by other threads."""
 
-    last_record_offset: int  # dispatched with all before it; -1 for none
-    next_total: int  # the queues' next offsets together then (`ConsumeQueues.next_total`), or `UNKNOWN`
+    last_record_offset: int  # the newest dispatched record; -1 for none
+    next_total: int  # sum of the queues' next offsets (`ConsumeQueues.next_total`), or `UNKNOWN`
 
 
 class DispatchService:
-    """Dispatches from `position` up to what `limit()` allows, in stretches of megabytes with the GIL released.
+    """Dispatches records from `position` up to `limit()`, in batches of megabytes with the GIL released.
 
-    A full disk stops it before anything of a stretch is lost: the records stay in the log, puts are refused through the
-    running flags, and the same stretch is tried again until space returns.
+    A full disk loses nothing: the records stay in the log, the running flags refuse puts, and the same batch is tried again
+    until there is space.
     """
 
     def __init__(
@@ -93,60 +93,60 @@ class DispatchService:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to follow the log."""
+        """Start to follow the log."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-dispatcher", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what is behind stays behind."""
+        """Stop the thread, whether or not everything is dispatched."""
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def wake(self) -> None:
-        """Look at the log now."""
+        """Dispatch now."""
         self._wake.set()
 
     def tell_reached(self) -> None:
-        """Between two stretches: set `reached`."""
+        """Set `reached`; only between two batches."""
         total = self._queues.next_total
         self.reached = DispatchSnapshot(self.last_record_offset, UNKNOWN if total is None else total)
 
     def nudge(self) -> None:
-        """Look at the log soon: a dispatcher that is at work looks every millisecond anyway."""
+        """Dispatch soon.  A busy dispatcher polls every millisecond anyway."""
         if self.is_idle:
             self._wake.set()
 
     @property
     def position(self) -> int:
-        """The physical offset before which all is dispatched."""
+        """The physical offset before which everything is dispatched."""
         return int(self._gate.dispatched)
 
     @position.setter
     def position(self, offset: int) -> None:
-        """Only between two stretches."""
+        """Set it; only between two batches."""
         self._gate.dispatched = offset
 
     @property
     def is_idle(self) -> bool:
-        """Whether it sleeps for longer than a moment: who puts wakes it."""
+        """Whether it sleeps so long that a put has to wake it."""
         return bool(self._gate.is_idle)
 
     def reads_from(self) -> int:
-        """What it will read next; where it is stuck, nothing that can be told."""
+        """Return the offset that it reads next, or `NEVER` where it is stuck."""
         return NEVER if self._is_stuck() else self.position
 
     @property
     def behind_bytes(self) -> int:
-        """How much of the log is not dispatched yet."""
+        """Number of bytes of the log that are not dispatched yet."""
         return max(0, self._log.written_offset - self.position)
 
     def wait_for(self, offset: int, timeout_s: float | None = None) -> bool:
-        """Until everything before `offset` is dispatched; False when it was not in time, or cannot be."""
+        """Wait until everything before `offset` is dispatched; return False if it was not in time, or cannot be."""
         if self.position >= offset:
             return True
-        if self._thread is None:  # a store without threads: whoever waits does the work
+        if self._thread is None:  # a store without threads: the caller does the work
             while self.position < offset and self._round_safely(1) == 0:
                 continue
             return self.position >= offset
@@ -158,12 +158,12 @@ class DispatchService:
         return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
 
     def forget_ignored(self) -> None:
-        """Ask again which topics enter no queue: one of them was made anew."""
+        """Ask again which topics enter no queue, because one of them was created again."""
         with self._round:
             self._kernel.forget_ignored()
 
     def begin_again(self, position: int) -> None:
-        """From an earlier place of the log, and with whatever gaps there are: what is there already is passed over."""
+        """Go back to an earlier position and accept gaps.  Existing units are skipped."""
         self.position = position
         self._refuses_gaps = False
         self._keys_done = 0
@@ -189,13 +189,13 @@ class DispatchService:
                 self._gate.is_idle = False
 
     def _round_safely(self, quiet_rounds: int) -> float:
-        """One round; how many seconds to pause.  `quiet_rounds`: in a row, with this one, should it be quiet."""
+        """Run one round; return how many seconds to pause.  `quiet_rounds`: rounds in a row without work, with this one."""
         try:
             if self.run_once():
                 return 0.0
             return POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
         except DiskError as error:
-            if error.operation.startswith("sync"):  # final: what was to be synced may be lost, and a second try proves nothing
+            if error.operation.startswith("sync"):  # final: the data may be lost, and a second try proves nothing
                 for call in self._on_failed:
                     call()
                 self._fail(error)
@@ -207,26 +207,26 @@ class DispatchService:
             return IDLE_S
 
     def _pause_for(self, error: DiskError) -> None:
-        """Puts are refused until the same stretch goes through."""
+        """Refuse puts until the same batch succeeds."""
         if not self._flags.has(Flag.LOGIC_DISK_FULL):
             LOG.error("dispatch waits: %s", error)
         self._flags.set(Flag.LOGIC_DISK_FULL, str(error))
         self._progress.notify()
 
     def _fail(self, error: StoreError) -> None:
-        """Damage in the log: nothing behind it can be dispatched."""
+        """Stop for good: nothing behind damage in the log can be dispatched."""
         LOG.error("dispatch stopped at %d: %s", self.position, error)
         self.failure = error
         self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
         self._progress.notify()
 
     def run_once(self) -> bool:
-        """One stretch; whether anything was dispatched."""
+        """Dispatch one batch; return whether there was anything to dispatch."""
         with self._round:
             limit = self._limit()
             if self.position >= limit or self.failure is not None:
                 return False
-            self._stretch(limit)
+            self._run_batch(limit)
             self.tell_reached()
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)
@@ -235,17 +235,17 @@ class DispatchService:
             call()
         return True
 
-    def _stretch(self, limit: int) -> None:
-        """Dispatch a part of one file, then move the position."""
+    def _run_batch(self, limit: int) -> None:
+        """Dispatch a part of one file and advance the position."""
         file = self._log.queue.find(self.position)
         if file is None:
             self._skip_gap()
             return
         start = self.position - file.start_offset
         stop = min(file.size_bytes, limit - file.start_offset)
-        at, why = self._dispatch(file, start, min(stop, start + STRETCH_SIZE))
+        at, why = self._dispatch(file, start, min(stop, start + BATCH_SIZE_BYTES))
         if why == "torn" and at == start:
-            at, why = self._dispatch(file, start, stop)  # one record longer than a stretch
+            at, why = self._dispatch(file, start, stop)  # one record longer than a batch
         is_closed = why == "blank" or (why == "torn" and file.size_bytes - at < BLANK_SIZE)
         if why == STOPS[BAD_MAGIC] and at == start:
             raise self._log.problem(Stop(self.position, why, 0, 0))
@@ -254,13 +254,13 @@ class DispatchService:
         self.position = file.end_offset if is_closed else file.start_offset + at
 
     def _skip_gap(self) -> None:
-        """The files at the position were deleted: go on with the first that is left."""
+        """Continue with the first file that is left, because those at the position were deleted."""
         self.position = max(self.position, self._log.min_offset)
         if self._log.queue.find(self.position) is None:
             raise StoreCorrupt("no log file", file="commitlog", offset=self.position, expected="a file", found="none")
 
     def _dispatch(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
-        """Units into the queues and keys into the index; where the kernel stands in the file and why it stopped."""
+        """Append units to the queues and keys to the index; return where the kernel stopped in the file, and why."""
         at, why = self._gather(file, start, stop)
         for topic, queue_id, first, units in self._kernel.runs():
             queue = self._queues.get_or_add(topic, queue_id)
@@ -277,7 +277,7 @@ class DispatchService:
         return at, why
 
     def _gather(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
-        """Have the kernel go over records, from memory where a ring still has them, else from the file."""
+        """Run the kernel over records, in the ring where it still has them, else in the file."""
         buffer = self._index.active() if self._index is not None else None
         base, ring = file.start_offset, self._log.buffers
         held = ring.pin(base + start, stop - start) if ring is not None else None

@@ -54,7 +54,7 @@ class FlushService(GroupCommit):
         self._committer: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin the timed flushes, and with a pool the timed commits: a commit must not wait for a sync."""
+        """Start the timed flushes, and with a pool the timed commits: a commit must not wait for a sync."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
         self._thread.start()
         if self._has_pool and not self._config.is_sync_flush:  # else whoever waits for a sync commits
@@ -62,7 +62,7 @@ class FlushService(GroupCommit):
             self._committer.start()
 
     def stop(self) -> None:
-        """End the thread; flush what is left with `flush_now`."""
+        """Stop the threads; `flush_now` flushes the rest."""
         self._is_stopping = True
         self._wake.set()
         self._stop_commits.set()
@@ -71,15 +71,16 @@ class FlushService(GroupCommit):
                 thread.join()
 
     def flush_now(self, least_pages: int = 0) -> int:
-        """Sync what is written at the call, on this thread; the flushed offset.  Raises `DiskError`, now and ever after.
+        """Sync on this thread what was written before the call; return the flushed offset.
 
-        With `least_pages` only what is committed, and only if it is so many pages.
+        With `least_pages` sync only what is committed, and only if it is at least that many pages.  Raises `DiskError` when the
+        sync fails, and in every later call.
         """
         with self._leader:
             return self._flush(least_pages)
 
     def commit(self, least_pages: int) -> None:
-        """Bring the pool's buffers to the files (format page, section 6.3); nothing to do without a pool."""
+        """Write the pool's buffers to the files; without a pool there is nothing to do."""
         if self.failure is None:
             self._guarded(lambda: self._commit(least_pages))
 
@@ -92,7 +93,7 @@ class FlushService(GroupCommit):
         return committed
 
     def resolve_later(self, result: PutResult, future: Future[PutResult]) -> None:
-        """Resolve a future when its record is on the disk."""
+        """Resolve `future` when its record is on the disk."""
         with self._waiting_guard:
             self._waiting.append((result.physical_offset + result.size_bytes, future, result))
         self._wake.set()
@@ -100,11 +101,11 @@ class FlushService(GroupCommit):
             self.abandon()
 
     def _flush(self, least_pages: int) -> int:
-        """Under the leader's lock."""
+        """Commit and sync; the caller holds the leader's lock."""
         if self.failure is not None:
             raise self.failure
         appender = self._log.appender
-        with appender.lock:  # an append that is under way may write nothing, and takes its time back then
+        with appender.lock:  # an append in progress may fail and take its store time back
             stamp, goal = appender.last_store_timestamp_ms, appender.end_offset
         if self._has_pool and least_pages == 0:
             self._guarded(lambda: self._commit(0))
@@ -118,7 +119,7 @@ class FlushService(GroupCommit):
         return flushed
 
     def _guarded(self, step: Callable[[], int]) -> int:
-        """An error is final: bytes that were promised may be lost."""
+        """Run a step; its error is final, since acknowledged bytes may be lost."""
         try:
             return step()
         except DiskError as error:

@@ -1,7 +1,7 @@
-"""The housekeeper: queues and index to the disk, the checkpoint, the next log file, retention.  Owns one thread.
+"""The housekeeper: flushes queues and index, writes the checkpoint, prepares log files, runs retention.  Owns one thread.
 
-The checkpoint claims only what is on the disk: the log's time from the flusher's last whole sync; the queues' time from what
-the dispatcher had done before a whole flush of the queues began; the index's time from files that are full and synced.
+The checkpoint covers only what is on the disk.  The log's time is that of the flusher's last complete sync, the queues' time
+what was dispatched before a complete flush of the queues began, the index's time that of files that are full and synced.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .flusher import FlushService
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
-SHARE = 20  # a whole flush takes at most one part in so many of the time
+SHARE = 20  # a complete flush takes at most 1/SHARE of the time
 TIMED_RETRY_S = 0.2
-PREPARE_AT = 0.75  # of a file written: late, since a file takes its space at once
+PREPARE_AT = 0.75  # share of a file that is written; late, since a new file allocates all its space
 
 
 def every(interval_ms: int, job: Callable[[], object]) -> Callable[[], None]:
-    """A job that does nothing before so much time went by since it last ran."""
+    """Return a job that runs at most once in `interval_ms`."""
     last = time.monotonic()
 
     def run() -> None:
@@ -43,7 +43,7 @@ def every(interval_ms: int, job: Callable[[], object]) -> Callable[[], None]:
 
 
 class Housekeeper:
-    """Everything that may wait a second."""
+    """Runs everything that may wait a second."""
 
     def __init__(
         self,
@@ -78,32 +78,32 @@ class Housekeeper:
         self.jobs = jobs
         self._timed_job = timed_job
         self._last_thorough = time.monotonic()
-        self._pause_s = 0.0  # ten thousand dirty queues take a while to sync: not again at once
+        self._pause_s = 0.0  # syncing ten thousand dirty queues takes a while: not again soon
         self._flushed_to = 0
-        self.guard = threading.RLock()  # held by who changes or syncs queue and index files behind the dispatcher
+        self.guard = threading.RLock()  # held while queue and index files behind the dispatcher are changed or synced
         self._noted_to = -1
         self._note_folder = note_folder
         self._flush_before = flush_before
-        self.failure: DiskError | None = None  # of a sync: what is on the disk is not known any more, so nothing vouches for it
+        self.failure: DiskError | None = None  # of a sync: what is on the disk is unknown from then on
         self._on_failed = on_failed
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin the rounds."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-housekeeper", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def pause(self, seconds: float) -> bool:
-        """Wait, but not beyond `stop`; whether that came."""
+        """Wait, at most until `stop`; return whether it was called."""
         return self._wake.wait(seconds)
 
     def _run(self) -> None:
@@ -125,7 +125,7 @@ class Housekeeper:
         return due_s[-1]
 
     def _try(self, job: Callable[[], object]) -> None:
-        """One job's trouble keeps no other from running."""
+        """Run one job; its failure keeps no other from running."""
         try:
             with self.guard:
                 job()
@@ -139,21 +139,21 @@ class Housekeeper:
             LOG.error("%s", error)
 
     def prepare_next(self) -> None:
-        """Make the next log file while there is still room in this one."""
+        """Create the next log file while this one still has room."""
         appender = self._log.appender
         if appender.position > PREPARE_AT * self._log.file_size_bytes and self._flags.is_writeable:
             self._log.queue.prepare_next()
 
     def flush_derived(self, *, thorough: bool = False) -> None:
-        """Queues by least pages, now and then all of them; full index files; then the checkpoint.
+        """Flush queues by least pages (with `thorough` all of them) and full index files, then write the checkpoint.
 
-        A failed sync is final: every later call raises the same error, or a second try that looks well would have the
-        checkpoint vouch for pages that the system dropped.
+        A failed sync is final: every later call raises the same error.  A second sync could succeed without the pages that
+        the kernel dropped, and the checkpoint would cover them.
         """
         self._final(lambda: self._flush_derived(thorough))
 
     def flush_queues(self) -> None:
-        """All of them and what goes with them, whatever is due; failures are as final as those of `flush_derived`."""
+        """Flush all queues now; failures are as final as those of `flush_derived`."""
         self._final(self._flush_queues)
 
     def _flush_queues(self) -> None:
@@ -177,7 +177,7 @@ class Housekeeper:
     def _flush_derived(self, thorough: bool) -> None:
         interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
         thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
-        reached = self._dispatcher.reached  # before what is derived from it is synced
+        reached = self._dispatcher.reached  # read before the queues are synced
         stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
         if thorough:
             began = time.monotonic()
@@ -188,7 +188,7 @@ class Housekeeper:
         index_ms = self._index.sync_full() if self._index is not None else 0
         if thorough and self._index is not None and position != self._noted_to:
             note = note_of(self._log, self._index, *reached)
-            index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile; the note vouches for it
+            index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile, and the hint covers it
             if note is not None:
                 write_note(self._log.disk, self._note_folder, note)
             self._noted_to = position
@@ -198,7 +198,7 @@ class Housekeeper:
             self._pause_s = SHARE * (self._last_thorough - began)
 
     def _write_checkpoint(self, logics_ms: int, index_ms: int) -> None:
-        """Times only go forward, and nothing is written when none moved."""
+        """Advance the times and write the checkpoint; nothing is written if none changed."""
         checkpoint = self._checkpoint
         before = (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms, checkpoint.index_msg_timestamp_ms)
         wanted = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)

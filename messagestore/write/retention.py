@@ -1,12 +1,12 @@
-"""Taking old log files away (format page, section 6.7), and with them the queue and index files that only point into them.
+"""Retention: deletes old log files, and the queue and index files that only point into them.
 
-Oldest first, never the last file, never one that is not yet dispatched and flushed.  A file goes when it was not changed for
-`file_reserved_time_hours`, looked at in the hours of `delete_when`, when the disk is fuller than `disk_max_used_space_ratio`,
-and when asked by hand.  It goes whatever its age when the disk is fuller than `disk_space_clean_forcibly_ratio` and
-`clean_file_forcibly_enable` is set.  Above `disk_space_warning_ratio` puts are refused until space returns.
+Files are deleted oldest first, never the last one, and never before they are dispatched and flushed.  A file expires when it
+was not changed for `file_reserved_time_hours`.  Expired files are deleted in the hours of `delete_when`, when the disk is
+fuller than `disk_max_used_space_ratio`, and on request.  Files are deleted whatever their age when the disk is fuller than
+`disk_space_clean_forcibly_ratio` and `clean_file_forcibly_enable` is set.  Above `disk_space_warning_ratio` puts are refused
+until there is space again.
 
-Whoever reads a file that is deleted keeps the view he has.  Used space is everything that is not free to an ordinary user,
-so what a file system keeps for its administrator counts as used.
+A reader of a deleted file keeps its view.  Space that a file system reserves for its administrator counts as used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MANUAL_ROUNDS = 20
 
 
 class Retention:
-    """Decides and deletes.  The housekeeper calls `run_due`; the store calls the rest."""
+    """Deletes files of one store.  The housekeeper calls `run_due`, the store the other methods."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Retention:
         self._follow = follow
 
     def run_due(self) -> None:
-        """`run`, a minute after opening and then at the clean interval."""
+        """Call `run` a minute after the store was opened, and then at the clean interval."""
         now = time.monotonic()
         if now >= self._next_run:
             self._next_run = now + self._config.clean_resource_interval_ms / 1000
             self.run()
 
     def run(self) -> int:
-        """One round: look at the disk, delete what its state and the hour allow; how many files went."""
+        """Delete what the disk's state and the hour allow; return the number of files deleted."""
         used = self.used_percent()
         self._warn(used)
         is_forced = (
@@ -90,7 +90,7 @@ class Retention:
     # What the disk and the clock say
 
     def used_percent(self) -> int:
-        """Of the emptiest file system that the log has, or of the queues' one, whichever is fuller; rounded up."""
+        """Return how full the log's emptiest file system or the queues' one is, whichever is fuller, in percent rounded up."""
         logs = [self._percent(folder) for folder in self._log.queue.paths.folders]
         return max(min(logs), self._percent(self._queues.folder))
 
@@ -101,37 +101,37 @@ class Retention:
         return -(-100 * (space.total_bytes - space.free_bytes) // space.total_bytes) if space.total_bytes else 0
 
     def _limit(self, name: str, bounds: tuple[int, int]) -> int:
-        """A ratio of the configuration, kept within what RocketMQ allows."""
+        """Return a ratio of the configuration, clamped to what RocketMQ allows."""
         low, high = bounds
         value: int = getattr(self._config, name)
         return min(max(value, low), high)
 
     def _warn(self, used: int) -> None:
-        """Puts are refused on a disk that is nearly full."""
+        """Refuse puts on a disk that is nearly full."""
         limit = self._limit("disk_space_warning_ratio", WARNING_RATIOS)
         if used > limit:
             if not self._flags.has(Flag.DISK_FULL):
                 LOG.error("the disk is %d %% full: puts are refused above %d %%", used, limit)
             self._flags.set(Flag.DISK_FULL, f"the disk is {used} % full")
         elif self._flags.has(Flag.DISK_FULL):
-            LOG.warning("the disk is %d %% full: puts are taken again", used)
+            LOG.warning("the disk is %d %% full: puts are accepted again", used)
             self._flags.clear(Flag.DISK_FULL)
 
     def is_hour(self) -> bool:
-        """Whether the local hour is one of `delete_when`, a list separated by semicolons."""
+        """Return whether the local hour is one of `delete_when`, a list separated by semicolons."""
         hour = datetime.fromtimestamp(self._disk.now_ms() / 1000).hour
         hours = [part.strip() for part in self._config.delete_when.split(";")]
         return any(part.isdecimal() and int(part) == hour for part in hours)
 
-    # What may go
+    # Which files may be deleted
 
     def _old_files(self) -> list[MappedFile]:
-        """Every file but the last that is done with."""
+        """Return the files before the last one that are dispatched and flushed."""
         settled = self._settled()
         return list(takewhile(lambda file: file.end_offset <= settled, self._log.queue.files[:-1]))
 
     def _expired_files(self) -> list[MappedFile]:
-        """The leading ones that nobody changed for the reserved time."""
+        """Return the oldest files that were not changed for the reserved time."""
         return list(takewhile(self._is_expired, self._old_files()))
 
     def _is_expired(self, file: MappedFile) -> bool:
@@ -142,22 +142,22 @@ class Retention:
     # Deleting
 
     def delete_expired(self) -> int:
-        """By hand, whatever the hour: expired files, as many as twenty rounds would; how many went."""
+        """Delete expired files whatever the hour, as many as twenty rounds would; return the number deleted."""
         return self._delete(self._expired_files()[: MANUAL_ROUNDS * self._config.delete_file_batch_max])
 
     def delete_before(self, physical_offset: int) -> int:
-        """By hand, whatever the age: files that end at or before an offset; how many went."""
+        """Delete files that end at or before an offset, whatever their age; return the number deleted."""
         return self._delete([file for file in self._old_files() if file.end_offset <= physical_offset])
 
     def _delete(self, files: list[MappedFile], pause: Callable[[float], object] = lambda _seconds: None) -> int:
-        """One by one from the front, then what points at them."""
+        """Delete files one by one, oldest first, then queue and index files that only point at them."""
         deleted = 0
         with self._housekeeper.guard:
-            if files:  # a queue whose records are gone knows its next offset from its units alone
+            if files:  # without records a queue knows its next offset from its units alone
                 self._housekeeper.flush_queues()
             for file in files:
                 if self._log.min_offset != file.start_offset:
-                    break  # somebody else deleted it
+                    break  # deleted meanwhile
                 if deleted:
                     pause(PAUSE_S)
                 deleted += self._log.queue.delete_first(1)
@@ -167,7 +167,7 @@ class Retention:
         return deleted
 
     def follow_log(self) -> None:
-        """Queue and index files whose records left the log, and the queues' minima."""
+        """Delete queue and index files whose records left the log, and correct the queues' minimum offsets."""
         low = max(self._log.min_offset, 0)
         self._queues.delete_expired(low)
         self._follow(low)

@@ -1,10 +1,10 @@
-"""What a failed sync leaves in doubt, and how the next opening ends that.
+"""Marker of a failed fsync; the next open rewrites the affected ranges.
 
-The system takes pages that it could not write for written: they are in its cache, whole to whoever reads them, and no later
-sync brings them to the disk.  A store that is opened again before the machine starts anew would find them sound and promise
-them.  So a failed sync leaves a note, and the next opening writes every byte that may be concerned once more.
+After a failed fsync the kernel marks the pages clean.  They stay in the page cache, where readers find them whole, and no later
+fsync writes them.  A store that is opened again before the machine restarts would find such pages sound and acknowledge them.
+So a failed fsync leaves a marker file, and the next open writes every byte that may be affected once more.
 
-The note itself needs no sync: where it is lost, the cache is lost too.
+The marker itself needs no fsync: if it is lost, so is the page cache.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LOG = logging.getLogger(__name__)
 
 
 def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:
-    """Records from `flushed_offset` on, and all that is derived, are in doubt.  An older note says more, so it stays."""
+    """Create the marker: records from `flushed_offset` on, queues and index may not be on the disk.  An older marker stays."""
     path = os.path.join(own_folder, NAME)
-    with contextlib.suppress(StoreError):  # a disk that takes nothing any more
+    with contextlib.suppress(StoreError):  # the disk accepts nothing any more
         if disk.stat(path) is None:
             disk.make_folder(own_folder)
             file = disk.open(path, Mode.CREATE)
@@ -39,15 +39,15 @@ def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:
 
 
 def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[MappedFile], derived: list[str]) -> None:
-    """Write the log from the note's place on, and every file below the folders `derived`, as they are; on the disk then.
+    """Rewrite the log from the marked offset on, and every file below the folders `derived`, and sync them.
 
-    From its begin where the note does not say: a full disk takes a name, and nothing into the file.
+    The whole log is rewritten where the marker is empty: a full disk may accept its name but not its content.
     """
     path = os.path.join(own_folder, NAME)
     if disk.stat(path) is None:
         return
     note = read_own_note(disk, path, SIZE_MAX, lambda fields: int(fields["flushed_offset"])) or 0
-    LOG.warning("a sync failed before this opening: what was not on the disk by then is written again")
+    LOG.warning("a sync failed before the store was last closed: rewriting what may not be on the disk")
     for log_file in log_files:
         if log_file.end_offset > note:
             _write_again(disk, log_file.path, max(0, note - log_file.start_offset))
@@ -58,7 +58,7 @@ def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[Mapp
 
 
 def _write_again(disk: Disk, path: str, start: int) -> None:
-    """All that was ever written, from a place on."""
+    """Rewrite a file's data from a position on."""
     file = disk.open(path, Mode.WRITE)
     try:
         size = file.size()
@@ -73,7 +73,7 @@ def _write_again(disk: Disk, path: str, start: int) -> None:
 
 
 def _write_folder_again(disk: Disk, folder: str) -> None:
-    """Its files, its names, and those below; links are not followed."""
+    """Rewrite the files of a folder and its subfolders and sync their names; links are not followed."""
     for entry in disk.list(folder):
         path = os.path.join(folder, entry.name)
         if entry.kind is Kind.FOLDER:

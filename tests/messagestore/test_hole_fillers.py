@@ -17,7 +17,7 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 from tests.messagestore.kit import record_bytes
-from tests.messagestore.test_swallowed import FILE_SIZE, SMALL, Bytes, destroy, records
+from tests.messagestore.test_lost_messages import FILE_SIZE, SMALL, Bytes, destroy, records
 
 LONG_TOPICS = (1, 126, 127, 128, 200)
 

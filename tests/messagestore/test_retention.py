@@ -232,7 +232,7 @@ def test_a_disk_that_stays_full_is_said_once(old: Store, caplog: pytest.LogCaptu
     old.disk.used = 50
     for _ in range(2):
         old.retention.run()
-    assert caplog.text.count("puts are taken again") == 1
+    assert caplog.text.count("puts are accepted again") == 1
     old.store.put(message(0))
 
 

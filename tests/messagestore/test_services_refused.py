@@ -142,7 +142,7 @@ def test_records_longer_than_a_stretch_are_dispatched(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     """A reader waits for no more than a stretch; one record may be longer than that."""
-    monkeypatch.setattr(world.module(dispatcher.__name__), "STRETCH_SIZE", stretch)
+    monkeypatch.setattr(world.module(dispatcher.__name__), "BATCH_SIZE_BYTES", stretch)
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(30), size=20)
         put_numbers(world, store, range(30, 60), size=3000, keys=["k"])

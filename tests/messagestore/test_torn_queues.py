@@ -44,7 +44,7 @@ def test_a_gap_in_the_log_stops_no_store_whose_recovery_is_over(world: Any, tmp_
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(5))
         store.engine.settle()
-        store.engine._dispatch_from(store.engine.log.written_offset)
+        store.engine.dispatcher.catch_up(refuses_gaps=True)
         store.engine.offsets.set_next_offset("T", 0, 9)
         put_numbers(world, store, range(5, 6))
         store.engine.settle()

@@ -48,10 +48,10 @@ GROUPS = {
         ),
         (
             *_tests(
-                "messagestore", "abort_file", "batch_mending", "checkpoint", "doubt", "extended_units",
+                "messagestore", "abort_file", "batch_repair", "checkpoint", "sync_failure", "extended_units",
                 "failing_disk_at_opening",
-                "group_commit", "index_note", "index_sizes", "light_queues", "lifecycle", "own_notes", "pool",
-                "pool_meetings", "progress", "queue_list", "recover_killed", "resources", "retention", "set_back",
+                "group_commit", "index_hint", "index_sizes", "light_queues", "lifecycle", "sidecar", "pool",
+                "pool_meetings", "progress", "queue_list", "recover_killed", "resources", "retention", "clamp_offsets",
                 "torn_queues", "trouble_behind", "walkers",
             ),
             *_LAB,
@@ -64,9 +64,9 @@ GROUPS = {
             "verification",
         ),
         _tests(
-            "messagestore", "batch_mending", "clean_stop_damage", "delay_levels", "expired_queues", "hole_fillers",
-            "kept_files", "mend_files", "mending_rare", "rebuild_store", "recover", "recover_killed", "set_back",
-            "swallowed", "timer_files", "verify_in_use",
+            "messagestore", "batch_repair", "clean_stop_damage", "delay_levels", "expired_queues", "hole_fillers",
+            "kept_files", "repair_files", "repair_of_damaged_files", "rebuild_store", "recover", "recover_killed", "clamp_offsets",
+            "lost_messages", "timer_files", "verify_in_use",
         ),
     ),
     "derived": Group(
@@ -77,7 +77,7 @@ GROUPS = {
                 "queue_files", "unit_folder",
             ),
         ),
-        ("tests/indexfile", "tests/consumequeue", *_tests("messagestore", "index_note", "torn_queues"), *_LAB),
+        ("tests/indexfile", "tests/consumequeue", *_tests("messagestore", "index_hint", "torn_queues"), *_LAB),
     ),
     "rabbitstore": Group(
         _below(
