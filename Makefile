@@ -112,7 +112,7 @@ bench-peers: $(VENV)/.kernels $(VENV)/.dev
 interop: $(VENV)/.kernels $(VENV)/.dev
 	@PYTHON=$(CURDIR)/$(RUN) sh tests/interop/rabbitmq/install.sh > $(VENV)/interop.log 2>&1 \
 		|| echo "RabbitMQ was not installed: $(VENV)/interop.log has the reason"
-	@bash tests/interop/rabbitmq4/install.sh > $(VENV)/interop4.log 2>&1 \
+	@PYTHON=$(CURDIR)/$(RUN) bash tests/interop/rabbitmq4/install.sh > $(VENV)/interop4.log 2>&1 \
 		|| echo "RabbitMQ 4 was not installed: $(VENV)/interop4.log has the reason"
 	@BROKERSTORE_INTEROP=1 $(RUN) -m pytest tests/interop
 

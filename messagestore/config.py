@@ -1,4 +1,4 @@
-"""How a store behaves.  Keys carry RocketMQ's names in Python's spelling; defaults are RocketMQ's where not said."""
+"""Settings of a store.  Names are RocketMQ's in Python's spelling; defaults are RocketMQ's unless a comment says otherwise."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _AT_LEAST_NOTHING = (
 )  # fmt: skip
 _PERCENTS = ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_ratio")
 _RANGES: dict[str, Range] = {
-    **dict.fromkeys(_AT_LEAST_ONE, (1, I32_MAX)),  # RocketMQ keeps all of them in an `int`
+    **dict.fromkeys(_AT_LEAST_ONE, (1, I32_MAX)),  # RocketMQ stores each of them as an `int`
     **dict.fromkeys(_AT_LEAST_NOTHING, (0, I32_MAX)),
     **dict.fromkeys(_PERCENTS, (0, 100)),
-    "transient_store_pool_size": (2, I32_MAX),  # a file gets its buffer before the last one is done
+    "transient_store_pool_size": (2, I32_MAX),  # the next file needs a buffer before the last one is written
     "transient_store_ring_size": (1, I64_MAX),
 }
 
@@ -50,7 +50,7 @@ class FlushMode(Enum):
 
 
 class Role(Enum):
-    """What a store may do.  A slave takes no puts."""
+    """The role of a store in replication.  A slave refuses puts."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -59,7 +59,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Sizes are bytes, times milliseconds.  A size of None is found from the files, and RocketMQ's default in a new store."""
+    """Settings; sizes are bytes, times milliseconds.  A size of None is detected; a new store takes RocketMQ's."""
 
     mapped_file_size_commit_log: int | None = None
     mapped_file_size_consume_queue: int | None = None
@@ -74,12 +74,12 @@ class StoreConfig:
     store_host: str = HOST_DEFAULT
     default_topic_queue_nums: int = 8
     message_delay_level: str | None = None  # None: what the store was last written with, else RocketMQ's `DELAY_LEVELS`
-    deliver_delayed: bool = True  # whether this process brings delayed messages to their topics when they are due
+    deliver_delayed: bool = True  # whether this process delivers delayed messages
     flush_delay_offset_interval_ms: int = 5000  # RocketMQ: 10,000
-    transaction_timeout_ms: int = 6000  # a half message is not asked about before it is so old
+    transaction_timeout_ms: int = 6000  # least age of a half message that is asked about
     transaction_check_max: int = 15
-    enable_lmq: bool = False  # whether puts to light queues get their numbers
-    enable_multi_dispatch: bool | None = None  # no effect: the log says which messages are in light queues
+    enable_lmq: bool = False  # whether puts to LMQs (light message queues) get their offsets
+    enable_multi_dispatch: bool | None = None  # no effect: the log says which messages are in LMQs
     max_lmq_consume_queue_num: int = 20_000
     enable_consume_queue_ext: bool | None = None  # extended units written; None: where the folder has some
     mapped_file_size_consume_queue_ext: int | None = None
@@ -91,13 +91,13 @@ class StoreConfig:
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5  # RocketMQ's number of buffers; here the ring's size bounds the memory
     transient_store_ring_size: int = 64 * MIB  # RocketMQ has none
-    sync_flush_through_ring: bool = False  # RocketMQ has none: with synchronous flush too, past the page cache
+    sync_flush_through_ring: bool = False  # RocketMQ has none: use the ring with synchronous flush too
     commit_interval_commit_log_ms: int = 5  # RocketMQ: 200
     commit_commit_log_least_pages: int = 4
     commit_commit_log_thorough_interval_ms: int = 200
     flush_interval_consume_queue_ms: int = 1000
     flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval_ms: int = 3_000  # RocketMQ: 60,000.  Recovery begins where the last one stood
+    flush_consume_queue_thorough_interval_ms: int = 3_000  # RocketMQ: 60,000.  Recovery begins at the last complete flush
     flush_consumer_offset_interval_ms: int = 5000
     sync_flush_timeout_ms: int = 5000
     os_page_cache_busy_timeout_ms: int = 1000
@@ -136,7 +136,7 @@ class StoreConfig:
 
     @classmethod
     def small(cls, **changes: object) -> StoreConfig:
-        """64 MiB log files and 500,000 index slots: for an application that embeds a queue."""
+        """Return settings for an embedded queue: 64 MiB log files and 500,000 index slots."""
         sizes: dict[str, object] = {
             "mapped_file_size_commit_log": 64 * MIB,
             "mapped_file_size_consume_queue": 300_000 * 20,
@@ -146,7 +146,7 @@ class StoreConfig:
         return cls(**(sizes | changes))  # type: ignore[arg-type]
 
     def but(self, **changes: object) -> StoreConfig:
-        """A copy with other values."""
+        """Return a copy with other values."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
@@ -156,17 +156,17 @@ class StoreConfig:
 
     @property
     def uses_ring(self) -> bool:
-        """Whether appends go to a ring before the files."""
+        """Whether appends go to a ring buffer before the files."""
         return self.uses_pool or (self.is_sync_flush and self.sync_flush_through_ring and self.broker_role is not Role.SLAVE)
 
     @property
     def uses_pool(self) -> bool:
-        """Row R8: only if enabled, not a slave, and with asynchronous flush."""
+        """Whether the write pool is used: enabled, not a slave, and with asynchronous flush."""
         return self.transient_store_pool_enable and self.broker_role is not Role.SLAVE and not self.is_sync_flush
 
 
 def delay_times_ms(levels: str) -> list[int]:
-    """Level 1 first.
+    """Return the times of delay levels in milliseconds, level 1 first.
 
     >>> delay_times_ms("1s 5m 2h")
     [1000, 300000, 7200000]

@@ -60,8 +60,8 @@ THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def _abandon_all() -> None:  # pragma: no cover - runs in a forked child alone, whose lines nobody counts
-    """In a forked child: every store belongs to the parent."""
+def _abandon_all() -> None:  # pragma: no cover - runs only in a forked child, where coverage is not measured
+    """Abandon every store in a forked child: it belongs to the parent."""
     for engine in list(_open_engines):
         engine.abandon()
 
@@ -70,18 +70,19 @@ in_forked_child(_abandon_all)
 
 
 class MessageStore(ReadPath):
-    """A folder of messages, as RocketMQ keeps it.  `put` and `put_many` are in `_put_cy`, `message_at`, `query` and
-    `offset_by_time` in `_lookup_cy`.
+    """A RocketMQ store folder.
 
-    One process writes; any number read.  All methods may be called from any thread.  `put` and the like return when the
-    flush mode's promise is kept: written, or on the disk.  A store that is not closed is closed at exit.
+    `put` and `put_many` are in `_put_cy`; `message_at`, `query` and `offset_by_time` are in `_lookup_cy`.
+
+    One process writes; any number read.  All methods may be called from any thread.  A put returns when the message is as
+    durable as the flush mode promises: written, or on the disk.  A store that is not closed is closed at exit.
     """
 
     _engine: Engine
     _reader: QueueReader
 
     def __init__(self, engine: Engine) -> None:
-        """Made by `open`."""
+        """Create it from an open engine; use `open`."""
         super().__init__(engine)
         self._topics = engine.topics
         self._append = engine.log.appender.append
@@ -105,11 +106,11 @@ class MessageStore(ReadPath):
         disk: Disk = REAL_DISK,
         clock: Callable[[], int] | None = None,
     ) -> MessageStore:
-        """Modes: "a" opens for writing and creates, "r+" must exist, "x" must not, "r" only reads and changes nothing.
+        """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
-        Raises `InvalidSetting` for a `config` of another type, `StoreLocked` when somebody writes, `UnknownStore` when there is
-        none, `UnsupportedFormat` when its queues or its log are of a kind that is not read here or, for writing, when any part
-        is of an unknown version, `StoreCorrupt` for damage to safely stored data.
+        Raises `InvalidSetting` for a `config` of another type; `StoreLocked` while another process writes; `UnknownStore`
+        without a store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for writing, for any part of an unknown
+        version; `StoreCorrupt` for damage to safely stored data.
         """
         config = settings_or_default(config, StoreConfig, "config")
         root = os.fspath(path)
@@ -131,46 +132,46 @@ class MessageStore(ReadPath):
         return store
 
     def close(self) -> None:
-        """Flush, dispatch, write the checkpoint, take the abort file away.  Twice is harmless."""
+        """Flush, dispatch, write the checkpoint and remove the abort file.  A second call does nothing."""
         self._finalizer()
 
     def close_cleanly(self) -> None:
-        """`close`, and raise what kept it from a clean stop: what was put may not be on the disk then, or in no queue yet."""
+        """Close, and raise what prevented a clean stop: then messages may not be on the disk, or not in their queues yet."""
         self.close()
         self._engine.check_clean_stop()
 
     def __enter__(self) -> Self:
-        """The store itself."""
+        """Return the store."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
+        """Close the store."""
         self.close()
 
     def __repr__(self) -> str:
-        """Where it is and how it was opened."""
+        """Show the folder and how it was opened."""
         state = "closed" if self._engine.is_closed else "writing" if self._engine.writable else "reading"
         return f"<MessageStore {self.path} {state}>"
 
     @property
     def path(self) -> str:
-        """The folder."""
+        """The store's folder."""
         return self._engine.places.root
 
     @property
     def config(self) -> StoreConfig:
-        """With the sizes that were found."""
+        """The configuration, with the sizes that were detected."""
         return self._engine.config
 
     @property
     def engine(self) -> Engine:
-        """The parts, for tools and tests."""
+        """The engine, for tools and tests."""
         return self._engine
 
     # Writing
 
     def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
-        """A topic of that many queues (RocketMQ's topics.json); a known one keeps what it has.
+        """Create a topic with a number of queues in RocketMQ's topics.json.  A topic that exists keeps its number.
 
         `attributes` are RocketMQ's, such as {"queue.type": "BatchCQ"}.
         """
@@ -181,10 +182,10 @@ class MessageStore(ReadPath):
             self._engine.admission.set_attributes(topic, attributes)
 
     def put_batch(self, topic: str, queue_id: int, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages of one queue, all or none, in one file (RocketMQ's batch).
+        """Put messages of one queue, all or none, in one log file (RocketMQ's batch).
 
-        Raises as `put` does, and with `check=False` says in the result's status what `put` says there.  A message or batch that
-        is too large is a `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        Raises as `put` does; with `check=False` the status of the result has the refusal.  A message or batch that is too large
+        raises `RefusedMessage`, which is both `PutRejected` and `InvalidMessage`.
         """
         refusal = self._refusal(topic)
         if refusal is not None:
@@ -204,10 +205,10 @@ class MessageStore(ReadPath):
     def put_wire_batch(
         self, topic: str, queue_id: int, data: bytes, *, properties: bytes = b"", check: bool = True, **fields: Any
     ) -> PutResult:
-        """Put a batch as RocketMQ's clients send it: members end to end (format page, section 7.4), all or none in one file.
+        """Put a batch in the form in which RocketMQ's clients send it, all or none in one log file.
 
-        `properties`: of the batch, as the log keeps them; they go behind every member's own.  `fields`: of `Message`, for every
-        member.  Raises `InvalidMessage` for bytes that are no members.
+        `properties` of the batch, encoded as in the log, are appended to those of every member.  `fields` of `Message` are set
+        for every member.  Raises `InvalidMessage` for bytes that are not a batch.
         """
         messages = decode_wire_batch(topic, queue_id, data, properties, **fields)
         return self.put_batch(topic, queue_id, messages, check=check)
@@ -216,7 +217,7 @@ class MessageStore(ReadPath):
         self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",
         check: bool = True,
     ) -> PutResult:  # fmt: skip
-        """Put one message a row, without a Python object for any: Arrow arrays, NumPy arrays, or lists of bytes and text."""
+        """Put one message per row without message objects.  Columns are Arrow or NumPy arrays, or lists of bytes or str."""
         from commitlog.column_input import offsets_and_data  # NumPy takes 80 ms
 
         refusal = self._refusal(topic)
@@ -230,9 +231,9 @@ class MessageStore(ReadPath):
         return self._finish(result, check)
 
     def put_async(self, message: Message) -> PutFuture:
-        """Put one message; the future resolves, or can be awaited, when the flush mode's promise is kept."""
+        """Put one message; the future, which can be awaited, resolves when it is as durable as the flush mode promises."""
         future = PutFuture()
-        future.set_running_or_notify_cancel()  # what is in the log cannot be taken back: no waiter may cancel it
+        future.set_running_or_notify_cancel()  # a message in the log cannot be taken back, so no waiter may cancel
         with _named_errors():
             refusal = self._refusal(message.topic)
             if refusal is not None:
@@ -250,13 +251,12 @@ class MessageStore(ReadPath):
         return future
 
     def begin_transaction(self, message: Message, *, producer_group: str = PRODUCER_GROUP) -> Transaction:
-        """Prepare a message that nobody sees before `commit()`.  In a `with` block it is committed at the end, and rolled back
-        by an error.
+        """Prepare a message that is invisible until `commit()`.  A `with` block commits at its end and rolls back on an error.
 
             with store.begin_transaction(Message("orders", b"...")) as transaction:
                 ...                                     # the work that belongs to it
 
-        After a crash `undecided_transactions` knows it.
+        After a crash `undecided_transactions` lists it.
         """
         refusal = self._refusal(message.topic)
         if refusal is not None:
@@ -266,50 +266,51 @@ class MessageStore(ReadPath):
             return self._engine.transactions.begin(message, queue_id, producer_group)
 
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
-        """Prepared messages that were neither committed nor rolled back, oldest first; known after a restart too."""
+        """Return prepared messages that nobody committed or rolled back, oldest first, also those from before a restart."""
         self._must_write()
         return self._engine.transactions.undecided(older_than_ms)
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
-        """Commit what `undecided_transactions` listed."""
+        """Commit a message that `undecided_transactions` returned."""
         self._must_write()
         return self._engine.transactions.commit(half.queue_offset)
 
     def roll_back_transaction(self, half: HalfMessage) -> None:
-        """Roll back what `undecided_transactions` listed."""
+        """Roll back a message that `undecided_transactions` returned."""
         self._must_write()
         self._engine.transactions.rollback(half.queue_offset)
 
     def check_transactions(self, decide: Decide, *, older_than_ms: int | None = None) -> int:
-        """Ask `decide` about each undecided one, as a broker asks its producers: True commits, False rolls back, None waits.
+        """Ask `decide` about each undecided message, as a broker asks its producers, and return how many were asked about.
 
-        How many were asked about.  Younger ones than `transaction_timeout_ms` are left out unless said otherwise.
+        True commits, False rolls back, None leaves the message undecided.  Messages younger than `older_than_ms`
+        (`transaction_timeout_ms` by default) are not asked about.
         """
         self._must_write()
         config = self._engine.config
         age_ms = config.transaction_timeout_ms if older_than_ms is None else older_than_ms
         return self._engine.transactions.check(decide, age_ms, config.transaction_check_max)
 
-    # Copies of it
+    # Copies
 
     @property
     def log_end(self) -> int:
-        """The physical offset behind the last record."""
+        """Physical offset of the end of the log."""
         self._engine.check_open()
         self._engine.refresh()
         return self._engine.log.written_offset if self._engine.writable else self._engine.log.find_end().offset
 
     def read_log_bytes(self, offset: int, max_bytes: int = 1 << 20) -> bytes:
-        """Raw bytes of the log, whole records from `offset` on: what a slave's `append_data` takes.  Empty at the end."""
+        """Return whole records of the log from `offset` on, for a slave's `append_data`; empty at the end of the log."""
         self._engine.check_open()
         self._engine.refresh()
         return read_log_bytes(self._engine, offset, max_bytes)
 
     def append_data(self, physical_offset: int, data: bytes) -> int:
-        """As a slave (`Role.SLAVE`): take raw bytes of a master's log at the end of this one; where it ends now.
+        """Append bytes of a master's log to the log of a slave (`Role.SLAVE`); return where the log ends then.
 
-        Everything is checked before anything is written: whole records that lie where they say, with their checksums.  Raises
-        `StoreCorrupt` for others, `InvalidMessage` for an offset that is not the end, `PutRejected` on a master.
+        Every record, its offset and its checksums are checked before anything is written.  Raises `StoreCorrupt` for bytes that
+        fail the check, `InvalidMessage` for an offset that is not the end of the log, `PutRejected` on a master.
         """
         self._must_write()
         return append_data(self._engine, physical_offset, data)
@@ -318,11 +319,10 @@ class MessageStore(ReadPath):
         self, path: str | os.PathLike[str], topics: Sequence[str], config: StoreConfig | None = None, *,
         progress: Callable[[int], None] | None = None,
     ) -> Copied:  # fmt: skip
-        """Copy topics into a new store at `path`: messages with their offsets and times, what is known of the topics, and the
-        offsets of the groups that read them.
+        """Copy topics into a new store at `path`: messages with their offsets and times, topic settings, and group offsets.
 
-        `config` may ask for other file sizes.  Raises `InvalidMessage` for a topic that is not here, `UnknownStore` where a
-        store is already, `DiskError` where the copy could not be brought to the disk.
+        `config` may have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` where there
+        is a store already, `DiskError` where the copy could not be synced.
         """
         given = self._engine.config if config is None else settings_or_default(config, StoreConfig, "config")
         self._engine.settle()
@@ -339,20 +339,20 @@ class MessageStore(ReadPath):
         return copied
 
     def flush(self) -> int:
-        """Bring everything that is written to the disk; the flushed offset."""
+        """Sync everything that is written; return the flushed physical offset."""
         self._engine.check_open()
         self._must_write()
         return self._engine.flusher.flush_now()
 
     def delete_expired(self) -> int:
-        """Delete log files older than `file_reserved_time_hours` now, whatever the hour; how many (section 6.7).
+        """Delete log files older than `file_reserved_time_hours` now, whatever the hour; return the number deleted.
 
-        The last file stays; queue and index files that only point at deleted records go too.
+        The last file stays.  Queue and index files that only point at deleted records are deleted too.
         """
         return self._retention().delete_expired()
 
     def delete_before(self, physical_offset: int) -> int:
-        """Delete the log files that end at or before an offset, whatever their age; how many.  The last file stays."""
+        """Delete log files that end at or before an offset, whatever their age, except the last; return the number deleted."""
         return self._retention().delete_before(physical_offset)
 
     def _retention(self) -> Retention:
@@ -366,7 +366,7 @@ class MessageStore(ReadPath):
         return result if result.status is PutStatus.PUT_OK else self._answer(result, check)
 
     def _wait_flushed(self, result: PutResult, message: Message | None, check: bool) -> None:
-        """Group commit; a message with the property WAIT=false does not wait (section 6.3)."""
+        """Wait for the group commit; a message with the property WAIT=false does not wait."""
         if message is not None and message.properties and message.properties.get("WAIT") == "false":
             return
         try:
@@ -383,13 +383,13 @@ class MessageStore(ReadPath):
                 raise PutRejected(PutStatus.FLUSH_DISK_TIMEOUT, str(error)) from error
 
     def _answer(self, result: PutResult, check: bool) -> PutResult:
-        """A refusal, as an error or as it is."""
+        """Raise a refusal, or with `check=False` return it."""
         if check:
             raise PutRejected(result.status, result.reason or "", result.message_count)
         return result
 
     def _refusal(self, topic: str) -> PutResult | None:
-        """The checks of row R2, in RocketMQ's order (section 7.2)."""
+        """Return why a put is refused, or None; the checks are in RocketMQ's order (`docs/formats/put-rules.md`)."""
         engine = self._engine
         if engine.is_closed:
             engine.check_open()
@@ -411,7 +411,7 @@ class MessageStore(ReadPath):
         return None
 
     def _is_page_cache_busy(self) -> bool:
-        """Whether one append holds the lock for longer than it may: nothing was appended since, seen twice."""
+        """Return whether one append holds the lock for too long: nothing was appended meanwhile, looked at twice."""
         limit_ms = self._engine.config.os_page_cache_busy_timeout_ms
         before = self._appender.last_store_timestamp_ms
         if not limit_ms < self._engine.disk.now_ms() - before < BUSY_MS_MAX:
@@ -420,7 +420,7 @@ class MessageStore(ReadPath):
         return self._appender.lock.locked() and self._appender.last_store_timestamp_ms == before
 
     def _choose(self, message: Message) -> int:
-        """By the first key, so that what belongs together keeps its order; else in turn."""
+        """Choose a queue by the first key, so that messages of a key keep their order; without keys in turn."""
         number = self._admitted.get(message.topic) or self._engine.admission.batch_queues_of[message.topic]
         keys = message.keys
         if keys:
@@ -434,12 +434,12 @@ class MessageStore(ReadPath):
     # Reading
 
     def topics(self) -> list[str]:
-        """Those that have queues on the disk, and those only written down."""
+        """Return the topics that have queues on the disk, and those that only topics.json has."""
         self._discover()
         return sorted({*self._engine.queues.topics(), *self._engine.derived.batch.topics(), *self._topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Those that have had a message."""
+        """Return the ids of a topic's queues that ever had a message."""
         self._discover()
         return self._engine.queues.queue_ids(topic) or self._engine.derived.batch.queue_ids(topic)
 
@@ -447,15 +447,15 @@ class MessageStore(ReadPath):
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
         tags: set[str] | None = None,
     ) -> Page:  # fmt: skip
-        """One page from a queue offset, with a status and the offset to go on at (format page, section 8.1).
+        """Return one page of messages from a queue offset on, with a status and the next offset (`docs/formats/read-rules.md`).
 
-        Of a batch queue each record counts as the messages that it holds, as in RocketMQ; the first record always fits.
+        A record of a batch queue counts as the messages that it holds, as in RocketMQ; the first record always fits.
         """
         self._engine.settle()
         return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
 
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
-        """Every message of a queue from `start` to before `stop`, or to the end as it is at the call."""
+        """Iterate over the messages of a queue from `start` to before `stop`, or to the end at the time of the call."""
         queue = self._queue(topic, queue_id)
         batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
         if batch is not None:
@@ -468,11 +468,11 @@ class MessageStore(ReadPath):
     def read_raw(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, check: bool = True
     ) -> Iterator[list[memoryview]]:
-        """As `read`, but each record's bytes as they lie in the log (format page, section 1), as views, many at a time.
+        """Iterate as `read` does, but over lists of views of the records' bytes (`docs/formats/commitlog.md`).
 
-        Where a record lies and how long it is is checked, nothing inside it.  A view keeps its file's map alive.  With
-        `check=False` the queue is believed, and no record is touched, which takes half the time: for who checks each
-        record himself, since a damaged queue then gives other bytes of the log in a record's place.
+        The offset and size of each record are checked, its content is not.  A view keeps its file mapped.  `check=False` trusts
+        the queue and touches no record, which takes half the time; then a damaged queue may yield other bytes of the log, so
+        the caller has to check each record.
         """
         queue = self._queue(topic, queue_id)
         if queue is None:
@@ -483,9 +483,9 @@ class MessageStore(ReadPath):
     def read_columns(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """As `read`, in Arrow batches and without a Python object for any message; bodies as they are stored.
+        """Read as `read` does, into Arrow batches without message objects.  Bodies are as stored.
 
-        `columns`: of `commitlog.arrow_columns.COLUMNS`, all when not said.
+        `columns`: names of `commitlog.arrow_columns.COLUMNS`; all by default.
         """
         from commitlog.arrow_columns import COLUMNS  # Arrow takes 150 ms
 
@@ -500,10 +500,10 @@ class MessageStore(ReadPath):
         )
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
-        """The log as it grows, from the record at a physical offset (the oldest) on, in log order.
+        """Follow the log in log order as it grows, from the record at physical offset `start` (the oldest by default).
 
-        `end`: "written", or "durable" for what is on the disk for sure.  The iteration waits for more until it is closed,
-        or until nothing came for `timeout_s`.  Beside a writer that was recovered to less it raises `StoreRewound`.
+        `end`: "written", or "durable" for records that are certainly on the disk.  The iteration waits for more until it is
+        closed, or nothing came for `timeout_s`.  Raises `StoreRewound` if the writer's recovery cut records that were read.
         """
         self._engine.check_open()
         kind = OwnFollower if self._engine.writable else LogFollower
@@ -513,34 +513,33 @@ class MessageStore(ReadPath):
         self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
         timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
     ) -> Consumer:  # fmt: skip
-        """Iterate over a topic's messages, of all queues or the given ones, from where the group left off.
+        """Iterate over a topic's messages, of all queues or the given ones, from the group's committed offsets on.
 
-        `start`: where a group begins that never read the topic, at the "first" message or behind the "last".  The iteration
-        waits for more until it is closed, or until nothing came for `timeout_s`.  Consumers of one group in this process
-        share the queues, but for those that were given queues.
+        `start`: where a new group begins, at the "first" message or behind the "last".  The iteration waits for more until it
+        is closed, or nothing came for `timeout_s`.  Consumers of one group in this process divide the queues among themselves,
+        except those that were given queues.
 
-        `missing_topic`: what to do where there is no such topic: "wait" logs a warning and waits for its first message, "error"
-        raises `InvalidMessage`.
+        `missing_topic`: "wait" logs a warning and waits for the topic's first message, "error" raises `InvalidMessage`.
         """
         self._engine.settle()
         retries = self._engine.retries if self._engine.writable else None
         return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
-        """Queue id to the offset of the first message that a group is not done with."""
+        """Return the offset of the first message that a group has not acknowledged, by queue id."""
         self._engine.check_open()
         return self._engine.consumer_offsets().offsets_of(topic, group)
 
     def plain_body(self, message: StoredMessage) -> bytes:
-        """A message's body as its producer gave it: decompressed where a client compressed it (system flag bit 0).
+        """Return a message's body, decompressed if a client compressed it (system flag bit 0).
 
-        Raises `StoreCorrupt` for bytes that are not what the flag says, or that grow beyond 64 MiB, and `MissingExtra` where
-        LZ4 or Zstandard is not installed.
+        Raises `StoreCorrupt` for bytes that do not match the flag or exceed 64 MiB decompressed, and `MissingExtra` where LZ4
+        or Zstandard is not installed.
         """
         return decompress(message.body, message.sys_flag, file=self.path, offset=message.physical_offset)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, -1 when it is not there."""
+        """Return when a message was stored, in milliseconds; -1 without the message."""
         queue = self._queue(topic, queue_id)
         batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
         if batch is not None:
@@ -551,22 +550,22 @@ class MessageStore(ReadPath):
 
     @property
     def unsearched_bytes(self) -> int:
-        """How many bytes of the log behind the key index the last `query` of a reader did not search; 0: it searched all.
+        """Number of bytes of the log that a reader's last `query` did not search; 0 if it searched everything.
 
-        A reader searches up to 64 MiB of the log that a writer, or a killed one, has not put into the index yet.
+        A reader searches up to 64 MiB of the log that its writer, running or killed, has not indexed.
         """
         return 0 if self._engine.writable else self._engine.unindexed.unsearched_bytes
 
     @property
     def undispatched_messages(self) -> int | None:
-        """How many messages of a folder opened for reading are in the log and not in all of their queues; None: not known.
+        """Number of messages in the log that a reader does not find in all of their queues; None: not known.
 
         Queue reads (`get`, `read`, `read_columns`, `offset_by_time`, `max_offset`, consumers) do not see these messages, and
         the first of them logs a warning.  A killed writer leaves such messages; the next opening for writing, or
         `rebuild_store`, puts them into their queues.  `message_at`, `query` and `follow` find them.
 
         Counting costs a walk over at most 128 MiB of log, once, and nothing after a clean stop.  The number is not known where
-        that was not enough, where the log is damaged, and beside a live writer, who dispatches meanwhile.
+        that was not enough, where the log is damaged, and beside a live writer, which dispatches meanwhile.
         """
         self._engine.check_open()
         if self._engine.writable:
@@ -575,19 +574,19 @@ class MessageStore(ReadPath):
         return self._engine.undispatched.messages
 
     def earliest_time(self) -> int:
-        """The store time of the oldest record, -1 without one."""
+        """Return the store time of the oldest record in milliseconds, -1 without one."""
         self._engine.check_open()
         self._engine.refresh()
         return self._reader.store_time(max(self._engine.log.min_offset, 0), 0)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first queue offset that still has its message."""
+        """Return the first queue offset that still has its message."""
         queue = self._queue(topic, queue_id)
         batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
         return queue.min_offset if queue is not None else max(batch.min_offset, 0) if batch is not None else 0
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
-        """Behind the last readable message; with `committed=False` the next offset that a put will get."""
+        """Return the offset behind the last readable message; with `committed=False` the next offset that a put will get."""
         if not committed and self._engine.writable:
             self._engine.check_open()
             return self._engine.offsets.next_offset(topic, queue_id)
@@ -595,19 +594,19 @@ class MessageStore(ReadPath):
         return queue.max_offset if queue is not None else 0
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue with all that was put before the call."""
+        """Return a queue with everything that was put before the call."""
         self._engine.settle()
         return self._engine.lookup.get(topic, queue_id)
 
     def _discover(self) -> None:
-        """See every queue that has a message."""
+        """Discover every queue that has a message."""
         self._engine.settle()
         if self._engine.view is not None:
             self._engine.view.discover()
 
 
 class PutFuture(Future[PutResult]):
-    """A put's outcome; `result()` waits for it, and a coroutine may await it."""
+    """The result of a put; `result()` waits for it, and a coroutine may await it."""
 
     def __await__(self) -> Iterator[Any]:
         """Wait without blocking the event loop."""
@@ -615,8 +614,9 @@ class PutFuture(Future[PutResult]):
 
 
 def _close(engine: Engine) -> None:
-    """Of a store that was closed, or forgotten: the collector may find that on one of its own threads, which cannot end
-    itself.
+    """Close an engine whose store was closed or garbage-collected, perhaps on one of the engine's own threads.
+
+    Such a thread cannot join itself, so another one closes the engine.
     """
     if threading.current_thread().name.startswith(THREAD_PREFIX):
         threading.Thread(target=engine.close, name="store-closer").start()
@@ -626,10 +626,10 @@ def _close(engine: Engine) -> None:
 
 @contextlib.contextmanager
 def _named_errors() -> Iterator[None]:
-    """What is no message, and text that no file could hold."""
+    """Turn errors for a wrong type or unencodable text into named ones."""
     try:
         yield
-    except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
+    except UnicodeEncodeError as error:  # pragma: no cover - encoders raise a named error first
         raise InvalidMessage(str(error)) from error
     except AttributeError as error:
         raise TypeError(f"a Message is wanted: {error}") from error

@@ -4,6 +4,7 @@
 #   install.sh [DIR]      DIR/root is the chroot; ~/.cache/brokerstore/rabbitmq-4.0 by default
 set -euo pipefail
 DIR=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/brokerstore/rabbitmq-4.0}
+"${PYTHON:-python3}" -m pip install -q pika
 [ ! -s "$DIR/version" ] || exit 0
 [ "$(id -u)" = 0 ] || { echo "chroot and mknod need root" >&2; exit 1; }
 mkdir -p "$DIR"/apt/{lists/partial,cache/archives/partial} "$DIR/root"
