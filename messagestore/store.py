@@ -109,8 +109,8 @@ class MessageStore(ReadPath):
         """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
         Raises `InvalidSetting` for a `config` of another type; `StoreLocked` while another process writes; `UnknownStore`
-        without a store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for writing, for any part of an unknown
-        version; `StoreCorrupt` for damage to safely stored data.
+        without a store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for writing, for any part of an
+        unknown version; `StoreCorrupt` for damage to safely stored data.
         """
         config = settings_or_default(config, StoreConfig, "config")
         root = os.fspath(path)
