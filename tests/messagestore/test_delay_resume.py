@@ -25,7 +25,7 @@ def put_waiting(world: Any, store: Any, body: bytes, properties: dict[str, str],
     message = world.commitlog.Message(
         "T", body, queue_id=0, sys_flag=sys_flag, properties={"DELAY": "1", **properties}, **fields
     )
-    scheduled = world.module("messagestore.broker.services.delays").scheduled
+    scheduled = world.module("messagestore.broker.services.delay_messages").scheduled
     waiting = scheduled(message, world.commitlog.encode_properties(message), 0, 1, LEVELS)
     for topic in ("T", waiting.topic):
         store.engine.admission.admit(topic)

@@ -100,9 +100,9 @@ def dispatched_from(folder: Path, patch: pytest.MonkeyPatch, config: StoreConfig
     """Where dispatch begins when the folder is opened, and the queue offsets that are there then."""
     began: list[int] = []
 
-    def looking(self: DispatchService) -> None:
+    def looking(self: DispatchService, **options: bool) -> None:
         began.append(self.position)
-        catch_up(self)
+        catch_up(self, **options)
 
     catch_up = DispatchService.catch_up
     patch.setattr(DispatchService, "catch_up", looking)

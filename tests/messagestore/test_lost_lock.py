@@ -80,7 +80,7 @@ def test_a_lost_lock_is_taken_again_and_said(tmp_path: Path, caplog: Any) -> Non
         touch_lock(tmp_path)
         store.engine._keep_lock()
         assert [record.message for record in caplog.records] == [
-            f"{tmp_path}/lock: the lock was lost and taken again: something in this process closed the file"
+            f"{tmp_path}/lock: the lock was lost and taken again: code in this process closed the file"
         ]
         process = other(tmp_path)
         assert answer(process) == "locked"
