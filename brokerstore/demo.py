@@ -89,10 +89,10 @@ def put_columns(log: CommitLog, numbers: range, advance: Advance) -> None:
         advance(len(part))
 
 
-def numbered(numbers: np.ndarray, before: bytes, behind: bytes) -> np.ndarray:
+def numbered(numbers: np.ndarray, prefix: bytes, suffix: bytes) -> np.ndarray:
     """Return rows of equal length: text, the number in nine digits, text."""
     digits: np.ndarray = numbers[:, None] // 10 ** np.arange(DIGITS - 1, -1, -1) % 10 + ord("0")
-    parts = [np.broadcast_to(np.frombuffer(text, np.uint8), (len(numbers), len(text))) for text in (before, behind)]
+    parts = [np.broadcast_to(np.frombuffer(text, np.uint8), (len(numbers), len(text))) for text in (prefix, suffix)]
     rows: np.ndarray = np.hstack([parts[0], digits.astype(np.uint8), parts[1]])
     return rows
 

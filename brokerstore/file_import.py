@@ -29,12 +29,12 @@ from messagestore.broker.services.routing import SPECIAL
 from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
 
 BATCH = 256
-LINE_SIZE_MAX = 1 << 30  # a body of 512 MiB in base64 and what goes with it
+LINE_SIZE_MAX = 1 << 30  # a body of 512 MiB in base64, and its fields
 PARQUET_ROWS = 1024
-DERIVED = ("TAGS", "KEYS", "__CRC32#")  # in `properties` of an export; they have columns of their own
+DERIVED = ("TAGS", "KEYS", "__CRC32#")  # an export has separate columns for these properties
 GO_ON = "correct or remove that row, then run the same command again; the imported rows are skipped"
 Row = dict[str, Any]
-Lane = tuple[str, int]
+QueueKey = tuple[str, int]
 
 
 class BadRow(StoreCorrupt):
@@ -81,14 +81,14 @@ class _Import:
     def __init__(self, store: MessageStore, path: str) -> None:
         self._store, self._path = store, path
         self._moved = Moved()
-        self._lanes: dict[Lane, _Lane] = {}
+        self._queues: dict[QueueKey, _TargetQueue] = {}
         self._batch: list[tuple[int, Message]] = []
         self._batch_topics = store.engine.admission.batch_queues_of
 
     def take(self, number: int, message: Message) -> None:
         """Add the next row."""
-        lane = self._lanes.setdefault((message.topic, message.queue_id), _Lane(self._store, message))
-        if lane.has(message, f"row {number} of {self._path}"):
+        queue = self._queues.setdefault((message.topic, message.queue_id), _TargetQueue(self._store, message))
+        if queue.has(message, f"row {number} of {self._path}"):
             self._moved.skipped += 1
         else:
             self._batch.append((number, message))
@@ -98,7 +98,7 @@ class _Import:
     def finish(self) -> Moved:
         """Put the remaining rows and flush the store."""
         self._put()
-        self._moved.queues = len(self._lanes)
+        self._moved.queues = len(self._queues)
         self._store.flush()
         return self._moved
 
@@ -151,7 +151,7 @@ def _has_waited(message: Message) -> bool:
     return DELAY in properties and properties.get(REAL_TOPIC) == message.topic
 
 
-class _Lane:
+class _TargetQueue:
     """A queue of the target, with the messages that it held when the import began."""
 
     def __init__(self, store: MessageStore, first: Message) -> None:
@@ -226,7 +226,7 @@ def _parquet_rows(path: str) -> Iterator[tuple[int, Row]]:
         with pq.ParquetFile(path) as file:
             batches = file.iter_batches(PARQUET_ROWS)
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-    except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow has a kind for each part of a file
+    except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow raises a different error for each part of a file
         raise StoreCorrupt("not a Parquet file", file=path, offset=0, expected="Parquet", found=str(error)) from error
 
 

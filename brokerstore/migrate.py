@@ -40,7 +40,7 @@ from storageio.settings import settings_or_default
 PREFIX = "AMQP_"
 BATCH = 256
 BODY_SIZE_MAX = 512 << 20  # RabbitMQ's own limit
-READABLE_SIZE_MAX = 8192  # of AMQP_PROPERTIES; the record has room for 32767 bytes of properties in all
+READABLE_SIZE_MAX = 8192  # of AMQP_PROPERTIES; a record holds at most 32767 bytes of properties
 TOPIC_SIZE_MAX = 127
 _PLAIN = frozenset((string.ascii_letters + string.digits + "_-").encode())
 _HASH_SIZE = 16
@@ -127,9 +127,9 @@ def _move_queue(
 
 
 def _is_there(store: MessageStore, topic: str, message: StoredMessage) -> bool:
-    wanted = str(message.seq_id)
+    seq_id = str(message.seq_id)
     found = store.query(topic, message.msg_id.hex())
-    return any((one.properties or {}).get("AMQP_SEQ_ID") == wanted for one in found)
+    return any((one.properties or {}).get("AMQP_SEQ_ID") == seq_id for one in found)
 
 
 def _put(batch: list[Message], store: MessageStore, moved: Moved) -> None:

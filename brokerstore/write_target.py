@@ -12,10 +12,10 @@ from .opening import refuse_unread
 NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # the folder of a new disk, or of an open that was killed early
 
 
-def check_write_target(path: str | os.PathLike[str], wanted: FolderKind, disk: Disk = REAL_DISK) -> None:
+def check_write_target(path: str | os.PathLike[str], kind: FolderKind, disk: Disk = REAL_DISK) -> None:
     """Raise `UnknownStore` for anything but a store of this kind, an empty folder, or none."""
     folder = os.fspath(path)
-    expected = f"expected a {wanted.value} store, an empty folder or none"
+    expected = f"expected a {kind.value} store, an empty folder or none"
     if not is_folder(disk, folder):
         if disk.stat(folder) is not None:
             raise UnknownStore(f"{folder}: {expected}; found a file already there")
@@ -28,6 +28,6 @@ def check_write_target(path: str | os.PathLike[str], wanted: FolderKind, disk: D
     except UnknownStore:
         shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
         raise UnknownStore(f"{folder}: {expected}; found other files already there: {shown}") from None
-    if found.kind is not wanted:
+    if found.kind is not kind:
         refuse_unread(found)
         raise UnknownStore(f"{folder}: {expected}; found a {found.kind.value} folder already there")

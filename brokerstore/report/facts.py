@@ -11,9 +11,9 @@ from commitlog.findings import Finding
 from commitlog.walk import Blank, LogFiles, Piece
 
 RESERVED_MS = 72 * 3_600_000  # RocketMQ's fileReservedTime
-BUCKETS_MAX = 400  # of the picture over time
+BUCKETS_MAX = 400  # of the chart over time
 WORDS_MAX = 50_000  # keys counted together; beyond that, rare ones are dropped
-SHOWN = 20  # rows of a table of the most frequent
+SHOWN = 20  # rows of the table of frequent keys
 SIZE_STEPS = (128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 BUCKET_MS = (1000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 31_536_000_000)
 
@@ -27,7 +27,7 @@ class FileMap:
     live: int = 0
     expired: int = 0  # live bytes of a file older than the time that RocketMQ keeps files
     garbage: int = 0  # RabbitMQ: of records that nothing refers to
-    blank: int = 0  # RocketMQ: behind the last record that fitted
+    blank: int = 0  # RocketMQ: after the last record that fitted
     damaged: int = 0
 
 
@@ -46,7 +46,7 @@ class Facts:
     keys: list[tuple[str, int]] = field(default_factory=list)  # the most frequent
     lags: list[dict[str, Any]] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
-    unread: int = 0  # RabbitMQ: what is of an unsupported format
+    unread: int = 0  # RabbitMQ: files of an unsupported format
 
 
 class Times:
@@ -65,7 +65,7 @@ class Times:
             row[1] += size
         while len(self._rows) > BUCKETS_MAX and self.bucket_ms != BUCKET_MS[-1]:
             self._grow()
-        if len(self._rows) > 10 * BUCKETS_MAX:  # times without sense
+        if len(self._rows) > 10 * BUCKETS_MAX:  # meaningless times
             self._rows = dict(sorted(self._rows.items(), key=lambda item: -item[1][0])[:BUCKETS_MAX])
 
     def _grow(self) -> None:
@@ -133,7 +133,7 @@ class _StoreWalk:
 
     def __init__(self, files: LogFiles) -> None:
         self._maps = {file.path: FileMap(_base(file.path), file.size_bytes) for file in files.files}
-        self._ends = dict.fromkeys(self._maps, 0)  # behind what was seen of each file
+        self._ends = dict.fromkeys(self._maps, 0)  # after the last step of each file
         self._last_ms: dict[str, int] = {}
         self._times, self._keys = Times(), Words()
         self._sizes: Counter[int] = Counter()
@@ -190,7 +190,7 @@ def _columns(piece: Piece) -> Iterator[dict[str, list[Any]]]:
     from commitlog.arrow_columns import record_batch
     from commitlog.columns import stretches
 
-    wanted = ("topic", "queue_id", "size", "store_timestamp_ms", "keys")
+    names = ("topic", "queue_id", "size", "store_timestamp_ms", "keys")
     for rows in stretches(piece.view, piece.base, piece.positions, piece.stop):
-        batch = record_batch(rows, wanted)
-        yield {name: batch.column(name).to_pylist() for name in wanted}
+        batch = record_batch(rows, names)
+        yield {name: batch.column(name).to_pylist() for name in names}

@@ -17,12 +17,12 @@ NAMES = {
     "rocketmq": "RocketMQ store",
     "rocketmq-commitlog": "RocketMQ commit log",
     "rabbitmq": "RabbitMQ folder",
-}  # others by their kind
+}  # other kinds are shown by their key
 ABOUT = {
-    "expired": "of a file whose last message is 72 hours older than the newest of all, which a broker by default would delete.",
+    "expired": "bytes of a file whose last message is 72 hours older than the newest one; a broker deletes it by default.",
     "garbage": "records that no queue refers to.",
-    "blank": "what was left at a file's end when the next message did not fit.",
-    "damaged": "what is no good record; see Problems.",
+    "blank": "the end of a file, too small for the next message.",
+    "damaged": "bytes that are not valid records; see Problems.",
 }
 
 

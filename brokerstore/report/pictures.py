@@ -22,10 +22,10 @@ PARTS = {"live": "#000011", "expired": "#000012", "garbage": "#000013", "blank":
 COLOURS = {INK: "--ink", LINE: "--line"} | {mark: f"--{name}" for name, mark in PARTS.items()}
 WIDTH_IN, TEXT_PT = 6.0, 11
 FILES_SHOWN, ROWS_SHOWN, NAME_SHOWN = 40, 15, 28
-ROW_IN = 0.24  # of a bar
+ROW_IN = 0.24  # height of a bar
 UNITS = {1: "B", 1 << 10: "KiB", 1 << 20: "MiB", 1 << 30: "GiB"}
 Draw = Callable[[Any], None]
-Picture = tuple[str, str, float, Draw]  # title, what it shows in a sentence, height in inches, what draws it
+Picture = tuple[str, str, float, Draw]  # title, caption, height in inches, drawing function
 
 
 def pictures(facts: Facts) -> list[tuple[str, str, str]]:
@@ -40,8 +40,8 @@ def pictures(facts: Facts) -> list[tuple[str, str, str]]:
 def _of_files(facts: Facts) -> Iterator[Picture]:
     if facts.files:
         shown = grouped(facts.files)
-        of_what = "each file" if len(shown) == len(facts.files) else "the files, in groups,"
-        yield "Files", f"What the bytes of {of_what} are.", 1.5 + ROW_IN * len(shown), lambda axes: _files(axes, shown)
+        of_what = "each file" if len(shown) == len(facts.files) else "the files, in groups"
+        yield "Files", f"The use of the bytes of {of_what}.", 1.5 + ROW_IN * len(shown), lambda axes: _files(axes, shown)
 
 
 def _of_queues(facts: Facts) -> Iterator[Picture]:
@@ -51,7 +51,7 @@ def _of_queues(facts: Facts) -> Iterator[Picture]:
         scaled = [(name, size / scale) for name, size in rows]
         yield (
             "Largest queues",
-            "Bytes of the queues with the most.",
+            "The queues with the most bytes.",
             1.2 + ROW_IN * len(rows),
             lambda axes: _bars(axes, scaled, unit),
         )
@@ -60,9 +60,9 @@ def _of_queues(facts: Facts) -> Iterator[Picture]:
 def _of_times(facts: Facts) -> Iterator[Picture]:
     if facts.times:
         unit, scale = unit_for(max(row[2] for row in facts.times))
-        told = "by the time they were stored."
-        yield "Messages over time", f"Messages {told}", 2.4, lambda axes: _over_time(axes, facts, 1, "messages", 1)
-        yield "Bytes over time", f"Bytes {told}", 2.4, lambda axes: _over_time(axes, facts, 2, unit, scale)
+        by = "by the time they were stored."
+        yield "Messages over time", f"Messages {by}", 2.4, lambda axes: _over_time(axes, facts, 1, "messages", 1)
+        yield "Bytes over time", f"Bytes {by}", 2.4, lambda axes: _over_time(axes, facts, 2, unit, scale)
 
 
 def _of_sizes(facts: Facts) -> Iterator[Picture]:
@@ -124,7 +124,7 @@ def _svg(title: str, height: float, draw: Draw) -> str:
         draw(axes)
         made = io.StringIO()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # whoever opens the page has its own fonts
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the browser has its own fonts
             figure.savefig(made, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _for_page(made.getvalue(), title)
 

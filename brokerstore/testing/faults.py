@@ -26,7 +26,7 @@ from .rocketmq_check import Broken, check_store, must
 
 SPACE = frozenset({"create", "write", "allocate", "truncate", "make folder", "rename"})
 ALL: frozenset[str] = frozenset()
-KINDS: dict[str, tuple[int, frozenset[str]]] = {  # what fails in this way; an empty set is everything
+KINDS: dict[str, tuple[int, frozenset[str]]] = {  # the calls that can fail in this way; an empty set means all
     "EIO": (errnos.EIO, ALL),
     "ENOSPC": (errnos.ENOSPC, SPACE),
     "EMFILE": (errnos.EMFILE, frozenset({"open", "create", "list", "sync folder", "lock"})),
@@ -41,7 +41,7 @@ ROCKETMQ_PROGRAM: Program = [
     ("flush",), ("derive", False), ("prepare",), ("wait", 61_000), ("put_many", "T", 9, 800), ("flush",), ("dispatch",),
     ("derive", True), ("retain", 1), ("put", "U", 2, 10, 0), ("flush",),
 ]  # fmt: skip
-ROLLING_PROGRAM: Program = [  # from files that no sync has seen, and right behind an opening
+ROLLING_PROGRAM: Program = [  # with unsynced files, and directly after an open
     ("put", "T", 0, 3000, 0), ("put", "T", 0, 3000, 0), ("put", "T", 0, 3000, 0), ("put_many", "T", 9, 1500), ("flush",),
     ("dispatch",), ("derive", True), ("reopen",), ("put", "T", 0, 4500, 1), ("put", "T", 1, 4500, 1), ("flush",), ("bring",),
     ("put", "T", 0, 10, 1), ("reopen",), ("put", "T", 2, 3000, 1), ("dispatch",), ("flush",),

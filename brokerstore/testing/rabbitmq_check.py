@@ -31,18 +31,18 @@ class QueueLedger:
 
     def __init__(self) -> None:
         """Start with a new queue."""
-        self.published: list[bytes] = []  # persistent ones, tried ones among them
+        self.published: list[bytes] = []  # persistent ones, including failed attempts
         self.confirmed: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
-        self.doubtful: set[bytes] = set()  # to be acknowledged by a call that has not returned, or failed
+        self.uncertain: set[bytes] = set()  # to be acknowledged by a call that has not returned, or failed
         self.gone: set[bytes] = set()  # acknowledged, and synced since
 
     @contextlib.contextmanager
     def acknowledging(self, bodies: set[bytes]) -> Iterator[None]:
         """While the block runs, the messages may or may not be there; afterwards they must not be."""
-        self.doubtful |= bodies
+        self.uncertain |= bodies
         yield
-        self.doubtful -= bodies
+        self.uncertain -= bodies
         self.acknowledged |= bodies
 
     def sync(self) -> None:
@@ -57,12 +57,12 @@ class RabbitLedger:
     def __init__(self) -> None:
         """Start with a new store."""
         self.queues: dict[str, QueueLedger] = {}
-        self.deleted: set[str] = set()  # what is left of them is nobody's promise
+        self.deleted: set[str] = set()  # nothing is promised for what is left of them
 
     def floor(self) -> Floor:
         """Return what a crash at this moment must respect."""
         return Floor(
-            {name: frozenset(queue.confirmed - queue.acknowledged - queue.doubtful) for name, queue in self.queues.items()},
+            {name: frozenset(queue.confirmed - queue.acknowledged - queue.uncertain) for name, queue in self.queues.items()},
             {name: frozenset(queue.gone) for name, queue in self.queues.items()},
         )
 
@@ -75,7 +75,7 @@ class RabbitLedger:
         """After a crash, count what remains as confirmed and drop the rest."""
         for name, queue in self.queues.items():
             queue.published = list(found.get(name, []))
-            queue.confirmed, queue.acknowledged, queue.gone, queue.doubtful = set(queue.published), set(), set(), set()
+            queue.confirmed, queue.acknowledged, queue.gone, queue.uncertain = set(queue.published), set(), set(), set()
 
 
 def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict[str, list[bytes]]:
@@ -89,21 +89,24 @@ def check_rabbit(store: RabbitStore, ledger: RabbitLedger, floor: Floor) -> dict
             continue
         bodies, queue = found.get(name, []), ledger.queues[name]
         known = set(queue.published)
-        wanted = kept - queue.acknowledged - queue.doubtful
-        lost = wanted.difference(bodies)
+        required = kept - queue.acknowledged - queue.uncertain
+        lost = required.difference(bodies)
         must(
             not lost,
-            f"queue {name} lost {len(lost)} of {len(wanted)} confirmed messages, the first {min(lost, default=b'')[:9]!r}",
+            f"queue {name} lost {len(lost)} of {len(required)} confirmed messages, the first {min(lost, default=b'')[:9]!r}",
         )
         must(len(bodies) == len(set(bodies)), f"queue {name} has a message twice")
         bodies = [body if body in known else torn_copy(body, queue.published) for body in bodies]
         strange = set(bodies).difference(queue.published)
-        must(not strange, f"queue {name} has {len(strange)} messages that nobody published: {min(strange, default=b'')[:40]!r}")
+        must(
+            not strange,
+            f"queue {name} has {len(strange)} unpublished messages: {min(strange, default=b'')[:40]!r}",
+        )
         back = floor.gone[name].intersection(bodies)
         must(not back, f"queue {name} has {len(back)} messages back that were acknowledged for good")
         must(bodies == [body for body in queue.published if body in set(bodies)], f"queue {name} has another order")
     for name in found.keys() - ledger.queues.keys() - ledger.deleted:
-        must(not found[name], f"queue {name} that nobody declared has messages")
+        must(not found[name], f"queue {name} that was never declared has messages")
     for part in (store.parts.persistent, store.parts.transient):
         part.process()
         part.check()
@@ -129,9 +132,9 @@ def torn_copy(body: bytes, published: list[bytes]) -> bytes:
     RabbitMQ's files have no checksum of a message: a crash may leave the frame of an unconfirmed one and lose bytes of its
     body.  No reader can distinguish that from a message of zeros.
     """
-    for wanted in published:
-        if len(wanted) == len(body) and all(found in (0, byte) for found, byte in zip(body, wanted, strict=True)):
-            return wanted
+    for candidate in published:
+        if len(candidate) == len(body) and all(found in (0, byte) for found, byte in zip(body, candidate, strict=True)):
+            return candidate
     return body
 
 

@@ -156,7 +156,7 @@ class RabbitRun(Crashes[Floor]):
             held = {delivery.body for delivery in self.held if delivery.queue == name}
             waiting = set(queue.published) - held
             if name in self.limbo:
-                queue.doubtful |= waiting
+                queue.uncertain |= waiting
                 self.store.purge(name)
                 return
             with queue.acknowledging(waiting):

@@ -11,7 +11,7 @@ class Report:
     """Crash images: how many were opened and checked, and where they came from."""
 
     images: int = 0
-    again: int = 0  # crashes of recoveries among them
+    again: int = 0  # including crashes of recoveries
     by_kind: Counter[tuple[str, str]] = field(default_factory=Counter)  # (operation, kind of file that was unsettled)
     _seen: set[int] = field(default_factory=set)
 

@@ -22,7 +22,7 @@ from .rocketmq_ledger import Entry, Ledger
 UNIT = struct.Struct(">qiq")  # physical offset, size, tags code
 INDEX_HEADER = struct.Struct(">qqqqii")
 INDEX_ITEM = struct.Struct(">iqii")
-SAME_AGAIN = ("/commitlog/", "/consumequeue/")  # what a second recovery must leave as it is
+SAME_AGAIN = ("/commitlog/", "/consumequeue/")  # a second recovery must not change these
 
 
 class Broken(AssertionError):
@@ -79,7 +79,7 @@ def check_log(log: CommitLog, kept: list[Entry], low: int, end: int) -> None:
     must(at == end or end == -(-at // size) * size, f"the log ends at {end}, its last record at {at}")
     for file in log.queue.files:
         rest = file.view[max(0, end - file.start_offset) :]
-        must(not any(bytes(rest)), f"bytes behind the log's end in {file.path}")
+        must(not any(bytes(rest)), f"bytes after the log's end in {file.path}")
 
 
 def _next_offsets(entries: list[Entry]) -> dict[tuple[str, int], int]:
@@ -114,13 +114,13 @@ def check_queues(files: dict[str, bytes], folder: str, entries: list[Entry], low
 
 def _check_queue(place: str, parts: list[tuple[int, bytes]], wanted: bytes, needed_from: int) -> None:
     """Compare one queue's files with all units it ever had; those before `needed_from` may be gone."""
-    must(parts or needed_from == len(wanted), f"{place} is gone")
+    must(parts or needed_from == len(wanted), f"{place} is missing")
     at = parts[0][0] if parts else 0
     must(at <= needed_from or needed_from == len(wanted), f"{place} begins at byte {at}, wanted {needed_from}")
     for start, data in parts:
         must(start == at, f"{place} lacks the file {at}")
         expected = wanted[start : start + len(data)].ljust(len(data), b"\0")
-        if data != expected and start < needed_from:  # blanks may stand for what left the log
+        if data != expected and start < needed_from:  # blanks may replace records that left the log
             cut = min(needed_from - start, len(data))
             data, expected = data[cut:], expected[cut:]
         must(data == expected, f"{place}{start:020d}: units that are not the log's{_first_difference(data, expected)}")

@@ -178,7 +178,7 @@ class Run(Crashes[int]):
     def do_derive(self, thorough: bool) -> None:
         """Run a round of the housekeeper: sync queues and index, write the checkpoint."""
         keeper = self.store.engine.housekeeper
-        keeper._try(lambda: keeper.flush_derived(thorough=thorough))  # an error is for the housekeeper to deal with
+        keeper._try(lambda: keeper.flush_derived(thorough=thorough))  # the housekeeper handles the error
 
     def do_prepare(self) -> None:
         """Create the next log file ahead of time."""
@@ -186,9 +186,9 @@ class Run(Crashes[int]):
 
     def do_retain(self, files: int) -> None:
         """Delete the oldest log files."""
-        wanted = max(self.store.engine.log.min_offset, 0) + files * self.config.mapped_file_size_commit_log  # type: ignore[operator]
-        self.ledger.low = max(self.ledger.low, wanted)
-        self.store.delete_before(wanted)
+        low = max(self.store.engine.log.min_offset, 0) + files * self.config.mapped_file_size_commit_log  # type: ignore[operator]
+        self.ledger.low = max(self.ledger.low, low)
+        self.store.delete_before(low)
 
     def do_commit(self, topic: str, queue_id: int) -> None:
         """Commit and persist a consumer group's offset."""

@@ -40,10 +40,10 @@ class Ledger:
     def __init__(self) -> None:
         """Start with a new store."""
         self.entries: list[Entry] = []
-        self.bodies: set[bytes] = set()  # that were put, or tried
+        self.bodies: set[bytes] = set()  # put, or tried
         self.flushed = 0
         self.low = 0
-        self.first = 0  # of the entries that are still looked at
+        self.first = 0  # index of the first entry that is still checked
 
     @property
     def end_offset(self) -> int:
@@ -56,7 +56,7 @@ class Ledger:
         The bytes are taken from the log; body, topic and queue must be ones that were tried.
         """
         for message, raw in _records(store.engine.log, self.end_offset):
-            assert bytes(message.body) in self.bodies, f"a record that nobody put: {message.body!r}"
+            assert bytes(message.body) in self.bodies, f"a record that was never put: {message.body!r}"
             keys = [*message.keys, message.all_properties.get("UNIQ_KEY")]
             hashes = tuple(key_hash(message.topic, key) for key in keys if key)
             tags_code = java_hash(message.tags) if message.tags else 0

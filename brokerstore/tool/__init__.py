@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from .codes import INTERRUPTED, IO_ERROR, PROBLEM, WRONG_USE
 from .escapes import escaped_stderr, escaped_traceback, printable
-from .output import ReaderWentError, say
+from .output import OutputClosedError, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +38,8 @@ def _guarded(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (BrokenPipeError, ReaderWentError):
-        code = _reader_went()
+    except (BrokenPipeError, OutputClosedError):
+        code = _discard_output()
     except OSError as error:
         code = _say(
             f"output failed: {_of_file(error)}{error.strerror or error}; run: df -h  (free some space for the output)",
@@ -94,7 +94,7 @@ def _of_file(error: OSError) -> str:
     return f"{error.filename}: " if error.filename is not None else ""
 
 
-def _reader_went() -> int:
+def _discard_output() -> int:
     """Discard the rest of the output, so that nothing is reported at exit."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())

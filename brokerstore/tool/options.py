@@ -18,7 +18,7 @@ from .backends import open_backend, refuse_options
 from .codes import exit_code
 from .filters import Filters
 from .hints import after_answer, after_error
-from .output import ReaderWentError, say, time_ms
+from .output import OutputClosedError, say, time_ms
 
 Command = Callable[..., int]
 I32_MAX = (1 << 31) - 1
@@ -140,7 +140,7 @@ def named_errors(command: Command) -> Command:
             _say_next(after_error(error, _command_name(), _folder_of(error, options)))
             return exit_code(error)
         except BrokenPipeError as error:
-            raise ReaderWentError from error  # click would report a problem
+            raise OutputClosedError from error  # click would report a problem
 
     return run
 

@@ -28,7 +28,7 @@ _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 UNSUPPORTED = "unsupported_format"  # the kind of a problem that is no damage
 
 
-class ReaderWentError(Exception):
+class OutputClosedError(Exception):
     """The program that reads our output has closed it (`| head`)."""
 
 

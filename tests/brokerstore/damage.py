@@ -1,4 +1,4 @@
-"""Logs of our own for damaging, and the damage."""
+"""Logs that tests damage, and the damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = {
 
 
 class Log:
-    """A store with a log of three files of 64 KiB, one message a millisecond; `offsets` are the messages' own."""
+    """A store with a log of three files of 64 KiB and one message a millisecond; `offsets` lists the messages."""
 
     def __init__(self, folder: Path, with_crc: bool = True, body_size: int = 2000) -> None:
         self.store = folder / "store"
@@ -41,7 +41,7 @@ class Log:
         return self.folder / f"{offset // FILE_SIZE * FILE_SIZE:020d}"
 
     def in_file(self, index: int) -> list[int]:
-        """The offsets of the messages of one file."""
+        """Return the offsets of the messages of one file."""
         return [offset for offset in self.offsets if offset // FILE_SIZE == index]
 
     def write(self, offset: int, data: bytes) -> None:

@@ -49,7 +49,7 @@ ALONE = ["decode-id 0A01020300002A9F0000000000000000", "completion bash", "--hel
 
 
 def cases() -> list[str]:
-    """`fixture: command`, all of them; each is run plain, and with --json where the command has it."""
+    """Return all `fixture: command` cases; each runs in text form, and with --json if the command has it."""
     found = [f"{name}: {command} STORE" for name in ROCKETMQ + RABBITMQ for command in READ_BOTH]
     found += [f"plain: {line}" for line in PLAIN] + [f"broker-live: {line}" for line in LIVE]
     found += [f"{name}: {line}" for name in RABBITMQ for line in RABBIT]
@@ -65,19 +65,19 @@ def _is_plain_only(case: str) -> bool:
 
 
 def file_of(case: str) -> Path:
-    """`plain/dump-limit-4-json.txt`."""
+    """Return the file of a case, such as `plain/dump-limit-4-json.txt`."""
     name, line = case.split(": ", 1)
     words = re.sub(r"[^A-Za-z0-9.]+", "-", line.replace("STORE", "").replace("NEW", "")).strip("-")
     return GOLDEN / name / f"{words}.txt"
 
 
 def writes(case: str) -> bool:
-    """Whether it needs a folder of its own."""
+    """Return whether a case needs its own copy of the folder."""
     return any(word in case for word in ("--apply", "rebuild", "reset", "put ", "NEW"))
 
 
 def answer(case: str, folder: Path, new: Path, runner: Callable[..., Ran] = run) -> str:
-    """Exit code, both streams, with what differs between runs written as its name."""
+    """Return exit code and both streams, with whatever differs between runs replaced by a name."""
     line = case.split(": ", 1)[1]
     words = [{"STORE": str(folder), "NEW": str(new)}.get(word, word) for word in line.split()]
     ran = runner(*words)
@@ -91,7 +91,7 @@ def answer(case: str, folder: Path, new: Path, runner: Callable[..., Ran] = run)
 
 
 def _page(text: str) -> str:
-    """The words of a report, without its style and its pictures (their drawing is a library's)."""
+    """Return the words of a report, without its style and its charts, which a library draws."""
     text = re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", text, flags=re.DOTALL)
     text = re.sub(r"as it was on [\w:.-]+", "as it was on TIME", text)
     lines = (" ".join(line.split()) for line in re.sub(r"<[^>]*>", "\n", text).splitlines())
@@ -99,20 +99,20 @@ def _page(text: str) -> str:
 
 
 def _keys(text: str) -> str:
-    """Of a machine's own answer, its names alone."""
+    """Return the names of an answer whose values depend on the machine."""
     text = re.sub(r"; \w+ kernels", "; BUILD kernels", text)
     text = re.sub(r'(?<=[:,\[])(?:"[^"]*"|-?[\d.e+-]+|true|false|null)(?=[,}\]])|(?<=  )[^ ].*', "VALUE", text)
     return re.sub(r"(\{[^{}]*\}),(?:\1,?)+", r"\1", text)  # one for all rows of one kind
 
 
 def _put(text: str) -> str:
-    """Without the time of the put, and what is made by chance."""
+    """Replace the time of a put and random ids."""
     text = re.sub(r'(msg_id(?:":"|  +))\w{32}', r"\1RANDOM", text)
     return re.sub(r'(store_timestamp_ms(?:":|  +))\d+', r"\1TIME", text)
 
 
 def _first_lines(text: str) -> str:
-    """Of what a library words."""
+    """Return the first line of text that a library writes."""
     return "".join(text.splitlines(keepends=True)[:1])
 
 
@@ -122,7 +122,7 @@ _OF_COMMAND: dict[str, Callable[[str], str]] = {
 
 
 def unpack(name: str, above: Path) -> Path:
-    """A copy of a fixture's folder."""
+    """Return a copy of a fixture's folder."""
     if name == "none":
         return above
     archives.unpack(DATA / f"{name}.tar.xz", above)
@@ -130,7 +130,7 @@ def unpack(name: str, above: Path) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Show, and with `--write` write, what changed."""
+    """Show what changed, and write it with `--write`."""
     changed = 0
     logging.getLogger().addHandler(logging.NullHandler())  # as under pytest: no line of the library's own log
     for case in cases():

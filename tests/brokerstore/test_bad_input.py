@@ -1,4 +1,4 @@
-"""Damaged and foreign folders through the tool: a named problem with file, offset, expected and found, and nothing changed."""
+"""Damaged and foreign folders: each command reports file, offset, expected and found, and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def verify(log: Log) -> Ran:
-    """`verify --json`, and that it changed nothing."""
+    """Run `verify --json` and check that it changed nothing."""
     before = {path: path.read_bytes() for path in log.store.rglob("*") if path.is_file()}
     ran = run("verify", "--json", log.store)
     assert {path: path.read_bytes() for path in log.store.rglob("*") if path.is_file()} == before
@@ -33,21 +33,21 @@ def only_problem(log: Log) -> dict[str, Any]:
 
 
 def problem_at(log: Log, offset: int) -> tuple[str, Any, Any]:
-    """The only problem, which lies at a physical offset: (kind, expected, found)."""
+    """Return (kind, expected, found) of the only problem, which must be at a physical offset."""
     problem = only_problem(log)
     assert (problem["file"], problem["offset"]) == (str(log.file(offset)), offset % FILE_SIZE)
     return problem["kind"], problem["expected"], problem["found"]
 
 
 def test_a_log_of_ours_is_good(log: Log) -> None:
-    """The ground for what follows."""
+    """The undamaged log has no problem."""
     ran = verify(log)
     assert ran.json["problems"] == ran.json["notes"] == []
     assert ran.json["counts"]["records"] == ran.json["counts"]["protected_records"] == len(log.offsets)
 
 
 def test_an_unknown_magic(log: Log) -> None:
-    """The records behind it are found again."""
+    """The walk finds the records after it again."""
     at = log.offsets[5]
     log.put(at, "magic", 0x12345678)
     assert problem_at(log, at) == ("bad_magic", "daa320a7, daa320ab or cbd43194", "12345678")
@@ -55,7 +55,7 @@ def test_an_unknown_magic(log: Log) -> None:
 
 
 def test_a_length_past_the_file(log: Log) -> None:
-    """Never trusted."""
+    """A length is never trusted."""
     at = log.offsets[7]
     log.put(at, "size", 1 << 30)
     assert problem_at(log, at) == ("torn", f"at most {FILE_SIZE - at} bytes", 1 << 30)
@@ -79,7 +79,7 @@ def test_a_body_length_that_is_none(log: Log, size: int) -> None:
 
 
 def test_a_topic_length_that_is_none(log: Log) -> None:
-    """A byte above 127 is negative to a real store."""
+    """RocketMQ reads a byte above 127 as negative."""
     at = log.offsets[3]
     log.write(at + 88 + 2000, b"\xff")
     kind, _, found = problem_at(log, at)
@@ -95,14 +95,14 @@ def test_properties_that_do_not_fill_the_record(log: Log) -> None:
 
 
 def test_a_record_of_another_place(log: Log) -> None:
-    """What it says of its offset counts."""
+    """The offset in the record must match its position."""
     at = log.offsets[4]
     log.put(at, "physical_offset", at + 1)
     assert problem_at(log, at) == ("misplaced", at, at + 1)
 
 
 def test_a_flipped_bit_in_a_body(log: Log) -> None:
-    """The body's checksum."""
+    """The checksum of the body detects it."""
     at = log.offsets[6]
     stored = int.from_bytes(log.read(at + 8, 4), "big")
     log.put(at, "body", 7)
@@ -112,7 +112,7 @@ def test_a_flipped_bit_in_a_body(log: Log) -> None:
 
 
 def test_a_flipped_bit_outside_the_body(log: Log) -> None:
-    """Only the checksum over the whole record sees it."""
+    """Only the checksum of the whole record detects it."""
     at = log.offsets[6]
     log.write(at + 16, b"\x01")  # the user's flag
     digits = log.read(log.offsets[7] - 11, 10)  # the checksum property's value, least significant first
@@ -122,19 +122,19 @@ def test_a_flipped_bit_outside_the_body(log: Log) -> None:
 
 
 def test_a_broken_checksum_property_makes_a_record_suspect(log: Log) -> None:
-    """Its neighbours have one, so it had one."""
+    """Its neighbours have the property, so it had one too."""
     at = log.offsets[6]
     log.write(log.offsets[7] - 15, b"X")
     assert problem_at(log, at)[0] == "suspect_record"
 
 
 def test_records_without_checksums_are_not_suspect(tmp_path: Path) -> None:
-    """A store that was never protected."""
+    """The store was never protected."""
     assert verify(Log(tmp_path, with_crc=False)).json["counts"]["protected_records"] == 0
 
 
 def test_checksums_switched_on_later_make_nothing_suspect(tmp_path: Path) -> None:
-    """Records without, then records with: no neighbours on both sides."""
+    """Records without the property precede records with it, so none has protected neighbours on both sides."""
     bare, protected = Log(tmp_path, with_crc=False), Log(tmp_path / "other")
     for index in range(1, 3):
         protected.file(index * FILE_SIZE).replace(bare.file(index * FILE_SIZE))
@@ -144,7 +144,7 @@ def test_checksums_switched_on_later_make_nothing_suspect(tmp_path: Path) -> Non
 
 
 def test_two_damaged_records_in_every_file(log: Log) -> None:
-    """Each is named, and everything between them is counted."""
+    """Each is reported, and everything between them is counted."""
     damaged = [offset for index in range(3) for offset in log.in_file(index)[2:6:3]]
     for offset in damaged:
         log.put(offset, "magic", 1)
@@ -154,7 +154,7 @@ def test_two_damaged_records_in_every_file(log: Log) -> None:
 
 
 def test_a_hole_of_zeros_in_the_middle(log: Log) -> None:
-    """Younger records behind it: not the end."""
+    """Newer records follow, so this is not the end."""
     at, behind = log.offsets[5], log.offsets[8]
     log.write(at, bytes(behind - at))
     assert problem_at(log, at) == ("empty", "a record or a blank record", "zeros")
@@ -162,14 +162,14 @@ def test_a_hole_of_zeros_in_the_middle(log: Log) -> None:
 
 
 def test_a_file_that_ends_in_zeros_before_another_with_records(log: Log) -> None:
-    """A lost blank record."""
+    """The blank record is missing."""
     last = log.in_file(1)[-1]
     log.write(last, bytes(2 * FILE_SIZE - last))
     assert problem_at(log, last)[0] == "empty"
 
 
 def test_a_blank_record_of_a_wrong_size(log: Log) -> None:
-    """It has to reach the file's end exactly."""
+    """A blank record must reach the end of the file."""
     last = log.in_file(0)[-1]
     at = last + int.from_bytes(log.read(last, 4), "big")
     log.put(at, "size", 12)
@@ -177,7 +177,7 @@ def test_a_blank_record_of_a_wrong_size(log: Log) -> None:
 
 
 def test_a_torn_last_record_is_said_to_be_a_tail(log: Log) -> None:
-    """A problem, and a note that opening for writing would cut here."""
+    """It is a problem, with a note that opening for writing would cut here."""
     at = log.offsets[-1]
     log.write(at + 100, bytes(log.end_offset - at - 100))
     assert problem_at(log, at)[0] in ("bad_body_crc", "bad_properties_size", "bad_topic_size")
@@ -185,7 +185,7 @@ def test_a_torn_last_record_is_said_to_be_a_tail(log: Log) -> None:
 
 
 def test_stale_bytes_behind_the_end_are_a_note(log: Log) -> None:
-    """A truncation leaves older records there."""
+    """A truncation leaves older records after the end."""
     old = log.read(log.offsets[0], 100)
     log.write(log.end_offset + 1000, old)
     ran = verify(log)
@@ -196,7 +196,7 @@ def test_stale_bytes_behind_the_end_are_a_note(log: Log) -> None:
 
 
 def test_stale_bytes_behind_a_blank_record_are_a_note(log: Log) -> None:
-    """The rest of a closed file is zeros, or what lay there before."""
+    """The rest of a closed file is zeros or older bytes."""
     log.write(FILE_SIZE - 5, b"old")
     ran = verify(log)
     assert (ran.code, ran.json["problems"]) == (0, [])
@@ -206,7 +206,7 @@ def test_stale_bytes_behind_a_blank_record_are_a_note(log: Log) -> None:
 
 
 def test_older_records_behind_a_bad_place_do_not_count(log: Log) -> None:
-    """A placed record from before the truncation is no reason to go on."""
+    """The walk does not continue at a record from before the truncation."""
     bad, stale = log.offsets[-2], log.offsets[-1]
     size = log.end_offset - stale
     log.put(bad, "magic", 1)
@@ -223,7 +223,7 @@ def test_older_records_behind_a_bad_place_do_not_count(log: Log) -> None:
 
 
 def test_a_stray_file(log: Log) -> None:
-    """A real store would not start."""
+    """RocketMQ would not start."""
     (log.folder / "notes.txt").write_text("hello")
     problem = only_problem(log)
     assert (problem["file"], problem["kind"]) == (str(log.folder / "notes.txt"), "stray_file")
@@ -232,19 +232,19 @@ def test_a_stray_file(log: Log) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 def test_a_pipe_in_the_folder_is_never_opened(log: Log) -> None:
-    """Or reading would wait for ever."""
+    """Reading a pipe would block."""
     os.mkfifo(log.folder / f"{9 * FILE_SIZE:020d}")
     assert only_problem(log)["kind"] == "stray_file"
 
 
 def test_a_link_to_a_file_is_never_followed(log: Log) -> None:
-    """It could lead anywhere."""
+    """A symbolic link could lead anywhere."""
     (log.folder / f"{9 * FILE_SIZE:020d}").symlink_to("/etc/hostname")
     assert only_problem(log)["kind"] == "stray_file"
 
 
 def test_a_file_cut_short(log: Log) -> None:
-    """Its size is named, and so is the record it cut through."""
+    """The size of the file is reported, and the record that it cuts."""
     path = log.file(FILE_SIZE)
     path.write_bytes(path.read_bytes()[:10_000])
     problems = verify(log).json["problems"]
@@ -254,28 +254,28 @@ def test_a_file_cut_short(log: Log) -> None:
 
 
 def test_a_file_too_long(log: Log) -> None:
-    """By one byte."""
+    """One byte too many is reported."""
     path = log.file(0)
     path.write_bytes(path.read_bytes() + b"\0")
     assert "wrong_file_size" in {problem["kind"] for problem in verify(log).json["problems"]}
 
 
 def test_an_empty_file_in_the_middle(log: Log) -> None:
-    """Only the last file may be empty: a crash came between making and filling it."""
+    """Only the last file may be empty, after a crash between creating and filling it."""
     log.file(FILE_SIZE).write_bytes(b"")
     problem = only_problem(log)
     assert (problem["kind"], problem["expected"], problem["found"]) == ("empty_file", f"{FILE_SIZE} bytes", "0 bytes")
 
 
 def test_an_empty_last_file_is_a_note(log: Log) -> None:
-    """A real store deletes it at its start."""
+    """RocketMQ deletes it when it starts."""
     log.file(3 * FILE_SIZE).write_bytes(b"")
     ran = verify(log)
     assert (ran.code, [note["kind"] for note in ran.json["notes"]]) == (0, ["empty_file"])
 
 
 def test_a_missing_file(log: Log) -> None:
-    """The gap is named by the file that should be there."""
+    """The gap is reported under the name of the missing file."""
     log.file(FILE_SIZE).unlink()
     problem = only_problem(log)
     assert problem["kind"] == "missing_file"
@@ -283,13 +283,13 @@ def test_a_missing_file(log: Log) -> None:
 
 
 def test_a_misnamed_file(log: Log) -> None:
-    """Every record in it lies elsewhere than it says."""
+    """Every record in it is at another offset than it says."""
     log.file(FILE_SIZE).rename(log.folder / f"{FILE_SIZE + 8:020d}")
     assert {"misnamed_file", "misplaced"} <= {problem["kind"] for problem in verify(log).json["problems"]}
 
 
 def test_dump_goes_on_past_damage_and_says_so(log: Log) -> None:
-    """All that is whole comes out; the exit code tells."""
+    """`dump` prints every intact message and exits with 1."""
     log.put(log.offsets[5], "magic", 1)
     ran = run("dump", "--json", log.store)
     assert ran.code == 1
@@ -299,7 +299,7 @@ def test_dump_goes_on_past_damage_and_says_so(log: Log) -> None:
 
 
 def test_ls_and_info_answer_with_damage_too(log: Log) -> None:
-    """And exit with 1."""
+    """Both answer and exit with 1."""
     (log.folder / "stray").touch()
     assert run("ls", "--json", log.store).json["queues"][0]["messages"] == len(log.offsets)
     ran = run("info", "--json", log.store)
@@ -308,7 +308,7 @@ def test_ls_and_info_answer_with_damage_too(log: Log) -> None:
 
 
 def test_info_on_a_torn_tail(log: Log) -> None:
-    """The end is where the last good header ends."""
+    """The end is after the last good header."""
     log.put(log.offsets[-1], "size", -5)
     ran = run("info", "--json", log.store)
     assert (ran.code, ran.json["max_offset"]) == (1, log.offsets[-1])
@@ -316,7 +316,7 @@ def test_info_on_a_torn_tail(log: Log) -> None:
 
 @pytest.mark.parametrize("step", range(0, 2300, 23))
 def test_no_byte_of_a_protected_record_changes_unseen(log: Log, step: int) -> None:
-    """One bit anywhere in a record, and verification names that record."""
+    """Verification reports the record, whichever of its bits is flipped."""
     at = log.offsets[9]
     place = at + step % (log.offsets[10] - at)
     log.write(place, bytes([log.read(place, 1)[0] ^ 0x10]))

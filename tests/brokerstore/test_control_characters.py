@@ -65,7 +65,7 @@ CHANGES = [
 
 
 def strange_store(folder: Path) -> Path:
-    """A store whose every name is one; no broker stopped it, and its groups are ahead of its queues."""
+    """Return a store in which every name is hostile, with groups ahead of their queues."""
     with MessageStore.open(folder, "a", SIZES) as made:
         made.put(made_message(0))  # type: ignore[arg-type]
     log = folder / "commitlog" / f"{0:020d}"
@@ -94,7 +94,7 @@ def strange_store(folder: Path) -> Path:
 
 
 def struct_end(data: bytearray) -> int:
-    """Behind the last record of a log file."""
+    """Return the offset after the last record of a log file."""
     end = 0
     while size := int.from_bytes(data[end : end + 4], "big"):
         end += size
@@ -102,7 +102,7 @@ def struct_end(data: bytearray) -> int:
 
 
 def write_config(config: Path) -> None:
-    """Every file of a broker's, with such names for keys and values."""
+    """Write every config file of a broker with hostile keys and values."""
     config.mkdir(exist_ok=True)
     offsets = {f"{topic}@{group}": {"0": 500, EVIL: 1} for topic in ("T", EVIL, HALF) for group in (EVIL, HALF)}
     group = {"groupName": HALF, EVIL: EVIL, "consumeEnable": True}
@@ -121,7 +121,7 @@ def write_config(config: Path) -> None:
 
 
 def strange_vhost(folder: Path) -> Path:
-    """A virtual host with such queues, exchanges, routing keys and properties, and files that are none."""
+    """Return a virtual host with hostile queues, exchanges, routing keys and properties, and invalid files."""
     with RabbitStore.open(folder, vhost=EVIL) as made:
         made.declare_queue(EVIL)
         made.declare_queue("plain")
@@ -137,7 +137,7 @@ def strange_vhost(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the words of a command line stand for."""
+    """Return what the words of a command line stand for."""
     above = tmp_path_factory.mktemp("strangers") / os.fsdecode(FILE_NAME)
     above.mkdir()
     node = above / "node"
@@ -157,12 +157,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def arguments(line: str, places: dict[str, Path]) -> list[str]:
-    """The words of a command line."""
+    """Return the arguments of a command line."""
     return [str(places[word]) if word in places else word.replace("EVIL", EVIL) for word in line.split()]
 
 
 def in_a_process_without_handlers(work: Callable[[], Any], answer: Path) -> Any:
-    """Log lines go to stderr as for a user of the tool: pytest's own handlers would keep them from it."""
+    """Run in a process where log lines go to stderr, as for a user; pytest's handlers would capture them."""
     child = os.fork()
     if child == 0:
         try:
@@ -176,7 +176,7 @@ def in_a_process_without_handlers(work: Callable[[], Any], answer: Path) -> Any:
 
 
 def ran_all(lines: list[str], places: dict[str, Path], tmp_path: Path, *, fresh: bool = False) -> dict[str, Ran]:
-    """What each command line answered; with `fresh` each on its own copy of the folders."""
+    """Run each command line, with `fresh` on its own copy of the folders."""
 
     def answers() -> dict[str, Ran]:
         found = {}
@@ -195,7 +195,7 @@ def ran_all(lines: list[str], places: dict[str, Path], tmp_path: Path, *, fresh:
 
 
 def check(answers: dict[str, Ran]) -> None:
-    """No command printed a control character of anybody's but ours."""
+    """Check that no command printed a control character from a file."""
     found = {line: hit for line, ran in answers.items() for text in (ran.out, ran.talk)
              for hit in [CONTROL.search(text)] if hit}  # fmt: skip
     assert not found, {line: (hit.string[max(0, hit.start() - 80) : hit.start() + 20]) for line, hit in found.items()}
@@ -203,12 +203,12 @@ def check(answers: dict[str, Ran]) -> None:
 
 
 def test_every_command_is_here() -> None:
-    """A command that is added is tried, too."""
+    """A new command must be added to this test."""
     assert set(every_command()) <= {line.split()[0] for line in (*ANSWERS, *PAGES, *CHANGES)}
 
 
 def test_answers_hold_no_control_character(places: dict[str, Path], tmp_path: Path) -> None:
-    """Commands that only read: text on both streams, and one JSON object or line each, in printable ASCII."""
+    """Reading commands print safe text, and with --json one object or line in printable ASCII."""
     check(ran_all(ANSWERS, places, tmp_path))
     answers = ran_all([f"{line} --json" for line in ANSWERS if "EVIL/EVIL" not in line], places, tmp_path)
     check(answers)
@@ -218,20 +218,20 @@ def test_answers_hold_no_control_character(places: dict[str, Path], tmp_path: Pa
 
 
 def test_pages_hold_no_control_character(places: dict[str, Path], tmp_path: Path) -> None:
-    """Exports, pages and what a shell reads."""
+    """Exports, pages and shell code are safe."""
     check(ran_all(PAGES, places, tmp_path))
 
 
 @pytest.mark.parametrize("form", ["", " --json"], ids=["text", "json"])
 def test_changes_print_no_control_character(places: dict[str, Path], tmp_path: Path, form: str) -> None:
-    """Commands that write, which show log lines of the engines: "set back ...", problems of a journal, what is left out."""
+    """Writing commands print safe text, including log lines of the engines."""
     answers = ran_all([line + form for line in CHANGES], places, tmp_path, fresh=True)
     check(answers)
     assert any("set back" in ran.talk for ran in answers.values()), "the engine's own lines are among them"
 
 
 def test_a_terminal_gets_no_escape_of_a_strangers(places: dict[str, Path]) -> None:
-    """Where bars and tables are drawn with escapes of our own."""
+    """Bars and tables use escapes of their own, but none from a file."""
     for line in ("recover STORE", "export STORE --to csv --no-csv-guard"):
         _code, shown = on_terminal("brokerstore", *arguments(line, places))
         assert "\\x1b]" in shown, line
@@ -239,7 +239,7 @@ def test_a_terminal_gets_no_escape_of_a_strangers(places: dict[str, Path]) -> No
 
 
 def test_warnings_and_tracebacks_are_escaped(tmp_path: Path) -> None:
-    """What Python itself writes to stderr while a command runs."""
+    """Python's own messages on stderr are escaped while a command runs."""
     from brokerstore.tool.escapes import escaped_stderr, escaped_traceback
 
     def work() -> list[str]:
@@ -263,7 +263,7 @@ def test_warnings_and_tracebacks_are_escaped(tmp_path: Path) -> None:
 
 
 def test_a_hint_names_the_folder_that_it_is_about(tmp_path: Path) -> None:
-    """A shell that is given the hint's words gets the folder's own bytes."""
+    """A shell that runs the hint gets the bytes of the folder's name."""
     import subprocess
 
     from brokerstore.tool.escapes import quote
@@ -276,7 +276,7 @@ def test_a_hint_names_the_folder_that_it_is_about(tmp_path: Path) -> None:
 
 
 def test_the_sparkstore_prints_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Tables of its jobs and lines about errors."""
+    """Tables and errors of the Spark jobs are escaped."""
     from sparkstore.__main__ import emit, say
     from sparkstore.jobs.auditing import AuditReport
 
@@ -293,7 +293,7 @@ def test_the_sparkstore_prints_escapes(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_del_is_escaped_in_json_by_both_builds(places: dict[str, Path]) -> None:
-    """U+007F is ASCII, and a control character."""
+    """U+007F is ASCII, but a control character."""
     ran = run("dump", places["STORE"], "--json")
     assert "\x7f" not in ran.out, build_name()
     assert any(EVIL in line["topic"] for line in ran.lines)

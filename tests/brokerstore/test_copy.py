@@ -1,4 +1,4 @@
-"""`copy`: chosen topics in a store of their own, which says of them what the old one says."""
+"""`copy`: topics in a new store, equal to those of the old one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def said(message: Any) -> dict[str, Any]:
 
 
 def check(old: Path, new: Path, topics: set[str]) -> int:
-    """Every message of the topics, at its queue offset, with its times; by key and by time too.  How many."""
+    """Compare every message of the topics by queue offset, key and time; return how many there are."""
     count = 0
     with MessageStore.open(old, "r") as before, MessageStore.open(new, "r") as after:
         assert set(after.topics()) == topics
@@ -59,7 +59,7 @@ def check(old: Path, new: Path, topics: set[str]) -> int:
 def test_chosen_topics_are_copied_whole(
     fixture_store: Any, tmp_path: Path, name: str, topics: tuple[str, ...], sizes: tuple[Any, ...]
 ) -> None:
-    """With the old file sizes and with others; the old folder is not touched, the new one verifies clean."""
+    """The copy verifies with the old file sizes and with others; the old folder is unchanged."""
     fixture = fixture_store(name)
     before = tree(fixture.store)
     chosen = [part for topic in topics for part in ("--topic", topic)]
@@ -75,7 +75,7 @@ def test_chosen_topics_are_copied_whole(
 
 
 def test_groups_go_along(fixture_store: Any, tmp_path: Path) -> None:
-    """Offsets and lag of the copied topics are the old ones; what topics.json and subscriptionGroup.json say too."""
+    """Offsets, lag, topics.json and subscriptionGroup.json are copied."""
     fixture = fixture_store("broker-live")
     ran = run("copy", "--json", fixture.store, "--to", tmp_path / "new", "--topic", "LiveNormal", "--topic", "LiveFail")
     assert ran.json["groups"] == ["G_fail", "G_part"]
@@ -90,7 +90,7 @@ def test_groups_go_along(fixture_store: Any, tmp_path: Path) -> None:
 
 
 def test_a_copy_goes_on(fixture_store: Any, tmp_path: Path) -> None:
-    """Puts get the next queue offsets."""
+    """Puts into the copy get the next queue offsets."""
     from commitlog import Message
 
     fixture = fixture_store("plain")
@@ -100,7 +100,7 @@ def test_a_copy_goes_on(fixture_store: Any, tmp_path: Path) -> None:
 
 
 def test_everything(fixture_store: Any, tmp_path: Path) -> None:
-    """`--all`, of a store whose records all lie in queues."""
+    """`--all` copies a store whose records are all in queues."""
     fixture = fixture_store("lmq")
     assert run("copy", fixture.store, "--to", tmp_path / "new", "--all").code == 0
     with MessageStore.open(fixture.store, "r") as before, MessageStore.open(tmp_path / "new", "r") as after:
@@ -112,7 +112,7 @@ def test_everything(fixture_store: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_copied_is_said(fixture_store: Any, tmp_path: Path) -> None:
-    """An unknown topic, a store that is there, no choice; nothing is made."""
+    """An unknown topic, an existing store and a missing choice are refused, and nothing is created."""
     fixture = fixture_store("plain")
     copy = ("copy", fixture.store, "--to", tmp_path / "new")
     assert run(*copy).code == 2
@@ -132,7 +132,7 @@ TOO_LONG = ("--topic", "HotTopic", "--topic", "EdgeTopic")  # some of its messag
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_copy_that_does_not_fit_leaves_nothing(fixture_store: Any, tmp_path: Path, is_there: bool) -> None:
-    """Log files smaller than a record of the topic: said, and no half of a store stays; an empty folder that was there does."""
+    """Log files smaller than a record are refused, and no partial store remains."""
     new = tmp_path / "new"
     if is_there:
         new.mkdir()
@@ -144,7 +144,7 @@ def test_a_copy_that_does_not_fit_leaves_nothing(fixture_store: Any, tmp_path: P
 
 
 def test_an_interrupted_copy_leaves_nothing(fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is run again from the beginning."""
+    """The copy can be run again from the beginning."""
 
     def stop(*_arguments: Any, **_options: Any) -> None:
         raise KeyboardInterrupt
@@ -157,7 +157,7 @@ def test_an_interrupted_copy_leaves_nothing(fixture_store: Any, tmp_path: Path, 
 
 
 def test_a_topic_that_no_store_takes_stops_the_copy(fixture_store: Any, tmp_path: Path) -> None:
-    """A length alone would have to be searched for: the topic is named, and nothing is left behind."""
+    """The error names the topic, and nothing remains."""
     ran = run("copy", fixture_store("plain").store, "--all", "--to", tmp_path / "new")
     assert (ran.code, "topic 'LongTopic_0123456789" in ran.talk) == (2, True)
     assert "--topic NAME" in ran.talk
@@ -165,7 +165,7 @@ def test_a_topic_that_no_store_takes_stops_the_copy(fixture_store: Any, tmp_path
 
 
 def test_what_was_delivered_before_does_not_come_again(tmp_path: Path) -> None:
-    """Opened, a copy of everything put each delayed message that its source had delivered once more."""
+    """A copy, once opened, put each delivered delayed message again."""
     from commitlog import Message
 
     clock = Clock()
@@ -183,6 +183,6 @@ def test_what_was_delivered_before_does_not_come_again(tmp_path: Path) -> None:
 
 
 def open_waiting(folder: Path, clock: Clock) -> MessageStore:
-    """A store whose housekeeper delivers nothing by itself."""
+    """Open a store whose housekeeper delivers nothing by itself."""
     config = StoreConfig(mapped_file_size_commit_log=1 << 20, deliver_delayed=False)
     return MessageStore.open(folder, config=config, clock=clock)

@@ -1,4 +1,4 @@
-"""What the reliability lab makes of a folder, through every command that reads: an answer or a named error."""
+"""Crash images of the lab through every reading command: each answers or reports a named error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def crash_images(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Image]:
-    """Some of all crashes of a random program of the lab."""
+    """Return some of the crash images of a random program of the lab."""
     lab: Any = {"rocketmq": rocketmq_lab, "rabbitmq": rabbitmq_lab}[kind]
     found: list[Image] = []
     runs = {"rocketmq": rocketmq_lab.Run, "rabbitmq": rabbitmq_lab.RabbitRun}
@@ -38,7 +38,7 @@ def crash_images(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 def written(image: Image, folder: Path) -> Iterator[Path]:
-    """The image as files; the store's own folder among them."""
+    """Write an image as files and return the store's folder."""
     for path, data in ForgettingDisk.of(image).files().items():
         there = folder / path.lstrip("/")
         there.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def written(image: Image, folder: Path) -> Iterator[Path]:
 def test_no_command_ends_in_a_traceback_on_a_crash_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
 ) -> None:
-    """Torn pages, lost files, sizes and names: `report` of the first two, all else of every one; nothing is changed."""
+    """Torn pages, lost files, sizes and names end in an answer or an error, and nothing is changed."""
     codes = set()
     for number, image in enumerate(crash_images(kind, seed, monkeypatch)):
         for folder in written(image, tmp_path / f"image-{number}"):
@@ -67,7 +67,7 @@ def test_no_command_ends_in_a_traceback_on_a_crash_image(
 
 
 def answer(line: str, folder: Path, out: Path) -> Any:
-    """Of one command."""
+    """Return the answer of one command."""
     command, *options = line.split()
     options = [str(out) if option == "OUT" else option for option in options]
     behind = {"query": ["T", "key"], "diff": [folder]}.get(command, [])

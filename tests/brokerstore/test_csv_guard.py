@@ -1,4 +1,4 @@
-"""Cells of a CSV that a spreadsheet would run: guarded by default, and each text can be had back."""
+"""CSV cells that a spreadsheet would run: guarded by default, and recoverable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DANGEROUS = re.compile("^\\s*[-=+@\uff1d\uff0b\uff0d\uff20]|[\x00-\x1f\x7f-\x9f\
 
 
 def plain(cell: str) -> str:
-    """What docs/reference/tool.md says about reading a guarded cell."""
+    """Recover a guarded cell as docs/reference/tool.md describes."""
     if not cell.startswith("'"):
         return cell
     escape = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|([\\trn]))")
@@ -31,13 +31,13 @@ def plain(cell: str) -> str:
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """Of a CSV."""
+    """Return the rows of a CSV file."""
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 @pytest.mark.parametrize("way", ["stdout", "file"])
 def test_no_cell_begins_a_formula(tmp_path: Path, way: str) -> None:
-    """Topics and keys; read back they are what they were, and harmless ones are written as they are."""
+    """Topics and keys are recovered unchanged, and harmless ones are written unchanged."""
     names = [*FORMULAS, *HARMLESS]
     write_log(tmp_path / "store", names, [name.replace(" ", "_") for name in names])
     if way == "stdout":
@@ -54,7 +54,7 @@ def test_no_cell_begins_a_formula(tmp_path: Path, way: str) -> None:
 
 
 def test_numbers_stay_numbers(tmp_path: Path) -> None:
-    """A negative one is none that a spreadsheet runs."""
+    """A spreadsheet does not run a negative number."""
     write_log(tmp_path / "store", ["T"], ["k"])
     log = tmp_path / "store" / "commitlog" / f"{0:020d}"
     data = bytearray(log.read_bytes())
@@ -64,14 +64,14 @@ def test_numbers_stay_numbers(tmp_path: Path) -> None:
 
 
 def test_without_the_guard_the_text_is_exact(tmp_path: Path) -> None:
-    """For programs."""
+    """Programs read the exact text with --no-csv-guard."""
     write_log(tmp_path / "store", FORMULAS, ["k"] * len(FORMULAS))
     found = rows(run("export", "--to", "csv", "--no-csv-guard", tmp_path / "store").out)
     assert [row["topic"] for row in found] == FORMULAS * 3
 
 
 def test_an_interrupted_export_goes_on_in_its_own_form_alone(tmp_path: Path) -> None:
-    """One file is not half guarded."""
+    """A file is never guarded in part only."""
     from brokerstore.tool.export_parts import Parts
     from storageio import InvalidMessage
 
@@ -87,7 +87,7 @@ def test_an_interrupted_export_goes_on_in_its_own_form_alone(tmp_path: Path) -> 
 
 
 def test_names_of_rabbitmq_are_guarded(tmp_path: Path) -> None:
-    """Queues and exchanges."""
+    """Names of queues and exchanges are guarded."""
     with RabbitStore.open(tmp_path / "vhost") as store:
         store.declare_queue("=1+1")
         store.publish("=1+1", b"b", exchange="@x", routing_keys=["-k"])

@@ -1,4 +1,4 @@
-"""Every kind of damage through every reading command: an answer or a named error, and not one byte changed."""
+"""Every kind of damage through every reading command: an answer or a named error, and no byte changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.deep
 @pytest.mark.parametrize("name", DAMAGE)
 def test_reading_a_damaged_store(fixture_store: Any, tmp_path: Path, name: str) -> None:
-    """No command ends in an error of our own; those that say nothing is wrong have an answer."""
+    """No command ends in an internal error; commands that report no problem have an answer."""
     store = fixture_store("broker-live", own=True).store
     DAMAGE[name](store)
     before = contents(store)
@@ -104,7 +104,7 @@ RABBIT_COMMANDS = [
 )
 @pytest.mark.parametrize("data", [b"", b"\xff" * 5000, b"\x83h" + b"l" * 3000], ids=["empty", "ff", "deep term"])
 def test_reading_a_damaged_rabbitmq_folder(fixture_store: Any, tmp_path: Path, pattern: str, data: bytes) -> None:
-    """Every file of one kind beyond use."""
+    """Every file of one kind is unreadable."""
     folder = tmp_path / "vhost"
     shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
     for path in folder.rglob(pattern):
@@ -123,7 +123,7 @@ READ_QUICKLY = [command for command in COMMANDS if command != "report" and "OUT"
 
 
 def harm(folder: Path, chance: random.Random) -> str:
-    """One file gone, cut, grown, emptied, with a bit turned, a stretch of zeros or of noise, or the bytes of another file."""
+    """Remove, cut, extend or empty a file, flip a bit, fill a range, or replace it by another file's bytes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     path, other = chance.choice(files), chance.choice(files)
     data = bytearray(path.read_bytes())
@@ -146,7 +146,7 @@ def harm(folder: Path, chance: random.Random) -> str:
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
 def test_any_harm_to_any_file(fixture_store: Any, tmp_path: Path, kind: str, seed: int) -> None:
-    """One to three harms chosen by a seed: every reading command answers or names what is wrong, and changes nothing."""
+    """After one to three random changes every reading command answers or reports, and changes nothing."""
     chance = random.Random(f"{kind} {seed}")
     if kind == "rocketmq":
         folder, commands = fixture_store("broker-live", own=True).store, READ_QUICKLY

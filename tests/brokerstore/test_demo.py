@@ -1,4 +1,4 @@
-"""The demo's main job, made small."""
+"""The demo's main work on a small scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commitlog import open_log
 
 
 def test_it_says_what_it_did_and_leaves_nothing(tmp_path: Path) -> None:
-    """Every step with its figures, and which build ran."""
+    """It prints the figures of every step and the build, and removes its folder."""
     command = [sys.executable, "-m", "brokerstore.demo", "--messages", "3000", "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -28,7 +28,7 @@ def test_it_says_what_it_did_and_leaves_nothing(tmp_path: Path) -> None:
     ("there", "changed"), [(b"order-000000299", b"order-000000298"), (b"000000299a body", b"000000299A body")]
 )
 def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: bytes) -> None:
-    """The comparison is a real one: a key, a body."""
+    """The comparison detects a changed key or body."""
     end = demo.put_all(str(tmp_path), 300)
     path = tmp_path / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
@@ -44,7 +44,7 @@ def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: b
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """With an exit code and no traceback."""
+    """The demo ends with an exit code and no traceback."""
     from storageio import DiskFull
 
     def refuse(_folder: str) -> Any:

@@ -1,4 +1,4 @@
-"""`diff`: what two folders hold, by queue and number, wherever it lies."""
+"""`diff`: the content of two folders, by queue and number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fill(folder: Path, bodies: list[bytes], topic: str = "T", config: StoreConfi
 
 
 def test_a_store_and_its_copy_are_the_same(fixture_store: Any) -> None:
-    """Of either kind."""
+    """A copy of either kind of folder is equal."""
     store = fixture_store("plain").store
     assert run("diff", "--json", store, store).json == {"same": True, "count": 0, "differences": []}
     rabbit = fixture_store("rabbitmq-clean").folder.parent / "vhost"
@@ -31,14 +31,14 @@ def test_a_store_and_its_copy_are_the_same(fixture_store: Any) -> None:
 
 
 def test_file_sizes_and_checksums_are_no_difference(tmp_path: Path) -> None:
-    """They say how a message lies there, not what it is."""
+    """They describe how a message is stored, not what it is."""
     first = fill(tmp_path / "a", [b"one", b"two"])
     other = SMALL.but(mapped_file_size_commit_log=1 << 20, enabled_append_prop_crc=False)
     assert run("diff", first, fill(tmp_path / "b", [b"one", b"two"], config=other)).code == 0
 
 
 def test_each_difference_is_named(tmp_path: Path) -> None:
-    """A changed body, messages only one has, a queue only one has."""
+    """A changed body, an extra message and an extra queue are each reported."""
     first, second = fill(tmp_path / "a", [b"one", b"two", b"three"]), fill(tmp_path / "b", [b"one", b"TWO"])
     fill(second, [b"x"], topic="U")
     ran = run("diff", "--json", first, second)
@@ -54,7 +54,7 @@ def test_each_difference_is_named(tmp_path: Path) -> None:
 
 
 def test_more_than_the_limit_are_counted(tmp_path: Path) -> None:
-    """Not every one of a million is shown."""
+    """Differences beyond the limit are counted only."""
     first, second = fill(tmp_path / "a", [b"%d" % number for number in range(9)]), fill(tmp_path / "b", [b"x"] * 9)
     ran = run("diff", "--limit", 2, first, second)
     assert len(ran.out.splitlines()) == 2
@@ -62,14 +62,14 @@ def test_more_than_the_limit_are_counted(tmp_path: Path) -> None:
 
 
 def test_folders_of_two_kinds_cannot_be_compared(fixture_store: Any) -> None:
-    """Named, with both."""
+    """The error names both folders."""
     ran = run("diff", fixture_store("plain").store, fixture_store("rabbitmq-clean").folder.parent / "vhost")
     assert ran.code == 3
     assert "rabbitmq" in ran.talk
 
 
 def test_a_copy_without_one_queue(fixture_store: Any, tmp_path: Path) -> None:
-    """What is missing is named as a whole."""
+    """The missing queue is reported as a whole."""
     store = fixture_store("plain").store
     shutil.copytree(store, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "consumequeue" / "HotTopic")

@@ -1,4 +1,4 @@
-"""What a broker's own file says and its folder contradicts: said, each by its name."""
+"""Differences between a broker's own file and its folder, each reported by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names(folder: Path, text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["plain", "propcrc", "broker-live", "broker-ext", "lmq", "batchcq", "cqext"])
 def test_a_real_store_and_its_own_configuration_fit(fixture_store: Any, name: str) -> None:
-    """Nothing is said, whatever kind of queues it has."""
+    """No difference is reported, whatever kinds of queues the store has."""
     text = FITTING.replace("CRC=false", "CRC=true") if name == "propcrc" else FITTING
     assert names(fixture_store(name).store, text) == set()
     assert names(fixture_store(name).store, "") == set()
@@ -58,7 +58,7 @@ def test_a_real_store_and_its_own_configuration_fit(fixture_store: Any, name: st
     ],
 )  # fmt: skip
 def test_each_difference_is_said_by_its_name(fixture_store: Any, tmp_path: Path, store: str, text: str, name: str) -> None:
-    """By the library and by `info --config`, which ends with 1."""
+    """The library and `info --config` report it, and `info` exits with 1."""
     fixture = fixture_store(store)
     assert names(fixture.store, text) == {name}
     file = tmp_path / "broker.conf"
@@ -70,7 +70,7 @@ def test_each_difference_is_said_by_its_name(fixture_store: Any, tmp_path: Path,
 
 
 def test_a_fitting_file_changes_nothing_of_what_info_says(fixture_store: Any, tmp_path: Path) -> None:
-    """Exit 0, an empty list; without a file no list at all."""
+    """The exit code is 0 and the list is empty; without a file there is no list."""
     file = tmp_path / "broker.conf"
     file.write_text(FITTING)
     ran = run("info", "--json", "--config", file, fixture_store("plain").store)
@@ -79,7 +79,7 @@ def test_a_fitting_file_changes_nothing_of_what_info_says(fixture_store: Any, tm
 
 
 def test_queues_in_rocksdb_and_a_raft_log_are_seen(tmp_path: Path) -> None:
-    """By the names that those write."""
+    """They are recognised by the names of their files."""
     (tmp_path / "consumequeue_rocksdb").mkdir()
     (tmp_path / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000004\n")
     (tmp_path / "dledger-n0").mkdir()
@@ -88,13 +88,13 @@ def test_queues_in_rocksdb_and_a_raft_log_are_seen(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_contradicts_nothing(tmp_path: Path) -> None:
-    """Nor does one that is not there."""
+    """Neither does a missing folder."""
     assert names(tmp_path, FITTING) == set()
     assert names(tmp_path / "none", FITTING) == set()
 
 
 def test_a_store_of_ours_and_rocketmqs_defaults(tmp_path: Path) -> None:
-    """The checksum, which is on here and off in RocketMQ, and the sizes of the small configuration."""
+    """The checksum and the small file sizes differ from RocketMQ's defaults."""
     with MessageStore.open(tmp_path / "s", config=StoreConfig.small(mapped_file_size_commit_log=1 << 20)) as store:
         store.put(Message("T", b"x", keys=["k"]))
     text = "mappedFileSizeCommitLog=1073741824\nmaxHashSlotNum=5000000\nmaxIndexNum=20000000\nenabledAppendPropCRC=false"

@@ -1,4 +1,4 @@
-"""What is not there, in a store that nothing is wrong with: said as that, with a command that helps."""
+"""Requests for what a healthy store does not hold: the answer says so and names a command that helps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def rabbit(fixture_store: Any) -> Path:
 
 
 def next_command(talk: str) -> list[str]:
-    """The arguments of the command that the last line says to run."""
+    """Return the arguments of the command that the last line names."""
     return talk.splitlines()[-1].partition("run: brokerstore ")[2].partition("  (")[0].split()
 
 
 def test_an_offset_inside_a_message_calls_the_store_corrupt(tmp_path: Path) -> None:
-    """An operator would mend a healthy store: the message around the offset is named, and what is said to run finds it."""
+    """An operator would repair a healthy store; the answer names the message around the offset instead."""
     log = Log(tmp_path)
     for offset, begins in ((1, 0), (log.offsets[3] + 7, log.offsets[3]), (65535, log.in_file(1)[0])):
         ran = run("get", "--at", offset, log.store)
@@ -38,7 +38,7 @@ def test_an_offset_inside_a_message_calls_the_store_corrupt(tmp_path: Path) -> N
 
 
 def test_an_offset_past_the_end_of_a_queue_advises_verify(fixture_store: Any, rabbit: Path) -> None:
-    """Nothing is wrong there: `ls` shows the offsets that there are."""
+    """Nothing is wrong; `ls` shows the offsets that exist."""
     for arguments in (
         ["--topic", "HotTopic", "--queue", 0, "--offset", 10**6, fixture_store("plain").store],
         ["--queue", "q.mixed", "--offset", 10**6, rabbit],
@@ -51,7 +51,7 @@ def test_an_offset_past_the_end_of_a_queue_advises_verify(fixture_store: Any, ra
 
 @pytest.mark.parametrize("name", ["IPv4", "IPv6"])
 def test_a_unique_key_is_taken_for_an_offset(fixture_store: Any, name: str) -> None:
-    """Clients print unique keys, which hold no offset: said, and `query` finds the message by it."""
+    """A unique key holds no offset; `query` finds the message by it."""
     store = fixture_store("broker-live").store
     rows = run("dump", "--json", "--topic", "LiveTran", store).lines
     key = rows[0]["properties"]["UNIQ_KEY"] if name == "IPv6" else "7F00000177E95FFD2B2765EB73C50000"
@@ -66,7 +66,7 @@ def test_a_unique_key_is_taken_for_an_offset(fixture_store: Any, name: str) -> N
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_a_mistyped_name_is_answered_with_silence(fixture_store: Any, rabbit: Path, as_json: list[str]) -> None:
-    """No line at all looks like an empty topic: the exit code stays 0, and stderr says that nothing fits."""
+    """An empty answer looks like an empty topic; stderr reports that nothing matches."""
     store = fixture_store("broker-live").store
     for arguments, shown in (
         (["dump", "--topic", "NoSuch", store], "no message matches"),
@@ -91,7 +91,7 @@ def test_a_mistyped_name_is_answered_with_silence(fixture_store: Any, rabbit: Pa
      "export P --begin 2024-01-02 --end 2024-01-01"],
 )  # fmt: skip
 def test_an_option_without_effect_is_passed_over(fixture_store: Any, rabbit: Path, line: str) -> None:
-    """The answer would be about something else than was asked: wrong use, with the option's name."""
+    """An option that has no effect is wrong use, because the answer would be about something else."""
     words = {"P": str(fixture_store("plain").store), "R": str(rabbit)}
     ran = run(*(words.get(word, word) for word in line.split()))
     assert (ran.code, ran.out) == (2, "")
@@ -99,13 +99,13 @@ def test_an_option_without_effect_is_passed_over(fixture_store: Any, rabbit: Pat
 
 
 def test_a_log_that_cannot_be_followed_shows_rows_first(fixture_store: Any) -> None:
-    """They would look like an answer: refused before the first."""
+    """The command is refused before it prints a row."""
     ran = run("tail", "-f", fixture_store("plain").store / "commitlog")
     assert (ran.code, ran.out) == (3, "")
 
 
 def test_two_virtual_hosts(tmp_path: Path) -> None:
-    """A node's folder has several: the hint is `--vhost`, and `diff` takes it, too."""
+    """The hint is `--vhost`, which `diff` accepts too."""
     for name, vhost in (("A1", "one"), ("B2", "two")):
         with RabbitStore.open(tmp_path / "node" / "msg_stores" / "vhosts" / name, "a", vhost=vhost) as store:
             store.declare_queue("q")
@@ -119,7 +119,7 @@ def test_two_virtual_hosts(tmp_path: Path) -> None:
 
 
 def test_the_broker_tools_own_names(fixture_store: Any) -> None:
-    """Fingers that know `mqadmin` get the same answer as by our names."""
+    """The names of `mqadmin` give the same answers."""
     store = fixture_store("plain").store
     for theirs, ours in (
         (["printMsgByQueue", store, "-t", "HotTopic", "-i", 0], ["dump", store, "--topic", "HotTopic", "--queue", 0]),

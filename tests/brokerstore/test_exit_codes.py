@@ -1,4 +1,4 @@
-"""Every exit code, and that nothing ever ends in a traceback."""
+"""Every exit code, and that no command ends in a traceback."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def big(tmp_path: Path) -> Iterator[Path]:
-    """A store whose dump is more than a pipe holds."""
+    """Return a store whose dump exceeds the buffer of a pipe."""
     yield Log(tmp_path, body_size=20).store
 
 
 def test_0_a_clean_store(tmp_path: Path) -> None:
-    """Every command."""
+    """Every command exits with 0."""
     store = Log(tmp_path).store
     for command in ("info", "ls", "dump", "verify"):
         ran = run(command, store)
@@ -46,7 +46,7 @@ def test_0_a_clean_store(tmp_path: Path) -> None:
 
 
 def test_1_a_problem(tmp_path: Path) -> None:
-    """Found and reported."""
+    """A problem is found and reported."""
     log = Log(tmp_path)
     log.put(log.offsets[1], "magic", 0)
     for command in (["verify"], ["dump"], ["ls"], ["get", "--at", log.offsets[1]]):
@@ -55,7 +55,7 @@ def test_1_a_problem(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [1, 65535, 10**15])
 def test_1_no_message_at_an_offset(tmp_path: Path, offset: int) -> None:
-    """In the middle of one, in a blank, outside of every file: the file, the offset, what was expected and found."""
+    """Inside a message, in a blank or outside every file, the error has file, offset, expected and found."""
     ran = run("get", "--json", "--at", offset, Log(tmp_path).store)
     assert (ran.code, ran.out) == (1, "")
     assert "expected" in ran.talk
@@ -88,7 +88,7 @@ def test_1_no_message_at_an_offset(tmp_path: Path, offset: int) -> None:
     ],
 )
 def test_2_wrong_use(arguments: list[str]) -> None:
-    """Said on stderr; nothing on stdout."""
+    """The error is on stderr, and stdout is empty."""
     ran = run(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.talk
@@ -96,7 +96,7 @@ def test_2_wrong_use(arguments: list[str]) -> None:
 
 
 def test_3_no_store(tmp_path: Path) -> None:
-    """A missing folder, a file, an empty folder: what was looked for is named."""
+    """For a missing folder, a file or an empty folder the error lists what was looked for."""
     file = tmp_path / "file"
     file.write_text("text")
     for path in (tmp_path / "missing", file, file / "below"):
@@ -111,7 +111,7 @@ def test_3_no_store(tmp_path: Path) -> None:
 
 
 def test_3_a_command_for_the_other_kind(fixture_store: Any, tmp_path: Path) -> None:
-    """Named, not called corrupt; wrong use where only one kind has the command."""
+    """The folder is named, not called corrupt; a command of the other kind is wrong use."""
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     for command in (
         ["query", vhost, "t", "k", "--begin", "0"], ["tail", vhost, "-f"], ["put", vhost, "t", "b", "--tag", "x"],
@@ -127,7 +127,7 @@ def test_3_a_command_for_the_other_kind(fixture_store: Any, tmp_path: Path) -> N
 
 
 def test_4_in_use(fixture_store: Any) -> None:
-    """Whoever would write meets the other one's lock, and changes nothing; whoever reads does not care."""
+    """A writing command meets the lock and changes nothing; a reading one needs no lock."""
     fixture = fixture_store("broker-live", own=True)
     lock = REAL_DISK.lock(str(fixture.store / "lock"))
     try:
@@ -153,7 +153,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_5_the_system_refuses() -> None:
-    """A name that no file system takes."""
+    """No file system accepts the name."""
     ran = run("info", "x" * 5000)
     assert ran.code == 5
     assert "errno" in ran.talk
@@ -161,7 +161,7 @@ def test_5_the_system_refuses() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_5_the_output_has_no_room(big: Path) -> None:
-    """A full disk behind stdout."""
+    """The disk behind stdout is full."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*TOOL, "dump", "--json", str(big)], stdout=full, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
@@ -172,7 +172,7 @@ def test_5_the_output_has_no_room(big: Path) -> None:
 
 
 def test_130_interrupted(big: Path) -> None:
-    """In the middle of a dump that nobody reads on."""
+    """The signal arrives during a dump whose reader is slow."""
     # a shell's background job begins with the signal ignored
     process = start("dump", "--json", big, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stdout is not None
@@ -184,7 +184,7 @@ def test_130_interrupted(big: Path) -> None:
 
 
 def test_a_reader_that_goes_is_no_problem(big: Path) -> None:
-    """`dump | head -1`."""
+    """`dump | head -1` is not an error."""
     process = start("dump", "--json", big)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -197,7 +197,7 @@ def test_a_reader_that_goes_is_no_problem(big: Path) -> None:
 
 
 def test_names_and_bodies_cannot_drive_the_terminal(tmp_path: Path) -> None:
-    """Escapes in a topic, a tag, a key, a body and a file's name come out as text."""
+    """Escapes in a topic, tag, key, body or file name are printed as text."""
     evil = "\x1b]0;owned\x07\x9b31m\u202e"
     folder = tmp_path / "store" / "commitlog"
     log = CommitLog(LogPaths(REAL_DISK, [str(folder)]), writable=True, file_size_bytes=65536)
@@ -215,7 +215,7 @@ def test_names_and_bodies_cannot_drive_the_terminal(tmp_path: Path) -> None:
 
 
 def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
-    """A name that the encoding lacks is no error."""
+    """A character that the encoding lacks is no error."""
     folder = tmp_path / "store" / "commitlog"
     log = CommitLog(LogPaths(REAL_DISK, [str(folder)]), writable=True, file_size_bytes=65536)
     log.attach(0)
@@ -229,7 +229,7 @@ def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
 
 
 def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> None:
-    """Codes 1 to 7: one line on stderr with a command that is there; and what it names runs."""
+    """For codes 1 to 7 a line on stderr names a command that exists and runs."""
     log = Log(tmp_path)
     log.put(log.offsets[1], "magic", 0)
     store = fixture_store("crash-torn", own=True).store
@@ -251,7 +251,7 @@ def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> 
 
 
 def test_4_and_6_say_what_to_run_next(fixture_store: Any) -> None:
-    """Who has it; and a check after what was dropped."""
+    """The hints show who holds the lock, and how to check the repaired store."""
     store = fixture_store("broker-live", own=True).store
     lock = REAL_DISK.lock(str(store / "lock"))
     try:
@@ -271,7 +271,7 @@ def test_4_and_6_say_what_to_run_next(fixture_store: Any) -> None:
 
 
 def test_every_error_has_a_next_step() -> None:
-    """Whatever class the library raises; a new one is met here."""
+    """Every error class of the library has a hint, new ones too."""
     for kind in every_error(StoreError):
         error = kind.__new__(kind)
         Exception.__init__(error, "text")
@@ -286,7 +286,7 @@ def every_error(kind: type[StoreError]) -> Iterator[type[StoreError]]:
 
 
 def test_an_error_of_our_own_shows_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, unless BROKERSTORE_DEBUG=1 asks for more."""
+    """An internal error is one line, unless BROKERSTORE_DEBUG=1 is set."""
 
     def fail(_folder: str, _options: Any) -> Any:
         raise ZeroDivisionError("oops")

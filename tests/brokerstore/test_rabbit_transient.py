@@ -24,7 +24,7 @@ STORED = Path("msg_store_transient", "0.rdq")
 
 @pytest.fixture
 def killed(fixture_store: Any, tmp_path: Path) -> Path:
-    """The real server's folder as a kill leaves it: no clean-stop files, and nothing of the transient store written."""
+    """Return the real server's folder as a kill leaves it: no clean-stop files and an empty transient store."""
     folder = tmp_path / "vhost"
     shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
     for name in ("recovery.dets", "msg_store_persistent/clean.dot", "msg_store_transient/clean.dot"):
@@ -36,7 +36,7 @@ def killed(fixture_store: Any, tmp_path: Path) -> Path:
 
 
 def test_every_command_counts_the_messages_that_have_bodies(killed: Path, fixture_store: Any) -> None:
-    """`info` counted 15 messages more than `dump` gave, and `dump` and `verify` exited with 1."""
+    """`info` counted 15 messages more than `dump` printed; `dump` and `verify` exited with 1."""
     whole = run("dump", "--json", fixture_store("rabbitmq-clean").folder.parent / "vhost").lines
     dumped = run("dump", "--json", killed)
     count = len(whole) - IN_MEMORY
@@ -53,7 +53,7 @@ def test_every_command_counts_the_messages_that_have_bodies(killed: Path, fixtur
 
 
 def test_verify_names_them_in_notes(killed: Path) -> None:
-    """They were problems, "message lost"."""
+    """They were reported as problems, "message lost"."""
     found = run("verify", "--json", killed)
     assert (found.code, found.json["ok"], found.json["problems"]) == (0, True, [])
     assert [note["kind"] for note in found.json["notes"]] == ["transient_in_memory"] * IN_MEMORY
@@ -65,13 +65,13 @@ def test_verify_names_them_in_notes(killed: Path) -> None:
 
 
 def test_readers_say_in_a_line_how_many_there_are(killed: Path) -> None:
-    """Not a line for each, and nothing where there is none."""
+    """One line reports their number, and none if there are none."""
     said = "brokerstore: note: 15 transient messages were only in the server's memory; it drops them at its next start\n"
     assert run("dump", killed).talk == run("info", killed).talk == run("ls", killed).talk == said
 
 
 def test_recover_has_nothing_to_do(killed: Path) -> None:
-    """It planned to drop 15 messages, and exited with 6."""
+    """It planned to drop 15 messages and exited with 6."""
     before = {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()}
     ran = run("recover", "--apply", "--json", killed)
     assert (ran.code, ran.json["applied"]) == (0, False)
@@ -80,7 +80,7 @@ def test_recover_has_nothing_to_do(killed: Path) -> None:
 
 
 def test_an_opening_drops_all_transient_messages_as_the_server_does(killed: Path) -> None:
-    """Those with bodies too; nothing is reported as lost."""
+    """Messages with bodies are dropped too, and none is reported as lost."""
     with RabbitStore.open(str(killed), "r") as store:
         persistent = sum(queue.persistent for queue in store.queues())
     with RabbitStore.open(str(killed), "r+", settings=RabbitSettings(background=False)) as store:
@@ -90,7 +90,7 @@ def test_an_opening_drops_all_transient_messages_as_the_server_does(killed: Path
 
 
 def test_a_transient_message_that_is_damaged_is_still_a_problem(killed: Path, fixture_store: Any) -> None:
-    """Its record is there, so that it was more than in memory."""
+    """Its record exists, so it was not only in memory."""
     data = bytearray((fixture_store("rabbitmq-clean").folder.parent / "vhost" / STORED).read_bytes())
     data[25] ^= 0xFF
     (killed / STORED).write_bytes(data)
@@ -100,7 +100,7 @@ def test_a_transient_message_that_is_damaged_is_still_a_problem(killed: Path, fi
 
 
 def test_a_persistent_message_in_no_file_is_still_a_problem(killed: Path) -> None:
-    """Only what the server drops at its start is a note."""
+    """Only what the server drops when it starts is a note."""
     largest = max(killed.glob("msg_store_persistent/*.rdq"), key=lambda path: path.stat().st_size)
     largest.unlink()
     found = verify(str(killed))
@@ -109,7 +109,7 @@ def test_a_persistent_message_in_no_file_is_still_a_problem(killed: Path) -> Non
 
 
 def test_a_note_says_which_message_of_which_queue(killed: Path) -> None:
-    """By the place of its index entry, as a problem does."""
+    """It gives the position of the index entry, as a problem does."""
     folder = VhostFolder(str(killed))
     list(folder.messages())
     assert folder.problems == [] and len(folder.notes) == IN_MEMORY
@@ -120,7 +120,7 @@ def test_a_note_says_which_message_of_which_queue(killed: Path) -> None:
 
 
 def test_a_real_server_that_was_killed_dropped_what_the_notes_name(tmp_path: Path) -> None:
-    """RabbitMQ 4.0.5 after SIGKILL: what it had in each classic queue after its restart is what is persistent here."""
+    """After SIGKILL and a restart, RabbitMQ 4.0.5 held exactly the persistent messages."""
     unpack(DATA / "rabbitmq4-killed.tar.xz", tmp_path)
     (vhost,) = (tmp_path / "node" / "msg_stores" / "vhosts").iterdir()
     queues = json.loads((tmp_path / "manifest.json").read_text())["queues"]

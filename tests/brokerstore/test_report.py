@@ -1,4 +1,4 @@
-"""`report`: what the page says, against the real store's account; and that a stranger's names stay text."""
+"""`report`: the page agrees with the real store's account, and untrusted names stay text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def facts_of(folder: Path) -> Any:
 
 @pytest.mark.parametrize("name", ["plain", "propcrc"])
 def test_figures_are_those_of_the_real_store(fixture_store: Any, name: str) -> None:
-    """Messages by queue, size and time; every byte of every file is accounted for."""
+    """Messages by queue, size and time match, and every byte of every file is accounted for."""
     fixture = fixture_store(name)
     truth, facts = fixture.truth()["messages"], facts_of(fixture.store)
     wanted: dict[str, list[int]] = {}
@@ -49,7 +49,7 @@ def test_figures_are_those_of_the_real_store(fixture_store: Any, name: str) -> N
 
 
 def test_a_damaged_stretch_is_on_the_map_and_in_the_list(fixture_store: Any) -> None:
-    """As many bytes as were lost."""
+    """The damaged bytes are as many as were lost."""
     store = fixture_store("plain", own=True).store
     first = sorted((store / "commitlog").iterdir())[0]
     data = bytearray(first.read_bytes())
@@ -63,7 +63,7 @@ def test_a_damaged_stretch_is_on_the_map_and_in_the_list(fixture_store: Any) -> 
 
 
 def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
-    """No element, no attribute and no control character comes out of a key, a topic or a path."""
+    """A key, topic or path yields no element, attribute or control character."""
     folder = tmp_path / "<b>store"
     with MessageStore.open(folder, config=SMALL) as store:
         for _ in range(3):
@@ -88,7 +88,7 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
 
 
 def test_the_page_fetches_nothing(fixture_store: Any) -> None:
-    """No address but its own names."""
+    """The page holds no address but namespace names."""
     page = run("report", fixture_store("plain").store).out
     assert not re.search(r"(src|href)=\"(?!#|data:,)", page)
     assert not re.search(r"url\((?!#)", page)
@@ -96,7 +96,7 @@ def test_the_page_fetches_nothing(fixture_store: Any) -> None:
 
 
 def test_a_rabbit_folder_has_its_garbage_per_file(fixture_store: Any, tmp_path: Path) -> None:
-    """And a damaged one its problems."""
+    """Garbage is shown per file, and problems of a damaged folder."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     ran = run("report", folder)
     assert ran.code == 0
@@ -109,7 +109,7 @@ def test_a_rabbit_folder_has_its_garbage_per_file(fixture_store: Any, tmp_path: 
 
 
 def test_damage_of_a_rabbit_file_is_shown_as_garbage(fixture_store: Any, tmp_path: Path) -> None:
-    """Garbage may go, damage may have been messages: the bytes of a broken record count as damaged, those behind as good."""
+    """The bytes of a broken record count as damaged, and the records after it as good."""
     shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", tmp_path / "vhost")
     path = tmp_path / "vhost" / "msg_store_persistent" / "0.rdq"
     data, store = bytearray(path.read_bytes()), StoreFolder(REAL_DISK, str(tmp_path / "vhost"), "msg_store_persistent")
@@ -128,7 +128,7 @@ def test_damage_of_a_rabbit_file_is_shown_as_garbage(fixture_store: Any, tmp_pat
 
 
 def test_the_kinds_of_folders_are_shown_by_their_keys(fixture_store: Any) -> None:
-    """`rocketmq-commitlog` is a word for programs: each kind that a page can be about has a name for people."""
+    """Each kind of folder has a readable name on the page."""
     page = run("report", fixture_store("plain").store / "commitlog").out
     assert "RocketMQ commit log" in page
     assert "rocketmq-commitlog" not in page
@@ -136,7 +136,7 @@ def test_the_kinds_of_folders_are_shown_by_their_keys(fixture_store: Any) -> Non
 
 
 def test_a_file_stands_there_only_when_it_is_whole(fixture_store: Any, tmp_path: Path) -> None:
-    """With --out."""
+    """With --out the file appears only when it is complete."""
     out = tmp_path / "page.html"
     assert run("report", "-o", out, fixture_store("plain").store).code == 0
     assert out.read_text().endswith("</html>")
@@ -144,16 +144,16 @@ def test_a_file_stands_there_only_when_it_is_whole(fixture_store: Any, tmp_path:
 
 
 def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
-    """No picture, no division by nothing."""
+    """It has no chart, and nothing is divided by zero."""
     with MessageStore.open(tmp_path / "store", config=SMALL):
         pass
     ran = run("report", tmp_path / "store")
     assert ran.code == 0
-    assert "None was found" in ran.out
+    assert "No problems were found" in ran.out
 
 
 def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
-    """A message a day for forty years."""
+    """One message a day for forty years keeps every message."""
     times = Times()
     for day in range(0, 14_600, 100):
         times.add([(day + one) * 86_400_000 for one in range(100)], [1] * 100)
@@ -162,14 +162,14 @@ def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
 
 
 def test_times_without_sense_take_no_memory() -> None:
-    """Bytes of a stranger: any 64-bit number."""
+    """A time may be any 64-bit number."""
     times = Times()
     times.add([number << 40 for number in range(1 << 15)], [1] * (1 << 15))
     assert len(times.rows()) <= 10 * BUCKETS_MAX
 
 
 def test_words_stay_bounded() -> None:
-    """A key of its own for each of many messages; one that comes often is still found."""
+    """With a different key on each message, the frequent one is still found."""
     words = Words()
     for start in range(0, 200_000, 10_000):
         words.add([f"once-{start + number}" for number in range(10_000)] + ["often"] * 10)
@@ -177,7 +177,7 @@ def test_words_stay_bounded() -> None:
 
 
 def test_parts_that_no_file_has_are_no_columns(fixture_store: Any, tmp_path: Path) -> None:
-    """A RabbitMQ page does not speak of RocketMQ's blank ends; a store that began seconds ago shows more than one bar."""
+    """A page shows only the uses of bytes that its folder has."""
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     page = run("report", vhost).out
     assert ("Garbage" in page, "Blank" in page, "Expired" in page) == (True, False, False)
@@ -187,7 +187,7 @@ def test_parts_that_no_file_has_are_no_columns(fixture_store: Any, tmp_path: Pat
 
 
 def test_many_files_are_drawn_in_groups() -> None:
-    """A thousand rows would be no picture."""
+    """A thousand rows would be unreadable."""
     files = [FileMap(str(number), 10, live=number % 10) for number in range(1000)]
     rows = grouped(files)
     assert len(rows) <= FILES_SHOWN

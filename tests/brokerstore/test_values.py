@@ -1,4 +1,4 @@
-"""Values of options and arguments: what no store could hold is wrong use, never an error of ours."""
+"""Values of options and arguments: a value that no store can hold is wrong use, never an internal error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ NO_UTF8 = [
 
 @pytest.mark.parametrize("line", TOO_LARGE + NO_UTF8)
 def test_a_value_that_no_store_holds_breaks_the_tool(fixture_store: Any, tmp_path: Path, line: str) -> None:
-    """An overflow of ours, or a search for what cannot be: wrong use, with the option's name, and nothing is done."""
+    """The error names the option, and nothing is done."""
     words = {"P": str(fixture_store("plain").store), "NEW": str(tmp_path / "new"), "BAD": "\udcff", "a=BAD": "a=\udcff"}
     ran = run(*(words.get(word, word) for word in line.split()))
     assert (ran.code, ran.out) == (2, "")
@@ -86,7 +86,7 @@ def with_subcommands(commands: Iterable[click.Command]) -> Iterator[click.Comman
 
 
 def test_a_new_option_takes_any_number() -> None:
-    """Somebody's 23 nines would meet a C integer: every number of every command has both bounds."""
+    """Every number of every command has both bounds, so that it fits a C integer."""
     kinds = [
         (command.name, param.name, param.type)
         for command in with_subcommands(every_command().values())
@@ -102,7 +102,7 @@ def test_a_new_option_takes_any_number() -> None:
 
 
 def test_the_largest_values_break_the_tool(fixture_store: Any) -> None:
-    """What is within the bounds must not overflow either."""
+    """Values within the bounds must not overflow either."""
     store, large, top = fixture_store("plain").store, (1 << 63) - 1, (1 << 31) - 1
     for line in (f"--limit {large} --end {large}", f"--from-offset {large}", f"--queue {top}", f"--begin {large}"):
         assert run("dump", "--json", store, *line.split()).code == 0
@@ -115,7 +115,7 @@ def test_the_largest_values_break_the_tool(fixture_store: Any) -> None:
 
 
 def test_the_hint_names_what_is_not_there(tmp_path: Path) -> None:
-    """`df` of a file that a full disk had no room for fails: the folder above it that is there is named."""
+    """The hint names the nearest existing folder, because `df` fails on a missing file."""
     error = DiskFull("allocate", str(tmp_path / "brokerstore" / "rebuild" / "index" / "0"), 28, "No space left on device")
     assert f"df -h {tmp_path}  " in after_error(error, "rebuild", str(tmp_path))
     assert "ls -ld /proc/nowhere" not in run("bench", "/proc/nowhere/below").talk
@@ -123,7 +123,7 @@ def test_the_hint_names_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_broken_broker_conf_advises_to_mend_the_store(fixture_store: Any, tmp_path: Path) -> None:
-    """Nothing is wrong with the store: the file that is to be mended is named."""
+    """The store is healthy, so the hint names the file to correct."""
     conf = tmp_path / "broker.conf"
     conf.write_text(f"maxHashSlotNum={NINES}\n")
     ran = run("info", fixture_store("plain").store, "--config", conf)

@@ -1,4 +1,4 @@
-"""`import` and `copy` into a folder that holds something else: refused before anything is written."""
+"""`import` and `copy` into a folder that holds something else are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
 
 @pytest.fixture
 def places(fixture_store: Any, tmp_path: Path) -> dict[str, Path]:
-    """A RocketMQ store, a RabbitMQ folder, rows, and a RabbitMQ folder to write into."""
+    """Return a RocketMQ store, a RabbitMQ folder, rows, and a RabbitMQ folder to write into."""
     rabbit = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     shutil.copytree(rabbit, tmp_path / "other")
     (tmp_path / "rows.jsonl").write_text(ROWS)
@@ -34,7 +34,7 @@ def places(fixture_store: Any, tmp_path: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("line", ["import ROWS --to OTHER", "import R --to OTHER", "copy P --all --to OTHER",
                                   "import P --to-rabbit P"])  # fmt: skip
 def test_the_queues_of_another_store_are_hidden(places: dict[str, Path], line: str) -> None:
-    """A second kind of store in the folder hides every queue of the first: exit code 3, and no byte is changed."""
+    """A second kind of store would hide the queues of the first; the exit code is 3 and no byte changes."""
     target = places["P" if "rabbit" in line else "OTHER"]
     before = contents(target)
     ran = run(*(places.get(word, word) for word in line.split()))
@@ -61,7 +61,7 @@ def test_a_store_among_other_files(places: dict[str, Path], tmp_path: Path, line
 
 @pytest.mark.parametrize("names", [[], ["lost+found"], ["lock", "brokerstore"], None])
 def test_a_new_folder_is_refused(tmp_path: Path, names: list[str] | None) -> None:
-    """Nobody could begin: an empty folder, a new disk's, one that a killed command left, and none are good."""
+    """An empty folder, a new disk's, one left by a killed command, and a missing one are accepted."""
     for name in names or ():
         (tmp_path / "new" / name).mkdir(parents=True)
     for kind in (FolderKind.ROCKETMQ, FolderKind.RABBITMQ):
@@ -69,7 +69,7 @@ def test_a_new_folder_is_refused(tmp_path: Path, names: list[str] | None) -> Non
 
 
 def test_an_import_that_was_killed_cannot_go_on(places: dict[str, Path], tmp_path: Path) -> None:
-    """A store of the right kind is gone on with."""
+    """A store of the right kind is continued."""
     for _ in range(2):
         assert run("import", places["ROWS"], "--to", tmp_path / "store", "--small").code == 0
         assert run("import", places["P"], "--to-rabbit", tmp_path / "vhost").code == 0

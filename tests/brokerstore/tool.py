@@ -11,7 +11,7 @@ from brokerstore.tool import main
 
 
 class Ran(NamedTuple):
-    """What one command did."""
+    """The result of one command."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 
 
 def run(*arguments: object) -> Ran:
-    """`brokerstore ARGUMENTS`, as its console script calls it."""
+    """Run `brokerstore ARGUMENTS` as its console script does."""
     out, talk = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(talk):
         code = main([str(argument) for argument in arguments])

@@ -44,7 +44,7 @@ def put(backend: RabbitmqBackend, outgoing: Outgoing, drop_transient: bool) -> A
     properties = _properties(outgoing)
     encode(properties)
     body = outgoing.read_body()
-    with _open_for_writing(backend.path, drop_transient, outgoing.topic) as (store, _gone):
+    with _open_for_writing(backend.path, drop_transient, outgoing.topic) as (store, _dropped):
         msg_id = store.publish(outgoing.topic, body, routing_keys=outgoing.keys or None, properties=properties)
     facts = {"queue": outgoing.topic, "msg_id": msg_id.hex(), "size": len(body), "properties": properties}
     return Answer(facts, [{**facts, "properties": " ".join(f"{name}={value}" for name, value in properties.items())}])
@@ -82,11 +82,11 @@ def _number(name: str, text: str) -> int:
 def rebuild(backend: RabbitmqBackend, drop_transient: bool) -> Answer:
     """Write the files of a clean stop, from queues and messages."""
     path = backend.path
-    with _open_for_writing(path, drop_transient) as (store, gone):
-        counts = {"queues": len(store.queue_names()), "messages": _count(store), "dropped": gone}
+    with _open_for_writing(path, drop_transient) as (store, dropped):
+        counts = {"queues": len(store.queue_names()), "messages": _count(store), "dropped": dropped}
     made = [name for name in CLEAN_FILES if REAL_DISK.stat(f"{path}/{name}") is not None]
     text = f"Rebuilt {', '.join(made)}: {count_text(counts['queues'], 'queue')}, {count_text(counts['messages'], 'message')}"
-    return Answer({"rebuilt": made, **counts}, [text], REPAIRED_DROPPED if gone else CLEAN)
+    return Answer({"rebuilt": made, **counts}, [text], REPAIRED_DROPPED if dropped else CLEAN)
 
 
 @contextlib.contextmanager
@@ -103,11 +103,11 @@ def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None)
     with RabbitStore.open(path, "r+") as store:
         for problem in store.lost:
             say(f"brokerstore: {problem_text(problem)}")
-        gone = before - _count(store)
-        if gone:
+        dropped = before - _count(store)
+        if dropped:
             what = "transient ones, or ones that no file has"
-            say(f"brokerstore: {count_text(gone, 'message')} dropped, as a server does when it starts: {what}")
-        yield store, gone
+            say(f"brokerstore: {count_text(dropped, 'message')} dropped, as a server does when it starts: {what}")
+        yield store, dropped
 
 
 def _count(store: RabbitStore) -> int:
