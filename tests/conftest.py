@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,21 @@ def _is_repeated(item: pytest.Item) -> bool:
     is_plain = callspec is not None and "plain" in (callspec.params.get("world"), callspec.params.get("build"))
     is_of_kernel = item.get_closest_marker("both_builds") is not None
     return is_plain and not is_of_kernel and item.nodeid.startswith(ENGINE_TESTS) and is_compiled_here()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape surrogates, which names of damaged files contain and a worker process cannot send."""
+    report = yield
+    return _escaped(report)
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_escaped, value))
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

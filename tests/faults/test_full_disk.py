@@ -34,10 +34,13 @@ CONFIG = StoreConfig(
     max_hash_slot_num=50, max_index_num=4000,
 )  # fmt: skip
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None,
-    reason="mounting a file system is root's on Linux",
-)
+pytestmark = [
+    pytest.mark.default,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None,
+        reason="mounting a file system is root's on Linux",
+    ),
+]
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])

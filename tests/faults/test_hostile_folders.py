@@ -195,6 +195,7 @@ def test_topics_that_are_paths(store: Path) -> None:
         looked_at(store, ["verify", "dump --limit 50", "ls", *WRITING])
 
 
+@pytest.mark.default
 def test_light_queues_and_keys_that_are_paths(store: Path) -> None:
     """The names of light queues come out of a property; their numbers may have thousands of digits."""
     for names, numbers in ((b"%LMQ%../../../precious", b"0"), (b"%LMQ%x", b"9" * 5000), (b"%LMQ%x,%LMQ%/y", b"-1,1"),
@@ -252,6 +253,7 @@ def test_a_million_queues(store: Path) -> None:
         looked_at(store, [command])
 
 
+@pytest.mark.default
 def test_deep_and_absurd_json(store: Path) -> None:
     """In the broker's files and in our own."""
     deep, long_number = "[" * 500_000, '{"end_offset": ' + "9" * 5000 + "}"

@@ -12,6 +12,8 @@ from storebytes.builds import build_name
 from tests.faults.golden import LogFile, fast_folder
 from tests.faults.log_flips import UNCOVERED, Stretch, golden_log, header_bits, sampled_bits, sweep
 
+pytestmark = pytest.mark.default
+
 HEADER_STEP = {"propcrc": 13, "plain": 47, "lmq": 9}  # odd: over the records every bit of every field has its turn
 SAMPLED = {"propcrc": 1000, "plain": 200, "lmq": 1000}
 

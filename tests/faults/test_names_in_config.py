@@ -20,6 +20,8 @@ from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
 
+pytestmark = pytest.mark.default
+
 NAMES = ["../../precious", "a\0b", "..", ".", "", "a/b", "a\\b", "/etc", "x" * 300, "\ud800", "\u65e5" * 100, "T/0",
          "T/../../config"]  # fmt: skip
 READING = ["info", "ls", "offsets show", "verify", "recover", "stats", "dump", "query", "diff", "report", "export"]

@@ -17,6 +17,8 @@ import pytest
 
 from tests.faults.test_fault_shim import COMMANDS, rabbit_folder
 
+pytestmark = pytest.mark.default
+
 ROCKETMQ = """
 import os, signal, sys
 from brokerstore import Message, MessageStore

@@ -19,6 +19,8 @@ from tests.faults.golden import fast_folder, unpacked
 from tests.faults.store_damage import messages_of
 from tests.faults.test_hostile_folders import crafted
 
+pytestmark = pytest.mark.default
+
 
 def files(*sizes: int, step: int = 65536) -> list[OffsetFile]:
     return [OffsetFile(number * step, f"{number * step:020d}", size, 0) for number, size in enumerate(sizes)]

@@ -18,6 +18,8 @@ from storageio import REAL_DISK, Kind, misplaced
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
 
+pytestmark = pytest.mark.default
+
 SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
                     max_index_num=200)  # fmt: skip
 FILES = ["clean.json", "index.json", "queues.json", "doubt.json", "delays.json", "ring", "clean.json.new",

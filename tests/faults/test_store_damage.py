@@ -17,6 +17,8 @@ from tests.faults.golden import LogFile, changed, fast_folder, flipped, unpacked
 from tests.faults.log_flips import golden_log
 from tests.faults.store_damage import Store
 
+pytestmark = pytest.mark.default
+
 SCARCE = 1 if build_name() == "compiled" else 10  # the plain text takes part with fewer
 NAMES = ("propcrc", "lmq", "cqext")
 FLIPS = 40

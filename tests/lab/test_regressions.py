@@ -10,6 +10,8 @@ import pytest
 from storageio import DiskError, Mode, StoreError
 from storageio.testing import ForgettingDisk, Image
 
+pytestmark = pytest.mark.default
+
 
 @pytest.fixture
 def lab(world: Any) -> Any:

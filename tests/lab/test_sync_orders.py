@@ -13,6 +13,8 @@ import pytest
 from storageio import DiskError, StoreError
 from storageio.testing import ForgettingDisk, Image
 
+pytestmark = pytest.mark.default
+
 HALF_A_FILE = 3000
 TAG_HASH = ord("A")  # Java's hash code of a text of one letter
 
