@@ -253,8 +253,8 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
         assert list(misplaced.find(REAL_DISK, str(own), table)) == []
     from messagestore import store_settings
     from messagestore.broker.services import delay_resume
-    from messagestore.recovery import log_end as recovery
     from messagestore.recovery import index_hint as index_note
+    from messagestore.recovery import log_end as recovery
     from messagestore.recovery.log_end import queue_list
     from messagestore.write import ring
     from messagestore.write import sync_failure as doubt
