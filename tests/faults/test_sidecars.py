@@ -192,7 +192,7 @@ def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> Non
     """The disk is not at fault; what is put after the recovery is there."""
     put_in_place(store, name, folder)
     refused = run("put", store, "T", "body")
-    assert refused.code == 5 and f"run: brokerstore recover {store}  (moves aside" in refused.talk
+    assert refused.code == 5 and f"run: brokerstore recover {store}  (with --apply, moves aside" in refused.talk
     assert run("recover", store, "--apply").code == 7
     assert run("put", store, "T", "body").code == 0
     assert run("verify", store).code == 0
@@ -255,7 +255,7 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
     from messagestore.broker.services import delay_resume
     from messagestore.recovery import index_hint as index_note
     from messagestore.recovery import log_end as recovery
-    from messagestore.recovery.log_end import queue_list
+    from messagestore.recovery import queue_list
     from messagestore.write import ring
     from messagestore.write import sync_failure as doubt
 
