@@ -22,8 +22,8 @@ those files; if they do not fit the folder, it counts references and scans the m
 States of a message:
 
 - *published*: in memory, and if persistent on its way to disk;
-- *confirmed*: record and index entry are on disk, after `RabbitStore.sync` (in the background at once when idle, else every
-  25 ms) or a publisher's `wait`.  It survives a crash;
+- *confirmed*: record and index entry are on disk, after `RabbitStore.sync` (in the background immediately when idle, else
+  every 25 ms) or a publisher's `wait`.  It survives a crash;
 - *delivered*: unacknowledged, with a tag; after a crash or a requeue it is in the queue again, flagged redelivered;
 - *acknowledged*: gone.  A crash may lose an acknowledgement of the last 25 ms; the message is then delivered again.
 

@@ -37,7 +37,7 @@ class StoreSettings:
     """
 
     file_size_limit: int = layout.FILE_SIZE_LIMIT
-    write_buffer_bytes: int = 1024 * 1024  # 0: every record is written at once
+    write_buffer_bytes: int = 1024 * 1024  # 0: every record is written immediately
     garbage_fraction: float = 0.5
     collect_above_files: int = 2
     file_garbage_fraction: float | None = None

@@ -341,9 +341,9 @@ class RabbitStore:
         self._is_closed = True
 
     def __enter__(self) -> RabbitStore:
-        """Return the store."""
+        """Return the store itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the store."""
+        """Close the store cleanly."""
         self.close()

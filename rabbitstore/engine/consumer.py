@@ -92,9 +92,9 @@ class Consumer:
             self._held.clear()
 
     def __enter__(self) -> Consumer:
-        """Return the consumer."""
+        """Return the consumer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the consumer."""
+        """Close the consumer, requeueing its messages."""
         self.close()

@@ -22,7 +22,7 @@ class Delta:
         self.stop = stop
 
     def expand(self, seq_id: I64) -> None:
-        """Add a message."""
+        """Add the message to the range."""
         if self.count == 0:
             self.start, self.stop = seq_id, seq_id + 1
         else:
@@ -30,5 +30,5 @@ class Delta:
         self.count += 1
 
     def clear(self) -> None:
-        """Remove all messages."""
+        """Remove all messages from it."""
         self.start = self.count = self.stop = 0

@@ -1,6 +1,6 @@
 """The only thread of an open store: sync, collect garbage, flush journals when idle, balance memory.
 
-It syncs as RabbitMQ's message store does: at once when nothing else arrives, and while messages arrive at the latest 25 ms
+It syncs as RabbitMQ's message store does: immediately when nothing else arrives, and while messages arrive at the latest 25 ms
 after the last sync, so that one sync confirms many of them.
 """
 

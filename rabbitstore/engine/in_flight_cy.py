@@ -22,7 +22,7 @@ class InFlight:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        """Create it empty."""
+        """Create it with nothing in flight."""
         self.counts: dict[bytes, int] = {}
 
     def __len__(self) -> int:

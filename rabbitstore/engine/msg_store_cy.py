@@ -171,7 +171,7 @@ class MsgStore:
     # --- clients
 
     def client(self, on_disk: OnDisk | None = None) -> StoreClient:
-        """Create a client."""
+        """Return a new client of this store."""
         return StoreClient(self, on_disk)
 
     def contains(self, msg_id: bytes) -> bool:

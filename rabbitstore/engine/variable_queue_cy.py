@@ -141,7 +141,7 @@ class VariableQueue:
         return message.seq_id
 
     def publish_delivered(self, msg_id: bytes, term: bytes, size: int, *, persistent: bool, embedded: bool) -> int:
-        """Add a message that a waiting consumer of the empty queue gets at once: it starts unacknowledged."""
+        """Add a message that a waiting consumer of the empty queue gets immediately: it starts unacknowledged."""
         assert self.length == 0, "the message would overtake others"
         message = self._new(msg_id, term, size, 0, persistent, embedded)
         self._write(message, force=False)

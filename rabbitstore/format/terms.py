@@ -22,7 +22,7 @@ _U16, _U32, _I32, _F64 = Struct(">H"), Struct(">I"), Struct(">i"), Struct(">d")
 
 
 class Atom(str):
-    """An Erlang atom."""
+    """An Erlang atom, such as `true`."""
 
     __slots__ = ()
 

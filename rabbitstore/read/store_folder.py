@@ -46,7 +46,7 @@ class StoreFolder:
         return {number: size_bytes for number, size_bytes in found if number is not None}
 
     def scan(self, number: int, problems: list[Problem]) -> Scan:
-        """Scan one file."""
+        """Scan the records of one file."""
         with mapped(self.disk, f"{self.path}/{number}.rdq") as view:
             return scan_records(view, f"{self.name}/{number}.rdq", problems)
 
