@@ -59,7 +59,7 @@ class CheckpointValues(NamedTuple):
 
     @property
     def min_timestamp_ms(self) -> int:
-        """A record stored at or before it was on the disk, and its queue unit written (section 4)."""
+        """A record stored at or before it was on the disk, and its queue unit written."""
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SLACK_MS)
 
     @property

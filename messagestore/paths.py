@@ -8,7 +8,7 @@ OWN_FOLDER = "brokerstore"  # RocketMQ does not know this folder; losing it lose
 
 
 class StorePaths:
-    """The paths inside a store's folder (format page, section 0)."""
+    """The paths inside a store's folder."""
 
     def __init__(self, root: str, commit_log: str | None = None) -> None:
         """`commit_log`: where the log lies if not inside."""

@@ -1,8 +1,8 @@
-"""Queues that the dispatch kernel does not make: light queues, batch queues, and extended units beside the ordinary ones.
+"""Queues that the dispatch kernel does not build: LMQs (light message queues), batch queues, and extended units.
 
-Light queues are made wherever a record has numbers in them, whatever the configuration.  The others are kept only where the
-configuration or the folder says so.  All cost nothing elsewhere.  All are made from records alone, after the ordinary queues of
-the same stretch, and a stretch that is dispatched again adds nothing twice.
+LMQ units are built wherever a record has offsets in LMQs, whatever the configuration; the others only where the configuration or
+the folder has them.  All are built from records alone, after the ordinary queues of the same batch, and a batch that is
+dispatched again adds nothing twice.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NO_NUMBERS = -1, 0
 
 
 class DerivedQueues:
-    """Of one open store.  The dispatcher's thread writes."""
+    """The queues of one open store that the kernel does not build.  The dispatcher's thread writes them."""
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueues, topics: Topics, root: str, *, has_ext: bool,
         ext_file_size: int | None, batch: BatchQueues,
     ) -> None:  # fmt: skip
-        """`root`: the store's folder.  `has_ext`: whether extended units are kept."""
+        """Create it.  `root`: the store's folder.  `has_ext`: whether extended units are written."""
         self._log = log
         self._queues = queues
         self._topics = topics
@@ -53,7 +53,7 @@ class DerivedQueues:
     # Dispatch
 
     def dispatch(self, file: MappedFile, start: int, stop: int, *, has_light: bool) -> None:
-        """Whole records of one file, from place `start` to before `stop`.  `has_light`: whether any may be in light queues."""
+        """Dispatch the records of one file from position `start` to `stop`.  `has_light`: whether any may be in LMQs."""
         if not has_light and not self.has_batch_topics:
             return
         for message in self._messages(file, start, stop):
@@ -99,7 +99,7 @@ class DerivedQueues:
         return self.batch.is_used or any(self.is_batch_topic(name) for name in self._topics.names())
 
     def is_batch_topic(self, topic: str) -> bool:
-        """By its attribute, or by the queues it has."""
+        """Return whether a topic has batch queues, by its attribute or by the queues that exist."""
         config = self._topics.get(topic)
         return (config is not None and config.is_batch) or self.batch.knows(topic)
 
@@ -112,7 +112,7 @@ class DerivedQueues:
 
     def _add_light(self, message: StoredMessage) -> None:
         """A unit in each light queue, at the queue's end: the place is what a reader sees, the number only says where it was
-        meant to be (section 10).
+        meant to be.
         """
         unit = UNIT.pack(message.physical_offset, message.size, _tags_code(message))
         for name, offset in light_places(message):
@@ -121,7 +121,7 @@ class DerivedQueues:
                 self._queues.append_run(queue, queue.max_offset if queue.starts else offset, unit)
 
     def _add_batch(self, message: StoredMessage) -> None:
-        """A unit that says how many messages the record holds."""
+        """Append a batch unit, which has the number of messages in the record."""
         unit = batch_unit(message)
         if unit.is_valid:
             self.batch.get_or_add(message.topic, message.queue_id).append(unit)
@@ -129,7 +129,7 @@ class DerivedQueues:
     # Extended units
 
     def extended(self, queue: ConsumeQueue, units: bytes | memoryview, file: MappedFile) -> bytes | memoryview:
-        """The units with addresses in the place of their tags codes, and what they held written to extended units."""
+        """Write extended units; return the units with addresses in place of their tags codes."""
         if queue.topic == SCHEDULE_TOPIC:
             units = self._scheduled(queue, units)
         if not self.has_ext or queue.topic.startswith(LIGHT_PREFIX):
@@ -145,7 +145,7 @@ class DerivedQueues:
         return bytes(made)
 
     def _scheduled(self, queue: ConsumeQueue, units: bytes | memoryview) -> bytes | memoryview:
-        """Units of waiting messages by the levels that were in force when each was put."""
+        """Return the units of delayed messages, with delivery times by the levels in force when each was put."""
         first = UNIT.unpack_from(units)[0]
         if self.levels.at(first) is None and first > queue.max_physical_offset and not self._is_unsure_said:
             self._is_unsure_said = True
@@ -163,7 +163,7 @@ class DerivedQueues:
         return found
 
     def ext_reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
-        """Of a queue's extended units; None where there are none."""
+        """Return the writer of a queue's extended units; None where the queue has none."""
         folder = ext_folder(self._ext_root, topic, queue_id)
         return ConsumeQueueExt(self._queues.disk, folder) if self._queues.disk.stat(folder) is not None else None
 
@@ -171,7 +171,7 @@ class DerivedQueues:
 
     @property
     def are_kept(self) -> bool:
-        """Whether there are batch queues or extended units, whose ends say nothing of what is missing."""
+        """Whether there are batch queues or extended units, whose ends do not show whether units are missing."""
         return self.has_ext or self.has_batch_topics
 
     def recover(self, physical_offset: int) -> None:
@@ -187,15 +187,15 @@ class DerivedQueues:
                 self._queues.remove(queue.topic, queue.queue_id)
 
     def points_behind(self, physical_offset: int) -> bool:
-        """Whether a batch queue has a record that begins there or later."""
+        """Return whether a batch queue has a record at or behind `offset`."""
         return any(queue.max_physical_offset >= physical_offset for queue in self.batch)
 
     def lacks_batch_queues(self) -> bool:
-        """Whether topics are said to have batch queues and there is not one."""
+        """Return whether topics should have batch queues and none exists."""
         return len(self.batch) == 0 and self.has_batch_topics
 
     def delete_expired(self, log_min_offset: int) -> None:
-        """Delete files that say nothing of records that are still there; the ordinary queues went first."""
+        """Delete files that only point at deleted records; the ordinary queues were done first."""
         self.batch.delete_expired(log_min_offset)
         for queue in list(self._queues) if self.has_ext else ():
             first = queue.unit(queue.min_offset)
@@ -203,13 +203,13 @@ class DerivedQueues:
                 self._writer(queue.topic, queue.queue_id).delete_before(first.tags_code)
 
     def flush(self) -> None:
-        """Sync what was written: extended units before the queues that point at them."""
+        """Sync extended units before the queues that point at them."""
         for writer in list(self._writers.values()):
             writer.flush()
         self.batch.flush()
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         self._ext_files.close()
         self.batch.close()
 
@@ -226,7 +226,7 @@ def _last_address(queue: ConsumeQueue) -> int | None:
 
 
 def batch_unit(message: StoredMessage) -> BatchUnit:
-    """What a batch queue says of a record; no valid unit where the properties have no numbers."""
+    """Return the batch unit of a record; it is invalid where the properties have no numbers."""
     pairs = message.all_properties
     base, count = message.queue_offset, 1
     if BASE in pairs and COUNT in pairs:

@@ -13,12 +13,13 @@ from commitlog.layout import BLANK_SIZE
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import DiskError, StoreCorrupt, StoreError
+from storageio.background import Wakeup
 
 from ..checkpoint import is_time
 from ..recovery.index_hint import UNKNOWN
 from ._dispatch_cy import Dispatcher
 from .derived_queues import DerivedQueues
-from .progress import Progress, Wakeup
+from .progress import Progress
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from concurrent.futures import Future
 
 from commitlog import CommitLog, PutResult
 from storageio import DiskError, FlushTimeout
+from storageio.background import Wakeup
 
 from ..config import StoreConfig
 from ._group_cy import GroupCommit
-from .progress import Wakeup
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)

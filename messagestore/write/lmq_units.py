@@ -53,22 +53,22 @@ def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
 
 
 def is_light(topic: str) -> bool:
-    """Whether a topic's queues are filled from here."""
+    """Return whether a topic is an LMQ."""
     return topic.startswith(LIGHT_PREFIX)
 
 
 def _is_number(text: str) -> bool:
-    """Whether it can count units: Python refuses to read numbers of thousands of digits."""
+    """Return whether a text is a queue offset; Python refuses numbers of thousands of digits."""
     return 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
 
 
 def is_eligible(topic: str, names: str) -> bool:
-    """Whether messages of a topic are in light queues at all (section 10); `names`: what INNER_MULTI_DISPATCH says."""
+    """Return whether messages of a topic enter LMQs.  `names`: the property INNER_MULTI_DISPATCH."""
     return bool(names.strip()) and topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
 def _is_light(name: str) -> bool:
-    """A name that cannot be a folder's is passed over, as in a real store."""
+    """Return whether a name can name a folder; RocketMQ skips others too."""
     try:
         return name.startswith(LIGHT_PREFIX) and bool(check_topic(name))
     except InvalidMessage:
@@ -79,7 +79,7 @@ def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> i
     """Append the units of every light queue, in log order; how many.
 
     Each at its queue's end, as when they came: a name listed twice moves the numbers ahead of the places, and after a restart
-    lower ones are given again (section 10).  Only the first one that the log still has stands at its number.
+    lower ones are given again.  Only the first one that the log still has stands at its number.
     """
     count = 0
     for message in _candidates(log, end_offset):
@@ -92,18 +92,18 @@ def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> i
 
 
 def light_unit(message: StoredMessage) -> bytes:
-    """What each of its light queues holds of a record."""
+    """Return the unit that each LMQ of a record has."""
     return UNIT.pack(message.physical_offset, message.size, java_hash_code(message.tags) if message.tags else 0)
 
 
 def _candidates(log: CommitLog, end_offset: int) -> Iterator[StoredMessage]:
-    """Messages of the files that name a light queue anywhere."""
+    """Yield the messages of the files that contain the name of an LMQ."""
     for file in log.queue.files:
         if file.start_offset < end_offset and names_light_queues(log.queue.view(file)):
             yield from log.messages(file.start_offset, min(file.end_offset, end_offset), CHECK_PLACE)
 
 
 def names_light_queues(view: memoryview) -> bool:
-    """Whether a light queue's name is anywhere in these bytes."""
+    """Return whether the bytes contain the name of an LMQ."""
     wanted = LIGHT_PREFIX.encode()
     return any(wanted in bytes(view[at : at + _SEARCHED + _OVERLAP]) for at in range(0, len(view), _SEARCHED))

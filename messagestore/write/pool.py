@@ -1,6 +1,6 @@
-"""The transient store pool: appends go to a ring and are committed to the log files past the page cache (row R8).
+"""The transient store pool: appends go to a ring and are committed to the log files past the page cache.
 
-Active under three conditions: enabled, no slave, asynchronous flush (format page, section 6.4).  *Written* is in the ring:
+Active under three conditions: enabled, no slave, asynchronous flush (`docs/formats/mapped-files.md`).  *Written* is in the ring:
 it is a mapped file, so it survives this process, and `ring.restore` brings it to the log.  *Committed* is in the log file:
 every process sees it, reads and dispatch begin there.  *Flushed* is on the disk.
 
@@ -77,11 +77,11 @@ class PooledFiles:
 
     @property
     def is_direct(self) -> bool:
-        """Whether commits go past the page cache."""
+        """Whether commits bypass the page cache."""
         return self._is_direct
 
     def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
-        """Go on in a file that holds records up to `file.written`."""
+        """Continue in a file that holds records up to `file.written`."""
         start = file.start_offset + file.written
         self._begin(file.start_offset, start)
         head = start % DIRECT_BLOCK if self._is_direct else 0  # the block is written whole
@@ -94,12 +94,12 @@ class PooledFiles:
         self._log.appender.set_room(self._lap - file.start_offset, file.written)  # the first thing to come may be a blank
 
     def _begin(self, base: int, start: int) -> None:
-        """Of a file in which appends begin at a physical offset."""
+        """Return the entry of a file in which appends begin at a physical offset."""
         self._base = base
         self._lap = start - start % self._size
 
     def next_file(self) -> tuple[memoryview, int]:
-        """Under the append lock, before the file that is left gets its blank."""
+        """Begin the next file; called with the append lock held, before the current file gets its blank record."""
         made = self._log.queue.next_file()
         with self._guard:
             if self._buffered:
@@ -111,7 +111,7 @@ class PooledFiles:
         return self.ring.view, made.start_offset
 
     def _end_of_closed(self) -> int:
-        """Of the file that the appender is about to close: behind the head of the blank record that it writes next."""
+        """Return where the file that is about to be closed ends: behind the head of its blank record."""
         position = self._log.appender.position
         has_blank = self._log.file_size_bytes - position >= BLANK_SIZE
         return position + BLANK_SIZE if has_blank else position
@@ -119,7 +119,7 @@ class PooledFiles:
     # Room
 
     def _more_room(self, position: int, size_bytes: int) -> None:
-        """Under the append lock: a stretch of the ring for at least one record of this size at `position` of the file."""
+        """Give room in the ring for at least one record of this size; called with the append lock held."""
         appender = self._log.appender
         base = appender.base
         start = base + position
@@ -136,7 +136,7 @@ class PooledFiles:
         appender.set_room(self._lap - base, end - base)
 
     def _give(self, least: int, most: int) -> int:
-        """Up to where records may go, `least` at least, when there is room for it."""
+        """Return up to where records may be written, at least `least` if there is room."""
         while True:
             self._wait_for_room(least + BLANK_SIZE)
             unread = self._wait_for_reader(least + BLANK_SIZE)
@@ -147,19 +147,19 @@ class PooledFiles:
                     return end
 
     def _settle(self, end: int) -> None:
-        """Have everything before `end` at its place in the ring: what hangs over the ring's end is copied to its begin."""
+        """Copy what was written beyond the ring's end to its start, up to `end`."""
         over = end - self._lap - self._size
         if over >= 0:
             self.ring.view[:over] = self.ring.view[self._size : self._size + over]
             self._lap += self._size
 
     def _limit(self) -> int:
-        """Up to where the ring may be written: what is not committed, and what is pinned, stays."""
+        """Return up to where the ring may be overwritten: uncommitted and pinned records stay."""
         oldest = min(self.committed_offset, self._pinned)
         return oldest - oldest % DIRECT_BLOCK + self._size
 
     def _wait_for_room(self, end: int) -> None:
-        """Commit here and now; for who reads in the ring, wait."""
+        """Make room: commit on this thread, and wait for readers of the ring."""
         while end > self._limit():
             committed = self.committed_offset
             if end > committed - committed % DIRECT_BLOCK + self._size:
@@ -201,7 +201,7 @@ class PooledFiles:
         return view, index, size_bytes
 
     def unpin(self) -> None:
-        """See `WriteBuffers`."""
+        """Unpin the range that `pin` returned."""
         self._pinned = NOT_PINNED
 
     # Committing
@@ -211,7 +211,7 @@ class PooledFiles:
             return list(self._buffered)
 
     def _settle_written(self) -> tuple[int, int]:
-        """Under the append lock: (base, position) of the appender, with everything before it at its place."""
+        """Return (base, position) of the appender with everything before it in place; called with the append lock held."""
         appender = self._log.appender
         base, position = appender.base, appender.position
         if base == self._base:
@@ -223,7 +223,7 @@ class PooledFiles:
     def commit(self, least_pages: int = 0) -> int:
         """Bring what is written to the files, oldest first; the committed offset.
 
-        With `least_pages` a file that is not full waits until so many pages were begun (section 6.2).
+        With `least_pages` a file that is not full waits until so many pages were begun.
         """
         with self._log.appender.lock:  # no roll-over now: a closed file has its blank
             base, position = self._settle_written()
@@ -231,7 +231,7 @@ class PooledFiles:
         return self._write_out(entries, base, position, least_pages)
 
     def _write_out(self, entries: list[_Buffered], base: int, position: int, least_pages: int) -> int:
-        """Of what was appended when the entries were listed; another thread may have done it already."""
+        """Commit what was appended when the entries were listed; another thread may have done it already."""
         with self._committing:
             for entry in entries:
                 is_closed = entry.file.start_offset != base
@@ -257,7 +257,7 @@ class PooledFiles:
         self._note(file.start_offset + goal)
 
     def _write_piece(self, file: MappedFile, start: int, stop: int) -> None:
-        """Past the page cache, or through it where that cannot be."""
+        """Write past the page cache, or through it where the file system cannot bypass it."""
         base = file.start_offset
         if self._is_direct:
             try:
@@ -275,7 +275,7 @@ class PooledFiles:
             start += len(piece)
 
     def _write_zeros(self, file: MappedFile, start: int, stop: int) -> None:
-        """To the blocks that a commit begins and to some behind them; never to one that has committed bytes."""
+        """Write zeros to the blocks of a commit and to some behind them, never to a block with committed bytes."""
         if file.start_offset + stop <= self._zeroed:
             return
         first = max(whole_blocks(start), self._zeroed - file.start_offset)
@@ -286,7 +286,7 @@ class PooledFiles:
         self._zeroed = file.start_offset + first + max(count, 0) * DIRECT_BLOCK
 
     def _blocks(self, start: int, stop: int) -> list[memoryview]:
-        """The whole blocks around a stretch, the last one padded with zeros."""
+        """Return the whole blocks around a range, the last one padded with zeros."""
         rest = stop % DIRECT_BLOCK
         pieces = self.ring.pieces(start - start % DIRECT_BLOCK, stop - rest)
         if rest:
@@ -297,12 +297,12 @@ class PooledFiles:
         return pieces
 
     def _note(self, offset: int) -> None:
-        """Everything before `offset` is in the files."""
+        """Record that everything before `offset` is in the files."""
         self.ring.note(offset)
         self.committed_offset = offset
 
     def _finish(self, entry: _Buffered) -> None:
-        """The file is full: its rest is zero already."""
+        """Mark a file as full; its rest is zero already."""
         entry.file.written = entry.file.committed = entry.file.size_bytes
         if self.committed_offset < entry.file.end_offset:
             self._note(entry.file.end_offset)
@@ -311,7 +311,7 @@ class PooledFiles:
                 self._buffered.remove(entry)
 
     def close(self, *, is_clean: bool) -> None:
-        """When nothing is appended any more.  A ring that has what the log lacks stays for the next opening."""
+        """Close the ring when nothing is appended any more.  A ring with records that the log lacks stays for the next open."""
         self.ring.close(keep=not is_clean)
 
 

@@ -34,15 +34,15 @@ NOTES_AT = (64, 128)
 
 
 def whole_blocks(size_bytes: int) -> int:
-    """Rounded up."""
+    """Round a size up to whole blocks."""
     return -(-size_bytes // DIRECT_BLOCK) * DIRECT_BLOCK
 
 
 class Ring:
-    """The file and its map.  `view` begins with the ring's first byte and reaches to the slack's end."""
+    """The ring file and its map.  `view` spans the ring and the slack behind it."""
 
     def __init__(self, disk: Disk, folder: str, size_bytes: int, slack_bytes: int) -> None:
-        """Makes the file anew; whatever lay there was restored before."""
+        """Create the file; the content of an older one was restored before."""
         self._disk = disk
         self.path = os.path.join(folder, RING_NAME)
         self.size_bytes = size_bytes
@@ -66,14 +66,14 @@ class Ring:
         HEAD.pack_into(self._header, 0, MAGIC, size_bytes, slack_bytes)
 
     def note(self, offset: int) -> None:
-        """Everything before the end of a record is in the files.  A kill in the middle leaves the note before."""
+        """Record that everything before `offset` is in the files.  A kill in between leaves the former value."""
         self._number += 1
         text = NOTE.pack(self._number, offset)
         at = NOTES_AT[self._number % 2]
         self._header[at : at + NOTE.size + NOTE_CRC.size] = text + NOTE_CRC.pack(crc32(text))
 
     def pieces(self, start: int, stop: int) -> list[memoryview]:
-        """The bytes of two physical offsets, in one or two pieces."""
+        """Return the bytes between two physical offsets, in one or two pieces."""
         first = start % self.size_bytes
         end = first + stop - start
         if end <= self.size_bytes:
@@ -81,7 +81,7 @@ class Ring:
         return [self.view[first : self.size_bytes], self.view[: end - self.size_bytes]]
 
     def close(self, *, keep: bool) -> None:
-        """Let go; without `keep` the file goes too, since everything is in the log."""
+        """Close the map; without `keep` delete the file, since everything is in the log."""
         self.view = self.scratch = self._header = memoryview(b"")
         self._map.close()
         if not keep:
@@ -89,7 +89,7 @@ class Ring:
 
 
 class _Left(NamedTuple):
-    """What a ring file holds."""
+    """The header of a ring file."""
 
     view: memoryview
     size_bytes: int
@@ -98,7 +98,7 @@ class _Left(NamedTuple):
 
 
 def _read(file: File) -> _Left | None:
-    """None for what no ring ever was."""
+    """Parse the header; return None for a file that is no ring."""
     total = file.size()
     if total < 4 * DIRECT_BLOCK:
         return None
@@ -140,7 +140,7 @@ def restore(disk: Disk, folder: str, log: CommitLog, *, is_torn: bool) -> int:
 
 
 class _Restoring:
-    """A walk over the records behind the ring's note."""
+    """Iterates over the records that may not be in the log files."""
 
     def __init__(self, log: CommitLog, left: _Left) -> None:
         self._log = log
@@ -148,7 +148,7 @@ class _Restoring:
         self._touched: dict[str, MappedFile] = {}
 
     def run(self) -> int:
-        """Record by record while each stands where it says, and the log has nothing else there."""
+        """Yield records while each has its own offset and the log has no other record there."""
         count, at = 0, self._left.offset
         while (file := self._log.queue.find(at)) is not None:
             found = self._find(file, at)
@@ -165,7 +165,7 @@ class _Restoring:
         return count
 
     def _find(self, file: MappedFile, at: int) -> tuple[memoryview, bool] | None:
-        """The record or blank of a physical offset: at its place, or in the slack when its overhang was not copied yet."""
+        """Return the record or blank at a physical offset, from the ring or from the slack behind it."""
         index = at % self._left.size_bytes
         for place in (index, index + self._left.size_bytes):
             stop = min(len(self._left.view), place + file.end_offset - at)
@@ -179,7 +179,7 @@ class _Restoring:
         return None
 
     def _write(self, file: MappedFile, position: int, data: memoryview) -> bool:
-        """False where the log has another whole record: somebody else wrote on behind the crash."""
+        """Return False where the log has another whole record: another process wrote there after the crash."""
         there = self._log.select(file.start_offset + position, len(data))
         if there == data:
             return True
@@ -192,5 +192,5 @@ class _Restoring:
 
 
 def is_refusal(error: DiskError) -> bool:
-    """Whether a file system does not write past the page cache."""
+    """Return whether a file system cannot bypass the page cache."""
     return error.errno in (errno.EINVAL, errno.EOPNOTSUPP)

@@ -1,4 +1,4 @@
-"""What a running store may do at the moment (format page, section 7.2)."""
+"""Flags that allow or forbid puts and reads of a running store (`docs/formats/put-rules.md`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._gate_cy import Gate
 
 
 class Flag(IntFlag):
-    """RocketMQ's bits."""
+    """The bits of RocketMQ's RunningFlags."""
 
     NOT_READABLE = 0x1
     NOT_WRITEABLE = 0x2
@@ -23,10 +23,10 @@ _STOPS_PUTS = Flag(0x7E)
 
 
 class RunningFlags:
-    """Set by whoever meets the trouble, cleared by whoever sees it gone.  Every put looks at `gate`."""
+    """The flags of one store.  A component that fails sets a flag, and clears it when the cause is gone."""
 
     def __init__(self) -> None:
-        """All is well."""
+        """Create them with no flag set."""
         self.bits = Flag(0)
         self.reasons: dict[Flag, str] = {}
         self.is_writeable = True
@@ -34,7 +34,7 @@ class RunningFlags:
         self._is_open = False
 
     def open(self, is_open: bool) -> None:
-        """Whether the store takes puts at all: not before it runs, not as a slave, not once it is closed."""
+        """Set whether the store accepts puts at all: not before it runs, not as a slave, not after it is closed."""
         self._is_open = is_open
         self._weigh()
 
@@ -44,26 +44,26 @@ class RunningFlags:
 
     @property
     def accepts_puts(self) -> bool:
-        """Whether a put may go on."""
+        """Whether puts are accepted."""
         return bool(self.gate.accepts_puts)
 
     def set(self, flag: Flag, reason: str) -> None:
-        """Stop puts (or reads), saying why."""
+        """Set a flag, with its reason."""
         self.bits |= flag
         self.reasons[flag] = reason
         self._weigh()
 
     def clear(self, flag: Flag) -> None:
-        """The trouble is over."""
+        """Clear a flag."""
         self.bits &= ~flag
         self.reasons.pop(flag, None)
         self._weigh()
 
     def has(self, flag: Flag) -> bool:
-        """Whether the trouble is there."""
+        """Return whether a flag is set."""
         return bool(self.bits & flag)
 
     @property
     def reason(self) -> str:
-        """Every reason there is."""
+        """The reasons of all flags that are set."""
         return "; ".join(f"{flag.name}: {text}" for flag, text in self.reasons.items())

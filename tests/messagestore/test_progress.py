@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from messagestore.write.progress import Progress, Wakeup
+from messagestore.write.progress import Progress
+from storageio.background import Wakeup
 
 
 class _Overtaken:
