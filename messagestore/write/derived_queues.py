@@ -1,7 +1,7 @@
 """Queues that the dispatch kernel does not build: LMQs (light message queues), batch queues, and extended units.
 
-LMQ units are built wherever a record has offsets in LMQs, whatever the configuration; the others only where the configuration or
-the folder has them.  All are built from records alone, after the ordinary queues of the same batch, and a batch that is
+LMQ units are built wherever a record has offsets in LMQs, whatever the configuration; the others only where the configuration
+or the folder has them.  All are built from records alone, after the ordinary queues of the same batch, and a batch that is
 dispatched again adds nothing twice.
 """
 

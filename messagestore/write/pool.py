@@ -1,6 +1,7 @@
 """The transient store pool: appends go to a ring and are committed to the log files past the page cache.
 
-Active under three conditions: enabled, no slave, asynchronous flush (`docs/formats/mapped-files.md`).  *Written* is in the ring:
+Active under three conditions: enabled, no slave, asynchronous flush (`docs/formats/mapped-files.md`).  *Written* is in the
+ring:
 it is a mapped file, so it survives this process, and `ring.restore` brings it to the log.  *Committed* is in the log file:
 every process sees it, reads and dispatch begin there.  *Flushed* is on the disk.
 
