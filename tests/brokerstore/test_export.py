@@ -1,4 +1,4 @@
-"""`export`: the same messages in every form, past damage, filtered, and never half a file."""
+"""`export`: the same messages in every format, past damage, filtered, and never a partial file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.brokerstore.tool import run
 
 
 def read_back(path: Path, form: str) -> list[dict[str, Any]]:
-    """Rows in the tool's keys."""
+    """Return the rows of an exported file with the tool's keys."""
     if form == "jsonl":
         return [json.loads(line) for line in path.read_text().splitlines()]
     if form == "csv":
@@ -50,7 +50,7 @@ def _from_arrow(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "arrow"])
 @pytest.mark.parametrize("name", ["plain", "propcrc"])
 def test_every_message_field_by_field(fixture_store: Any, tmp_path: Path, form: str, name: str) -> None:
-    """Against the manifest; the checksum's own property stays out of the columns."""
+    """They equal the manifest; the checksum property is no column."""
     fixture = fixture_store(name)
     out = tmp_path / "out"
     ran = run("export", "--to", form, "--out", out, fixture.store)
@@ -65,7 +65,7 @@ def test_every_message_field_by_field(fixture_store: Any, tmp_path: Path, form: 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "arrow"])
 def test_filters_and_an_empty_answer(fixture_store: Any, tmp_path: Path, form: str) -> None:
-    """With the columns even where there is no row."""
+    """The columns exist even without a row."""
     fixture = fixture_store("plain")
     out = tmp_path / "out"
     assert run("export", "--to", form, "--out", out, "--topic", "SpreadTopic", "--queue", 3, fixture.store).code == 0
@@ -77,7 +77,7 @@ def test_filters_and_an_empty_answer(fixture_store: Any, tmp_path: Path, form: s
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_past_damage(tmp_path: Path, form: str) -> None:
-    """All that is whole; the exit code tells."""
+    """Every intact message is exported, and the exit code is 1."""
     log = Log(tmp_path)
     log.put(log.offsets[5], "magic", 1)
     out = tmp_path / "out"
@@ -89,21 +89,21 @@ def test_past_damage(tmp_path: Path, form: str) -> None:
 
 
 def test_to_stdout(fixture_store: Any) -> None:
-    """JSON Lines as `dump` gives them, and CSV."""
+    """JSON Lines equal those of `dump`; CSV works too."""
     store = fixture_store("plain").store
     assert run("export", store).out == run("dump", "--json", store).out
     assert run("export", "--to", "csv", store).out.startswith("topic,queue_id,")
 
 
 def test_a_file_that_cannot_be_made(fixture_store: Any, tmp_path: Path) -> None:
-    """Exit code 5, and nothing stays."""
+    """The exit code is 5, and nothing remains."""
     ran = run("export", "-o", tmp_path / "no" / "folder", fixture_store("plain").store)
     assert ran.code == 5
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bodies_are_bytes(tmp_path: Path) -> None:
-    """Whatever is in them."""
+    """Bodies keep any bytes."""
     log = Log(tmp_path)
     row = run("export", log.store).lines[0]
     assert b64decode(row["body_base64"]).startswith(b"000000..")
@@ -119,7 +119,7 @@ def vhost_of(fixture_store: Any) -> Path:
 def test_a_look_at_a_few_messages_writes_all_of_them(
     fixture_store: Any, tmp_path: Path, form: str, kind: str, limit: int
 ) -> None:
-    """--limit as of `dump`: the first so many that fit, in every form; and what was written is said."""
+    """--limit works as for `dump` in every format, and the number of messages is reported."""
     folder = fixture_store("plain").store if kind == "rocketmq" else vhost_of(fixture_store)
     chosen = ["--topic", "HotTopic"] if kind == "rocketmq" else ["--key", "q.mixed"]
     wanted = run("dump", "--json", *chosen, "--limit", limit, folder).lines
@@ -139,14 +139,14 @@ def test_a_look_at_a_few_messages_writes_all_of_them(
 
 @pytest.mark.parametrize("command", ["export", "report"])
 def test_an_answer_and_the_data_on_one_stdout(fixture_store: Any, tmp_path: Path, command: str) -> None:
-    """A program would read one as the other: --json wants --out."""
+    """A program could not separate them, so --json needs --out."""
     ran = run(command, "--json", fixture_store("plain").store)
     assert (ran.code, ran.out, "--json needs --out" in ran.talk) == (2, "", True)
 
 
 @pytest.mark.parametrize("line", ["export STORE -o OUT", "export STORE --to csv -o OUT", "report STORE -o OUT", "bench OUT"])
 def test_a_place_that_cannot_be_written(fixture_store: Any, line: str) -> None:
-    """Without its name nobody knows which file was meant."""
+    """The error names the file."""
     words = {"STORE": str(fixture_store("plain").store), "OUT": "/proc/nowhere/out"}
     ran = run(*(words.get(word, word) for word in line.split()))
     assert (ran.code, ran.out) == (5, "")
@@ -155,7 +155,7 @@ def test_a_place_that_cannot_be_written(fixture_store: Any, line: str) -> None:
 
 
 def test_a_page_is_written_in_silence(fixture_store: Any, tmp_path: Path) -> None:
-    """Said on stderr, or as JSON on stdout."""
+    """The file is reported on stderr, or as JSON on stdout."""
     out = tmp_path / "page.html"
     ran = run("report", "-o", out, fixture_store("plain").store)
     assert (ran.out, f"wrote {out}" in ran.talk) == ("", True)

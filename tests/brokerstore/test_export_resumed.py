@@ -1,4 +1,4 @@
-"""An export that is interrupted goes on where it stopped, and the result is that of one that was not."""
+"""An interrupted export continues where it stopped and gives the result of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMS = ["jsonl", "csv", "arrow", "parquet"]
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks and batches of a small folder."""
+    """Make many blocks and batches of a small folder."""
     monkeypatch.setattr("brokerstore.tool.message_json.BLOCK_SIZE", 4096)
     monkeypatch.setattr("commitlog.columns.BATCH_ROWS", 40)
     monkeypatch.setattr("brokerstore.tool.backends.rabbitmq_export.BATCH_ROWS", 100)
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, fixture_store: Any) -> Path:
 
 
 def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch, how: Callable[[], object]) -> None:
-    """In the middle of the `count`-th write of the next export."""
+    """Interrupt the next export in the middle of its `count`-th write."""
     kept = export_parts.Parts.write
     left = [count]
 
@@ -50,7 +50,7 @@ def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch, how: Callable
 
 
 def content(path: Path, form: str) -> Any:
-    """Bytes of texts; of tables the rows, the columns and the number of batches."""
+    """Return the bytes of text; rows, columns and number of batches of tables."""
     if form in ("jsonl", "csv"):
         return path.read_bytes()
     import pyarrow as pa
@@ -69,7 +69,7 @@ def content(path: Path, form: str) -> Any:
 def test_interrupted_again_and_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, number: signal.Signals
 ) -> None:
-    """Signals after 1, 2, 3, ... writes, until it is done; then nothing lies beside the file."""
+    """Signals arrive after 1, 2, 3, ... writes until the export is done; then only the file remains."""
     whole, out = tmp_path / "whole", tmp_path / "out" / "file"
     out.parent.mkdir()
     assert run("export", "--to", form, "-o", whole, folder).code == 0
@@ -89,7 +89,7 @@ def test_interrupted_again_and_again(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_killed_between_two_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    """What was sealed stays; what was not is written anew, whatever of it lies there."""
+    """Sealed parts are kept; an unsealed one is written again."""
     whole, out = tmp_path / "whole", tmp_path / "out" / "file"
     out.parent.mkdir()
     assert run("export", "--to", form, "-o", whole, folder).code == 0
@@ -113,7 +113,7 @@ def _fail() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_full_disk_leaves_what_was_sealed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    """Exit code 5, the file is not there, the half part is taken away."""
+    """The exit code is 5, the file does not exist, and the unsealed part is removed."""
     out = tmp_path / "file"
     with monkeypatch.context() as patch:
         interrupted_after(3, patch, _fail)
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_what_was_sealed(folder: Path, tmp_path: Path, monkey
 
 
 def test_problems_before_the_interruption_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code tells of all damage, whichever run met it; it is said once."""
+    """The exit code covers the damage of every run, and each problem is reported once."""
     log = Log(tmp_path)
     log.put(log.offsets[5], "magic", 1)
     out = tmp_path / "out"
@@ -139,7 +139,7 @@ def test_problems_before_the_interruption_count(tmp_path: Path, monkeypatch: pyt
 
 
 def test_another_export_does_not_go_on_with_it(fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another form, filter or folder, a note of nonsense, a part or the log's beginning gone: said, wrong use."""
+    """Another format, filter or folder, a broken progress file, or a missing part is wrong use."""
     store, out = fixture_store("plain", own=True).store, tmp_path / "out"
     with monkeypatch.context() as patch:
         interrupted_after(30, patch, lambda: signal.raise_signal(signal.SIGINT))
@@ -171,7 +171,7 @@ def test_another_export_does_not_go_on_with_it(fixture_store: Any, tmp_path: Pat
 def test_killed_when_the_file_stood_there(
     fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_count: int
 ) -> None:
-    """The note outlived the parts: nothing is missing, and the next run makes the file anew."""
+    """The progress file outlived the parts; the next run writes the file again."""
     store, out = fixture_store("plain").store, tmp_path / "out"
     wanted = run("export", store).out
     monkeypatch.setattr(export_parts, "SEAL_SIZE", (1 << 30) if part_count == 1 else 300_000)
@@ -193,7 +193,7 @@ def _fail_at_the_note(path: str) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "arrow", "parquet"])
 def test_a_rabbitmq_folder_in_every_form(fixture_store: Any, tmp_path: Path, form: str) -> None:
-    """The same messages as JSON Lines, which `test_rabbit_commands` holds against the server's own account."""
+    """Every format has the messages of JSON Lines, which `test_rabbit_commands` compares with the server."""
     import csv
     from base64 import b64encode
 
@@ -222,7 +222,7 @@ def test_a_rabbitmq_folder_in_every_form(fixture_store: Any, tmp_path: Path, for
 def test_a_limit_counts_anew_after_an_interruption(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """More messages than were asked for: those before the interruption count, and are said."""
+    """The messages before the interruption count towards the limit and are reported."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert run("export", "--to", form, "--limit", 500, "-o", whole, folder).code == 0
     with monkeypatch.context() as patch:

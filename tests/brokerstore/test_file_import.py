@@ -1,4 +1,4 @@
-"""`import` from JSON Lines and Parquet: the same messages, once each, and rows that are none are named."""
+"""`import` from JSON Lines and Parquet: the same messages once each, and invalid rows are reported by number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(store: Path, topic: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_what_was_exported_comes_back(fixture_store: Any, tmp_path: Path, form: str) -> None:
-    """Every field but those of the place, in the same queues and order."""
+    """Every field but the position is equal, in the same queues and order."""
     source, out = fixture_store("plain").store, tmp_path / f"rows.{form}"
     assert run("export", "--to", form, "-o", out, "--topic", "SpreadTopic", source).code == 0
     ran = run("import", "--json", out, "--to", tmp_path / "store", "--small")
@@ -44,7 +44,7 @@ def test_what_was_exported_comes_back(fixture_store: Any, tmp_path: Path, form: 
 
 
 def test_a_second_run_puts_only_what_is_missing(tmp_path: Path) -> None:
-    """An import that was killed goes on where it stood."""
+    """A killed import continues where it stopped."""
     rows = tmp_path / "rows.jsonl"
     lines = [json.dumps({"topic": "T", "body": f"{number}", "keys": [f"k{number}"]}) + "\n" for number in range(500)]
     rows.write_text("".join(lines[:300]))
@@ -58,7 +58,7 @@ def test_a_second_run_puts_only_what_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_what_was_delayed_and_came_is_not_delayed_again(tmp_path: Path, form: str) -> None:
-    """It came behind the rows that followed it, and a second run met another message at its number."""
+    """It arrived after the rows that follow it, and a second run met another message at its offset."""
     config = StoreConfig.small(deliver_delayed=False)
     with MessageStore.open(tmp_path / "old", config=config, clock=(clock := Clock())) as store:
         store.put(Message("T", b"late", queue_id=0, properties={"DELAY": "1"}))
@@ -77,7 +77,7 @@ def test_what_was_delayed_and_came_is_not_delayed_again(tmp_path: Path, form: st
 
 
 def test_a_queue_with_other_messages_is_refused(tmp_path: Path) -> None:
-    """They would have been mixed."""
+    """The messages would be mixed."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"topic": "T", "body": "a"}\n')
     run("import", rows, "--to", tmp_path / "store", "--small")
@@ -96,7 +96,7 @@ def test_a_queue_with_other_messages_is_refused(tmp_path: Path) -> None:
      '{"topic": "T", "body": "x", "flag": 99999999999}', '{"topic": "T", "body": "x", "properties": [1]}'],
 )  # fmt: skip
 def test_a_row_that_is_no_message_is_named_by_its_number(tmp_path: Path, line: str) -> None:
-    """With the file, and what was expected."""
+    """The error has the file and what was expected."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"topic": "T", "body": "good"}\n' + line + "\n")
     ran = run("import", rows, "--to", tmp_path / "store", "--small")
@@ -110,7 +110,7 @@ def test_a_row_that_is_no_message_is_named_by_its_number(tmp_path: Path, line: s
 
 
 def test_a_row_that_the_store_refuses_stops_half_way(tmp_path: Path) -> None:
-    """Thousands of rows are in and nobody knows which one was refused: its number, its topic, and how to go on."""
+    """The error has the row's number, its topic, and how to continue."""
     rows = tmp_path / "rows.jsonl"
     lines = [json.dumps({"topic": "T", "body": f"{number}", "queue_id": number % 2}) + "\n" for number in range(600)]
     bad = json.dumps({"topic": "L" * 150, "body": "x"}) + "\n"
@@ -127,7 +127,7 @@ def test_a_row_that_the_store_refuses_stops_half_way(tmp_path: Path) -> None:
 
 
 def test_rows_before_a_refused_one_are_put_twice(tmp_path: Path) -> None:
-    """A delayed message makes a store put one after the other: those before the refused row are in, and stay in once."""
+    """With a delayed message the store puts rows one by one; those before the refused row stay imported once."""
     rows = tmp_path / "rows.jsonl"
     lines = [{"topic": "T", "body": str(number), "queue_id": 0, "properties": {}} for number in range(10)]
     lines[3] = {"topic": "D", "body": "later", "properties": {"DELAY": "18"}}
@@ -141,7 +141,7 @@ def test_rows_before_a_refused_one_are_put_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_rows_of_a_rabbit_folder(fixture_store: Any, tmp_path: Path, form: str) -> None:
-    """They have no topic: refused with the command that moves the folder, and no empty store is left behind."""
+    """They have no topic; the error names the command that moves the folder, and no empty store remains."""
     vhost, rows = fixture_store("rabbitmq-clean").folder.parent / "vhost", tmp_path / f"rows.{form}"
     assert run("export", vhost, "--to", form, "-o", rows, "--queue", "q.mixed").code == 0
     ran = run("import", rows, "--to", tmp_path / "store", "--small")
@@ -151,7 +151,7 @@ def test_rows_of_a_rabbit_folder(fixture_store: Any, tmp_path: Path, form: str) 
 
 
 def test_a_parquet_file_with_other_columns(tmp_path: Path) -> None:
-    """Properties that are a text, or no rows of messages at all: the row is named, and no empty store is left behind."""
+    """The error names the row, and no empty store remains."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for row in ({"topic": "T", "body": "x", "properties": "text"}, {"a": 1}, {"topic": "T", "body": 7}):
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
@@ -161,7 +161,7 @@ def test_a_parquet_file_with_other_columns(tmp_path: Path) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    """Another ending, and Parquet that is not."""
+    """Another file name ending, and an invalid Parquet file, are refused."""
     (tmp_path / "a.txt").write_text("x")
     assert run("import", tmp_path / "a.txt", "--to", tmp_path / "store").code == 3
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no")

@@ -1,4 +1,4 @@
-"""The filters of dump, tail and export, against the real store's own account of its messages."""
+"""The filters of dump, tail and export, compared with the real store's account of its messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def truth(fixture: Any, takes: Takes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_dump_and_tail_show_the_messages_that_fit(fixture_store: Any, case: str) -> None:
-    """All of them, and no other."""
+    """They show every message that passes, and no other."""
     options, takes = CASES[case]
     fixture = fixture_store("plain")
     wanted = truth(fixture, takes)
@@ -52,7 +52,7 @@ def test_dump_and_tail_show_the_messages_that_fit(fixture_store: Any, case: str)
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 @pytest.mark.parametrize("case", CASES)
 def test_export_writes_the_messages_that_fit(fixture_store: Any, tmp_path: Path, case: str, form: str) -> None:
-    """By rows and by columns alike."""
+    """Rows and columns give the same messages."""
     options, takes = CASES[case]
     fixture = fixture_store("plain")
     out = tmp_path / f"out.{form}"
@@ -67,7 +67,7 @@ def test_export_writes_the_messages_that_fit(fixture_store: Any, tmp_path: Path,
 
 
 def test_a_rabbit_folder_by_queue_numbers_and_routing_key(fixture_store: Any) -> None:
-    """What its messages have no field for is wrong use, not ignored."""
+    """A filter for a field that its messages lack is wrong use."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     everything = run("dump", "--json", folder).lines
     wanted = [one for one in everything if one["queue"] == everything[0]["queue"] and 2 <= one["seq_id"] <= 4]
@@ -79,6 +79,6 @@ def test_a_rabbit_folder_by_queue_numbers_and_routing_key(fixture_store: Any) ->
 
 
 def test_a_property_without_a_value_is_wrong_use(fixture_store: Any) -> None:
-    """It would have matched nothing in silence."""
+    """It would silently match nothing."""
     for given in ("TAGS", "=TagA"):  # no value, no name
         assert run("dump", "--property", given, fixture_store("plain").store).code == 2

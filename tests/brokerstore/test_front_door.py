@@ -1,4 +1,4 @@
-"""What a folder is taken for; the public names; what an import costs."""
+"""Detection of the kind of a folder, the public names, and the cost of an import."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HEAVY = {"numpy", "pyarrow", "rich", "crcmod", "click", "commitlog", "messagesto
 
 
 def test_a_rocketmq_store(fixture_store: Any) -> None:
-    """By its commitlog folder."""
+    """Its commitlog folder identifies it."""
     folder = identify(fixture_store("plain").store)
     assert folder.kind is FolderKind.ROCKETMQ
     assert folder.log_folders == [f"{fixture_store('plain').store}/commitlog"]
 
 
 def test_a_log_folder_by_its_bytes(fixture_store: Any) -> None:
-    """A queue's folder has such names too."""
+    """The files of a queue have the same kind of name."""
     store = fixture_store("plain").store
     assert identify(store / "commitlog").kind is FolderKind.LOG
     with pytest.raises(UnknownStore):
@@ -34,14 +34,14 @@ def test_a_log_folder_by_its_bytes(fixture_store: Any) -> None:
 
 
 def test_a_rabbitmq_virtual_host(fixture_store: Any) -> None:
-    """By `.vhost`; its data folder is hinted at."""
+    """Its `.vhost` file identifies it; a folder above gets a hint."""
     folder = fixture_store("rabbitmq-clean").folder.parent
     vhost = next(path.parent for path in sorted(folder.rglob(".vhost")))
     assert identify(vhost).kind is FolderKind.RABBITMQ
 
 
 def test_rocksdb_queues_are_named_not_called_corrupt(tmp_path: Path) -> None:
-    """The log beside them is read."""
+    """The log beside them is readable."""
     log = Log(tmp_path)
     (log.store / "consumequeue_rocksdb").mkdir()
     (log.store / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000001\n")
@@ -53,7 +53,7 @@ def test_rocksdb_queues_are_named_not_called_corrupt(tmp_path: Path) -> None:
 
 
 def test_a_dledger_log_is_named(tmp_path: Path) -> None:
-    """Its files begin with entry headers; nothing is read from them."""
+    """Its files begin with entry headers and are not read."""
     (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
     assert identify(tmp_path).kind is FolderKind.DLEDGER
     ran = run("verify", tmp_path)
@@ -62,7 +62,7 @@ def test_a_dledger_log_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_store_names_what_was_looked_for(tmp_path: Path) -> None:
-    """And where the store may be."""
+    """The error also hints at where the store may be."""
     Log(tmp_path)
     with pytest.raises(UnknownStore) as caught:
         identify(tmp_path)
@@ -74,7 +74,7 @@ def test_a_folder_that_is_no_store_names_what_was_looked_for(tmp_path: Path) -> 
 
 
 def test_links_to_folders_are_followed(tmp_path: Path) -> None:
-    """A store's folders often lie on other disks."""
+    """Folders of a store are often on other disks."""
     log = Log(tmp_path)
     moved = tmp_path / "disk"
     log.folder.rename(moved)
@@ -84,7 +84,7 @@ def test_links_to_folders_are_followed(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_folder_is_an_empty_store(tmp_path: Path) -> None:
-    """A store that was made and never written."""
+    """The store was created and never written to."""
     (tmp_path / "commitlog").mkdir()
     assert run("verify", tmp_path).code == 0
     assert run("info", "--json", tmp_path).json["files"] == 0
@@ -94,7 +94,7 @@ def test_an_empty_log_folder_is_an_empty_store(tmp_path: Path) -> None:
 
 
 def test_a_log_of_zeros_is_an_empty_log(tmp_path: Path) -> None:
-    """A file made ahead and never used."""
+    """The file was created ahead and never used."""
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(65536))
     assert run("verify", tmp_path).code == 0
@@ -102,7 +102,7 @@ def test_a_log_of_zeros_is_an_empty_log(tmp_path: Path) -> None:
 
 
 def test_public_names_that_are_there() -> None:
-    """Each from its room; the same object every time."""
+    """Each comes from its package, and is the same object every time."""
     import commitlog
     import storageio
 
@@ -115,7 +115,7 @@ def test_public_names_that_are_there() -> None:
 
 
 def test_public_names_that_are_not_there_yet_say_so() -> None:
-    """Only when touched."""
+    """The error is raised only on access."""
     for name in brokerstore.__all__:
         try:
             assert getattr(brokerstore, name) is not None
@@ -126,13 +126,13 @@ def test_public_names_that_are_not_there_yet_say_so() -> None:
 
 
 def test_the_import_alone_loads_nothing_heavy() -> None:
-    """In a fresh process."""
+    """A fresh process imports no heavy module."""
     loaded = imported("import brokerstore")
     assert not loaded & HEAVY
 
 
 def test_info_loads_neither_arrays_nor_drawing(fixture_store: Any) -> None:
-    """What makes a first answer slow."""
+    """These imports would delay the first answer."""
     store = str(fixture_store("plain").store)
     loaded = imported(f"from brokerstore.tool import main; main(['info', '--json', {store!r}])")
     assert "commitlog" in loaded
@@ -140,7 +140,7 @@ def test_info_loads_neither_arrays_nor_drawing(fixture_store: Any) -> None:
 
 
 def imported(code: str) -> set[str]:
-    """The modules that a fresh process has after some code."""
+    """Return the modules that a fresh process has imported after running some code."""
     code += "\nimport sys; sys.stderr.write('\\n'.join(sys.modules))"
     root = Path(__file__).parents[2]
     return set(
@@ -149,7 +149,7 @@ def imported(code: str) -> set[str]:
 
 
 def test_doctor_says_which_build_runs() -> None:
-    """And that it is the one of this source."""
+    """It is the build of this source."""
     from storebytes.builds import build_name, kernel_builds
 
     ran = run("doctor", "--json")
@@ -159,7 +159,7 @@ def test_doctor_says_which_build_runs() -> None:
 
 
 def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled from another text than the one that lies there."""
+    """The kernel was compiled from other source than the file beside it."""
     from brokerstore.tool.commands import doctor
     from storebytes.builds import KernelBuild
 
@@ -171,7 +171,7 @@ def test_doctor_refuses_a_stale_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some kernels compiled, some not."""
+    """Some kernels are compiled and some are not."""
     from brokerstore.tool.commands import doctor
 
     monkeypatch.setattr(doctor, "build_name", lambda: "mixed")
@@ -179,7 +179,7 @@ def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kernel_that_cannot_be_loaded_is_called_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of an installation was replaced: `doctor` is named, and names each such kernel and the command that mends it."""
+    """The error names `doctor`, which lists each such kernel and the command that rebuilds it."""
     from brokerstore import tool
 
     def fail(_arguments: object) -> int:
@@ -198,7 +198,7 @@ def test_a_kernel_that_cannot_be_loaded_is_called_an_error_of_ours(monkeypatch: 
 
 
 def test_an_installation_without_its_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """There is no setup.py to run: pip makes it anew."""
+    """Without setup.py, the hint is to reinstall with pip."""
     from brokerstore.tool.commands import doctor
     from storebytes.builds import KernelBuild
 

@@ -1,4 +1,4 @@
-"""What the tool says of stores that a real RocketMQ wrote, against that RocketMQ's own account of them."""
+"""The tool's answers about stores that a real RocketMQ wrote, compared with RocketMQ's own account."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ALL_STORES = [*STORES, "lmq", "batchcq", "cqext", "broker-live", "broker-ext"]
 
 
 def host(text: str) -> str:
-    """`address|port` of the manifest as `ip:port`, IPv6 in brackets."""
+    """Return `address|port` of the manifest as `ip:port`, IPv6 in brackets."""
     address, port = text.split("|")
     parsed = ip_address(address)
     return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
 def expected(truth: dict[str, Any]) -> dict[str, Any]:
-    """The manifest's message in the tool's keys."""
+    """Return the manifest's message with the tool's keys."""
     properties = truth["properties"]
     return {
         "topic": truth["topic"],
@@ -51,7 +51,7 @@ def expected(truth: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "count"), [("plain", 1093), ("propcrc", 251)])
 def test_dump_gives_every_message_field_by_field(fixture_store: Any, name: str, count: int) -> None:
-    """No flag says how long the files are."""
+    """No option gives the size of the files."""
     fixture = fixture_store(name)
     ran = run("dump", "--json", fixture.store)
     assert ran.code == 0
@@ -64,14 +64,14 @@ def test_dump_gives_every_message_field_by_field(fixture_store: Any, name: str, 
 
 
 def test_the_checksum_property_is_among_the_properties(fixture_store: Any) -> None:
-    """A dump hides nothing."""
+    """`dump` shows every property."""
     ran = run("dump", "--json", "--limit", 1, fixture_store("propcrc").store)
     assert ran.json["properties"]["__CRC32#"] == "5777168051"
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_get_gives_the_message_at_each_offset(fixture_store: Any, name: str) -> None:
-    """The same as the dump's line."""
+    """The answer equals the line of `dump`."""
     fixture = fixture_store(name)
     for truth in fixture.truth()["messages"][::37]:
         ran = run("get", "--json", "--at", truth["physicalOffset"], fixture.store)
@@ -80,7 +80,7 @@ def test_get_gives_the_message_at_each_offset(fixture_store: Any, name: str) -> 
 
 @pytest.mark.parametrize("name", ALL_STORES)
 def test_verify_finds_nothing_wrong_with_a_good_store(fixture_store: Any, name: str) -> None:
-    """Whatever kinds of queues lie beside the log."""
+    """Any kinds of queues may lie beside the log."""
     ran = run("verify", "--json", fixture_store(name).store)
     assert ran.json["problems"] == []
     assert (ran.code, ran.json["ok"]) == (0, True)
@@ -88,7 +88,7 @@ def test_verify_finds_nothing_wrong_with_a_good_store(fixture_store: Any, name: 
 
 @pytest.mark.parametrize("name", STORES)
 def test_verify_counts_what_the_manifest_counts(fixture_store: Any, name: str) -> None:
-    """Messages, blanks and the end."""
+    """Messages, blanks and end offset are equal."""
     fixture = fixture_store(name)
     truth, counts = fixture.truth(), run("verify", "--json", fixture.store).json["counts"]
     assert counts["records"] == truth["messageCount"]
@@ -100,7 +100,7 @@ def test_verify_counts_what_the_manifest_counts(fixture_store: Any, name: str) -
 
 @pytest.mark.parametrize("name", STORES)
 def test_info_knows_offsets_and_sizes_without_being_told(fixture_store: Any, name: str) -> None:
-    """From the files alone."""
+    """They are detected from the files alone."""
     fixture = fixture_store(name)
     truth, ran = fixture.truth(), run("info", "--json", fixture.store)
     assert ran.code == 0
@@ -114,7 +114,7 @@ def test_info_knows_offsets_and_sizes_without_being_told(fixture_store: Any, nam
 
 @pytest.mark.parametrize("name", STORES)
 def test_ls_names_every_queue_with_its_offsets(fixture_store: Any, name: str) -> None:
-    """As the store's own queues have them; prepared and rolled-back messages are in none."""
+    """Offsets equal those of the store's queues; prepared and rolled-back messages are in none."""
     fixture = fixture_store(name)
     ran = run("ls", "--json", fixture.store)
     truth = fixture.truth()["queues"]
@@ -126,7 +126,7 @@ def test_ls_names_every_queue_with_its_offsets(fixture_store: Any, name: str) ->
 
 
 def test_dump_takes_only_what_is_wanted(fixture_store: Any) -> None:
-    """By topic, by queue, at most so many."""
+    """Filters by topic and queue, and a limit, apply."""
     fixture = fixture_store("plain")
     truth = [expected(message) for message in fixture.truth()["messages"]]
     spread = [message for message in truth if message["topic"] == "SpreadTopic"]
@@ -141,14 +141,14 @@ def test_dump_takes_only_what_is_wanted(fixture_store: Any) -> None:
 
 
 def test_the_log_folder_alone_reads_the_same(fixture_store: Any) -> None:
-    """A commitlog folder copied away from its store."""
+    """A commitlog folder without its store gives the same messages."""
     store = fixture_store("propcrc").store
     assert run("dump", "--json", store / "commitlog").out == run("dump", "--json", store).out
     assert run("info", "--json", store / "commitlog").json["kind"] == "rocketmq-commitlog"
 
 
 def test_decode_id_gives_broker_and_offset(fixture_store: Any) -> None:
-    """The manifest's ids are the real store's own."""
+    """The ids of the manifest are those of the real store."""
     for truth in fixture_store("plain").truth()["messages"][::100]:
         ran = run("decode-id", "--json", truth["msgId"])
         assert (ran.json["store_host"], ran.json["physical_offset"]) == (host(truth["storeHost"]), truth["physicalOffset"])
@@ -170,7 +170,7 @@ READING = [
 
 
 def test_reading_changes_not_one_byte_nor_time_stamp(fixture_store: Any) -> None:
-    """Every command; access times count too where the system lets a reader leave them alone."""
+    """Access times count too, if the system lets a reader keep them."""
     store = fixture_store("plain", own=True).store
     paths = [store, *sorted(store.rglob("*"))]
     contents = {path: path.read_bytes() for path in paths if path.is_file()}
@@ -186,7 +186,7 @@ def test_reading_changes_not_one_byte_nor_time_stamp(fixture_store: Any) -> None
 
 
 def stamps(path: Path) -> tuple[int, ...]:
-    """Looked at without reading."""
+    """Return the times of a file without reading it."""
     found = os.lstat(path)
     access_ns = found.st_atime_ns if hasattr(os, "O_NOATIME") and found.st_uid == os.geteuid() else 0
     return found.st_mode, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, access_ns

@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def folder_of(case: str, folders: dict[str, Path], above: Path) -> Path:
-    """Unpacked once for all who only read."""
+    """Return a folder that is unpacked once for all cases that only read."""
     name = case.split(": ")[0]
     if name not in folders and not writes(case):
         folders[name] = unpack(name, above)
@@ -47,13 +47,13 @@ def folder_of(case: str, folders: dict[str, Path], above: Path) -> Path:
 def test_the_answer_is_the_golden_one(
     case: str, folders: dict[str, Path], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Exit code, data and talk."""
+    """Exit code, stdout and stderr are equal."""
     folder = folder_of(case, folders, tmp_path if writes(case) else tmp_path_factory.mktemp("golden"))
     assert answer(case, folder, tmp_path / "new") == file_of(case).read_text()
 
 
 def on_terminal(*arguments: object) -> Ran:
-    """As `run`, with both streams on a pseudo-terminal; colours and the drawing of bars and tables taken out."""
+    """Run with both streams on a pseudo-terminal; remove colours and drawing."""
     out, talk = _Terminal(), _Terminal()
     with redirect_stdout(out.stream), redirect_stderr(talk.stream):
         code = main([str(argument) for argument in arguments])
@@ -61,7 +61,7 @@ def on_terminal(*arguments: object) -> Ran:
 
 
 class _Terminal:
-    """A stream that says it is a terminal, and what came out on the other side."""
+    """A stream that is a terminal, and what arrives on its other side."""
 
     def __init__(self) -> None:
         self._ours, theirs = pty.openpty()
@@ -85,7 +85,7 @@ class _Terminal:
 
 
 def words(text: str) -> list[str]:
-    """Lines by their words: a drawn table has other spaces than one on a pipe; a bar that is gone leaves a line's beginning."""
+    """Return lines as words, because drawn tables have other spaces and a removed bar leaves a line's beginning."""
     lines = [" ".join(line.rpartition("\r")[2].split()) for line in text.splitlines()]
     return [line for line in lines if line]
 
@@ -98,7 +98,7 @@ def test_the_same_answer_on_a_terminal(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Word for word, whoever reads: JSON to the letter."""
+    """The words are equal, and JSON is identical."""
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("TERM", "xterm")
     folder = folder_of(case, folders, tmp_path if writes(case) else tmp_path_factory.mktemp("golden"))
@@ -112,7 +112,7 @@ def test_the_same_answer_on_a_terminal(
 
 
 def test_every_command_has_golden_answers() -> None:
-    """And no golden file is nobody's."""
+    """Every golden file belongs to a case."""
     named = {case.split(": ")[1].split()[0] for case in CASES}
     assert set(NAMES) <= named
     assert set(GOLDEN.rglob("*.txt")) == {file_of(case) for case in CASES}
@@ -121,7 +121,7 @@ def test_every_command_has_golden_answers() -> None:
 
 
 def golden(case: str) -> Any:
-    """The exit code, and the objects of the kept answer."""
+    """Return the exit code and the objects of the golden answer."""
     text = file_of(case).read_text()
     body = text.partition("--- stdout\n")[2].partition("--- stderr\n")[0]
     return int(text.split()[1]), [json.loads(line) for line in body.splitlines()]
@@ -135,7 +135,7 @@ def manifest(name: str, above: Path) -> Any:
 
 @pytest.mark.parametrize("name", [name for name in ROCKETMQ if not name.startswith("crash")])
 def test_golden_figures_are_those_of_the_real_store(name: str, tmp_path: Path) -> None:
-    """Offsets, queues, messages, bytes and blanks, as its own readers counted them."""
+    """Offsets, queues, messages, bytes and blanks equal the counts of its own readers."""
     truth = manifest(name, tmp_path)
     code, (info,) = golden(f"{name}: info STORE --json")
     assert (code, info["min_offset"], info["max_offset"]) == (0, truth["minPhyOffset"], truth["maxPhyOffset"])
@@ -154,7 +154,7 @@ def test_golden_figures_are_those_of_the_real_store(name: str, tmp_path: Path) -
 
 
 def test_golden_messages_are_those_of_the_real_store(tmp_path: Path) -> None:
-    """Every message that a golden answer on `plain` shows, field by field."""
+    """Every message in a golden answer about `plain` is equal field by field."""
     truth = {message["physicalOffset"]: expected(message) for message in manifest("plain", tmp_path)["messages"]}
     seen = 0
     for case in [case for case in CASES if case.startswith("plain: ") and case.endswith("--json") and "put " not in case]:
@@ -172,7 +172,7 @@ def test_golden_messages_are_those_of_the_real_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_golden_recovery_keeps_what_the_real_store_kept(name: str, tmp_path: Path) -> None:
-    """`recovered.json` is the real store's own account after it had recovered the same folder."""
+    """`recovered.json` is RocketMQ's account after it recovered the same folder."""
     unpack(name, tmp_path)
     kept = json.loads(next(tmp_path.rglob("recovered.json")).read_text())
     code, (plan,) = golden(f"{name}: recover STORE --json")
@@ -185,7 +185,7 @@ def test_golden_recovery_keeps_what_the_real_store_kept(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", RABBITMQ)
 def test_golden_queues_are_those_of_the_real_server(name: str, tmp_path: Path) -> None:
-    """Persistent messages are those that the server had when it had started again; of version 1 all that its index has."""
+    """Persistent messages equal those of the restarted server; version 1 has all of its index."""
     truth = manifest(name, tmp_path)
     code, (listed,) = golden(f"{name}: ls STORE --json")
     rows = {row["queue"]: row for row in listed["queues"]}

@@ -1,4 +1,4 @@
-"""The help of each command ends in examples, and every one of them runs."""
+"""The help of each command ends in examples, and each of them runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES = dict(examples({name: every_command()[name] for name in NAMES}))
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_help_shows_examples(name: str) -> None:
-    """One or more, each on a line of its own, as it would be typed."""
+    """Each example is on a line of its own, as it is typed."""
     shown = [line.strip() for line in run(*name.split(), "--help").out.splitlines()]
     assert EXAMPLES[name]
     for example in EXAMPLES[name]:
@@ -38,7 +38,7 @@ def test_the_help_shows_examples(name: str) -> None:
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, in a folder with a store, a virtual host, a letter and a broker's file."""
+    """They run in order, in a folder with a store, a virtual host, a letter and a broker's file."""
     monkeypatch.chdir(tmp_path)
     with MessageStore.open("orders-store", config=StoreConfig.small()) as store:
         for number in range(20):

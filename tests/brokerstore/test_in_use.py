@@ -1,4 +1,4 @@
-"""What the tool says of a store that somebody has open for writing."""
+"""The tool's answers about a store that another process has open for writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.messagestore.writers import log_files, open_store, put_all
 
 @pytest.fixture
 def used(tmp_path: Path) -> Path:
-    """Stopped cleanly; whoever needs it held takes the lock."""
+    """Return a cleanly stopped store whose lock a test can take."""
     with open_store(tmp_path / "store") as store:
         put_all(store, 0, 30)
     return tmp_path / "store"
@@ -22,7 +22,7 @@ def used(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["verify", "verify --log-only", "report --out {}", "stats", "info"])
 def test_a_check_of_a_store_in_use_says_how_far_it_came(used: Path, tmp_path: Path, command: str) -> None:
-    """In text, and under keys of its own in JSON; neither without a lock."""
+    """Text and JSON report it; without a lock neither does."""
     end = run("info", used, "--json").json["max_offset"]
     words = command.format(tmp_path / "page.html").split()
     at_rest = run(words[0], used, *words[1:], "--json").json
@@ -38,7 +38,7 @@ def test_a_check_of_a_store_in_use_says_how_far_it_came(used: Path, tmp_path: Pa
 
 
 def test_a_log_folder_of_a_store_in_use_is_known_too(used: Path) -> None:
-    """The lock lies beside it."""
+    """The lock is beside the log folder."""
     held = REAL_DISK.lock(str(used / "lock"))
     try:
         assert run("verify", used / "commitlog", "--json").json["in_use"] is True
@@ -47,7 +47,7 @@ def test_a_log_folder_of_a_store_in_use_is_known_too(used: Path) -> None:
 
 
 def test_a_half_written_record_of_a_store_in_use_ends_no_command(used: Path) -> None:
-    """Without a lock it is a torn end, of which `stats` and `dump` say something."""
+    """Without a lock it is a torn end, which `stats` and `dump` report."""
     end = run("info", used, "--json").json["max_offset"]
     data = log_files(used)[0].read_bytes()
     with log_files(used)[0].open("r+b") as file:
@@ -63,7 +63,7 @@ def test_a_half_written_record_of_a_store_in_use_ends_no_command(used: Path) -> 
 
 
 def test_diff_says_that_a_store_is_in_use(used: Path) -> None:
-    """Of each side."""
+    """`diff` reports each side that is in use."""
     held = REAL_DISK.lock(str(used / "lock"))
     try:
         assert run("diff", used, used, "--json").json["in_use"] is True
@@ -74,7 +74,7 @@ def test_diff_says_that_a_store_is_in_use(used: Path) -> None:
 
 
 def test_the_published_schema_has_the_keys_of_a_store_in_use(used: Path, tmp_path: Path) -> None:
-    """The schema is closed: a key that is not in it fails whoever validates."""
+    """The schema is closed, so a missing key would fail validation."""
     held = REAL_DISK.lock(str(used / "lock"))
     try:
         for command in ("info", "stats", "stats --by hour", "verify", "report --out PAGE", "diff OTHER"):

@@ -1,4 +1,4 @@
-"""`info` names every part of a RocketMQ store, and which of them it did not check."""
+"""`info` lists every part of a RocketMQ store, and which parts it did not check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parts(store: Path, use: str) -> set[str]:
 
 
 def test_timer_files_are_named_as_not_checked(fixture_store: Any) -> None:
-    """Of a real broker with timers; its log, queues and index are read."""
+    """A real broker wrote the timers; its log, queues and index are read."""
     store = fixture_store("broker-timer").store
     assert parts(store, "kept") == {"timerlog", "timerwheel", "config/timercheck"}
     assert {"commitlog", "consumequeue", "index", "checkpoint", "config", "abort"} <= parts(store, "read")
@@ -27,7 +27,7 @@ def test_timer_files_are_named_as_not_checked(fixture_store: Any) -> None:
 
 
 def test_rocksdb_databases_are_named_as_unsupported(fixture_store: Any) -> None:
-    """Of a real broker with RocksDB queues and configuration; the log itself is checked."""
+    """A real broker wrote the RocksDB queues and configuration; the log is checked."""
     store = fixture_store("broker-rocksdb").store
     databases = {"consumequeue", "config/topics", "config/consumerOffsets", "config/subscriptionGroups"}
     assert parts(store, "unsupported") == databases
@@ -36,7 +36,7 @@ def test_rocksdb_databases_are_named_as_unsupported(fixture_store: Any) -> None:
 
 
 def test_a_users_files_are_no_part(fixture_store: Any) -> None:
-    """They are not named, and keep nobody out."""
+    """They are not listed and block no writer."""
     store = fixture_store("plain", own=True).store
     before = parts(store, "kept") | parts(store, "read") | parts(store, "unsupported")
     (store / "README.txt").write_text("mine")
@@ -46,14 +46,14 @@ def test_a_users_files_are_no_part(fixture_store: Any) -> None:
 
 
 def test_nothing_checked_is_no_problem_found(tmp_path: Path) -> None:
-    """A store without a log file: there was nothing to look at."""
+    """A store without a log file has nothing to check."""
     (tmp_path / "commitlog").mkdir()
     assert re.search(r"Problems +not checked", run("info", tmp_path).out)
 
 
 @pytest.mark.parametrize("name", _KNOWN)
 def test_the_format_page_has_each_part(name: str) -> None:
-    """With the same words and the same use."""
+    """The page uses the same words and the same use."""
     what, use = _KNOWN[name]
     rows = re.findall(r"^\| `([^`]*?)/?` \| (.*?)(?: \(`[\w.-]+\.md`\))? \| (\w+) \|$", PAGE.read_text(), re.M)
     assert (name, what, use.value) in rows

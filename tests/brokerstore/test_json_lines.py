@@ -1,4 +1,4 @@
-"""Lines of JSON made straight from the log's bytes: byte for byte what Python's own JSON writes of the decoded message."""
+"""JSON lines made directly from the log's bytes equal Python's JSON of the decoded message byte for byte."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ADDRESS = st.one_of(
 def record(
     topic: bytes, properties: bytes, body: bytes, born: bytes, store: bytes, ints: list[int], longs: list[int], v2: bool
 ) -> bytes:  # fmt: skip
-    """As the format page has it, whatever the bytes of its texts are."""
+    """Return a record as the format page defines it, with any bytes in its texts."""
     sys_flag = ints[3] & ~0x30 | (0x10 if len(born) > 4 else 0) | (0x20 if len(store) > 4 else 0)
     head = struct.pack(">iiiiqq", 0xDAA320AB - (1 << 32) if v2 else 0xDAA320A7 - (1 << 32), *ints[:3], *longs[:2])
     head += struct.pack(">iq", sys_flag, longs[2]) + born + struct.pack(">i", ints[4])
@@ -57,7 +57,7 @@ RECORD = st.builds(
 
 
 def lines(world: World, log: bytes, positions: list[int], room: int = 1 << 20) -> tuple[list[bytes | None], int]:
-    """A line for each position, None for one that the kernel leaves; and how many it left."""
+    """Return a line for each position, None for one that the kernel skips, and how many it skipped."""
     out, start, found, left = bytearray(room), 0, list[bytes | None](), 0
     while start < len(positions):
         before = start
@@ -74,7 +74,7 @@ def lines(world: World, log: bytes, positions: list[int], room: int = 1 << 20) -
 
 
 def model(world: World, log: bytes, position: int) -> bytes:
-    """The decoded message, through the standard library."""
+    """Return the line of the decoded message, made by the standard library."""
     message = world.module("commitlog._scan_cy").Reader(log).decode(position, 0)
     return (json.dumps(message_json(message), separators=(",", ":")) + "\n").encode()
 
@@ -82,7 +82,7 @@ def model(world: World, log: bytes, position: int) -> bytes:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(RECORD, min_size=1, max_size=3), st.sampled_from([1, 1500, 1 << 20]))
 def test_any_bytes_in_any_field(world: World, records: list[bytes], room: int) -> None:
-    """Topics, names and values that are no UTF-8, escapes, repeated and empty names, hosts of both kinds, ends of integers."""
+    """Texts that are not UTF-8, escapes, repeated and empty names, hosts of both kinds and extreme integers work."""
     log = b"".join(records)
     positions = [sum(map(len, records[:index])) for index in range(len(records))]
     found, _ = lines(world, log, positions, room)
@@ -93,7 +93,7 @@ def test_any_bytes_in_any_field(world: World, records: list[bytes], room: int) -
 
 @pytest.mark.parametrize("name", ALL_STORES)
 def test_no_record_of_a_real_store_is_left(world: World, fixture_store: Any, name: str) -> None:
-    """The quick way is the only way for what brokers write, and says what the manifest says."""
+    """The kernel handles everything that brokers write, and agrees with the manifest."""
     fixture = fixture_store(name)
     file = min((fixture.store / "commitlog").iterdir())
     log = file.read_bytes()
@@ -125,7 +125,7 @@ BASE: dict[str, Any] = {
     ],
 )
 def test_what_is_unusual_is_left(world: World, unusual: dict[str, Any]) -> None:
-    """And only that: the record before and the one behind come out."""
+    """Only the unusual record is skipped; its neighbours are written."""
     usual, odd = record(**BASE), record(**BASE | unusual)
     log = usual + odd + usual
     found, left = lines(world, log, [0, len(usual), len(usual) + len(odd)])
@@ -138,7 +138,7 @@ def test_what_is_unusual_is_left(world: World, unusual: dict[str, Any]) -> None:
     ["::", "::1", "1::", "2001:db8::1:0:0:1", "1:0:0:2:0:0:0:3", "1:0:2:3:4:5:6:7", "0:1:2:3:4:5:6:0", "::2:3:4:5:6:7"],
 )
 def test_ipv6_as_python_writes_it(world: World, groups: str) -> None:
-    """RFC 5952: the first of the longest runs of zeros, never a single one."""
+    """RFC 5952 shortens the first of the longest runs of zeros, never a single one."""
     packed = IPv6Address(groups).packed
     log = record(**BASE | {"born": packed, "store": packed})
     found, left = lines(world, log, [0])
@@ -159,7 +159,7 @@ def test_ipv6_as_python_writes_it(world: World, groups: str) -> None:
     ],
 )
 def test_a_line_is_never_longer_than_was_said(world: World, worst: dict[str, Any]) -> None:
-    """A buffer of exactly the size asked for, with a guard behind it, holds the longest lines."""
+    """A buffer of exactly the requested size, with a guard after it, holds the longest lines."""
     log = record(**BASE | worst)
     render = world.module("commitlog._json_cy").render
     _, size, need = render(log, array("q", [0]), 0, bytearray(1))
@@ -171,7 +171,7 @@ def test_a_line_is_never_longer_than_was_said(world: World, worst: dict[str, Any
 
 
 def test_places_without_a_record_are_refused(world: World) -> None:
-    """Whatever a caller hands in is looked at before it is believed."""
+    """Every position is checked before it is used."""
     log = record(**BASE)
     render = world.module("commitlog._json_cy").render
     for position in (-1, 1, len(log), len(log) - 50, 1 << 40):

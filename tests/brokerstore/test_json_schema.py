@@ -1,4 +1,4 @@
-"""Everything that `--json` prints is what the published schema says."""
+"""Everything that `--json` prints conforms to the published schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_RABBIT = ["info", "ls", "stats", "verify", "recover"]
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("command", OF_A_STORE)
 def test_of_a_store(fixture_store: Any, store: str, command: str) -> None:
-    """Clean ones and one with a torn tail."""
+    """Clean stores and one with a torn tail conform."""
     ran = run(*OF_A_STORE[command], "--json", fixture_store(store).store)
     assert ran.code in (0, 1)
     check_schema(command.split()[0], ran.json)
@@ -30,7 +30,7 @@ def test_of_a_store(fixture_store: Any, store: str, command: str) -> None:
 
 @pytest.mark.parametrize("store", STORES)
 def test_messages_of_a_store(fixture_store: Any, store: str) -> None:
-    """Every line."""
+    """Every line of a dump conforms."""
     lines = run("dump", "--json", fixture_store(store).store).lines
     assert lines
     for line in lines:
@@ -39,7 +39,7 @@ def test_messages_of_a_store(fixture_store: Any, store: str) -> None:
 
 @pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
 def test_of_a_rabbit_folder(fixture_store: Any, name: str) -> None:
-    """Of both versions of the index."""
+    """Folders of both index versions conform."""
     folder = fixture_store(name).folder.parent / "vhost"
     for command in OF_RABBIT:
         check_schema("verify" if command == "verify" else f"rabbit_{command}", run(command, "--json", folder).json)
@@ -48,7 +48,7 @@ def test_of_a_rabbit_folder(fixture_store: Any, name: str) -> None:
 
 
 def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
-    """Two folders, none, and a new one."""
+    """Commands on two folders, on none and on a new one conform."""
     store = fixture_store("plain").store
     check_schema("diff", run("diff", "--json", store, fixture_store("propcrc").store).json)
     check_schema("decode-id", run("decode-id", "--json", fixture_store("plain").truth()["messages"][0]["msgId"]).json)
@@ -65,6 +65,6 @@ def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_not_in_the_schema_is_seen() -> None:
-    """The schema is closed: it cannot agree with everything."""
+    """The schema is closed, so it does not accept everything."""
     with pytest.raises(jsonschema.ValidationError):
         check_schema("decode-id", {"message_id": "x", "store_host": "y", "physical_offset": 1, "more": 2})

@@ -1,4 +1,4 @@
-"""Messages from a RabbitMQ folder into a RocketMQ store and back: nothing lost, nothing twice."""
+"""Messages copied from a RabbitMQ folder into a RocketMQ store and back: none is lost, none is copied twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = StoreConfig(
 
 @pytest.fixture
 def vhost(fixture_store: Any) -> str:
-    """Of the real server's fixture."""
+    """Return the virtual host of the real server's fixture."""
     above = fixture_store("rabbitmq-clean").folder.parent
     return str(next(path.parent for path in sorted(above.rglob(".vhost"))))
 
@@ -40,7 +40,7 @@ def what_matters(message: StoredMessage) -> tuple[Any, ...]:
 
 
 def test_every_message_goes_over_in_order(vhost: str, tmp_path: Path) -> None:
-    """With exchange, routing keys, properties and expiry."""
+    """Exchange, routing keys, properties and expiry are kept."""
     moved = import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
     truth = all_messages(vhost)
     assert (moved.messages, moved.skipped, moved.failed) == (len(truth), 0, [])
@@ -61,7 +61,7 @@ def test_every_message_goes_over_in_order(vhost: str, tmp_path: Path) -> None:
 
 
 def test_a_second_run_moves_nothing_and_a_broken_one_is_finished(vhost: str, tmp_path: Path) -> None:
-    """By the index key and the number in the queue."""
+    """The index key and the number in the queue identify a message."""
     store = str(tmp_path / "store")
 
     class StoppedError(Exception):
@@ -87,7 +87,7 @@ def test_a_second_run_moves_nothing_and_a_broken_one_is_finished(vhost: str, tmp
 
 
 def test_there_and_back_again(vhost: str, tmp_path: Path) -> None:
-    """The same messages in the same queues, byte for byte; a second time nothing."""
+    """The same messages are in the same queues byte for byte; a second run copies nothing."""
     import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
     back = str(tmp_path / "back")
     moved = export_to_rabbit(str(tmp_path / "store"), back)
@@ -103,7 +103,7 @@ def test_there_and_back_again(vhost: str, tmp_path: Path) -> None:
 
 
 def test_messages_that_came_from_no_queue(tmp_path: Path) -> None:
-    """A topic becomes a queue, properties become headers; all queues of it, and no topic of the broker's own."""
+    """A topic becomes a queue and properties become headers; the broker's own topics are skipped."""
     with MessageStore.open(tmp_path / "store", "a", SMALL) as store:
         for number in range(6):
             store.put(
@@ -123,7 +123,7 @@ NAMES = ["plain", "with space", "a/b", "a%2Fb", ".", "..", "Ünïcode", "日本"
 
 
 def test_queue_names_become_different_topics() -> None:
-    """Each one that a broker takes, and none twice."""
+    """A broker accepts each topic, and none occurs twice."""
     topics = [topic_of(name) for name in NAMES]
     assert len(set(topics)) == len(NAMES)
     assert [topic_problem(topic) for topic in topics] == [None] * len(NAMES)
@@ -131,7 +131,7 @@ def test_queue_names_become_different_topics() -> None:
 
 
 def test_odd_names_and_properties_survive_both_ways(tmp_path: Path) -> None:
-    """Control characters, long names, several routing keys, headers of every kind."""
+    """Control characters, long names, several routing keys and headers of every kind survive."""
     source, back = str(tmp_path / "source"), str(tmp_path / "back")
     with RabbitStore.open(source, "a") as store:
         for number, name in enumerate(NAMES):
@@ -147,7 +147,7 @@ def test_odd_names_and_properties_survive_both_ways(tmp_path: Path) -> None:
 
 
 def test_headers_that_no_record_can_hold_are_named(tmp_path: Path) -> None:
-    """The others go over."""
+    """The other messages are copied."""
     source = str(tmp_path / "source")
     with RabbitStore.open(source, "a") as store:
         store.declare_queue("q")
@@ -163,7 +163,7 @@ def test_headers_that_no_record_can_hold_are_named(tmp_path: Path) -> None:
 
 
 def test_the_command_both_ways(vhost: str, tmp_path: Path) -> None:
-    """Counts as JSON; the source is not changed."""
+    """The counts are printed as JSON; the source is not changed."""
     before = {path: path.read_bytes() for path in Path(vhost).rglob("*") if path.is_file()}
     ran = run("import", vhost, "--to", tmp_path / "store", "--small", "--json")
     assert (ran.code, ran.json["messages"], ran.json["failed"]) == (0, len(all_messages(vhost)), [])

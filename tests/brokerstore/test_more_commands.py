@@ -1,4 +1,4 @@
-"""`completion`, `bench`, and the names that mqadmin has for commands."""
+"""`completion`, `bench`, and the command names of mqadmin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script_of_that_shell(shell: str) -> None:
-    """That the shell itself takes, where it is installed."""
+    """The shell accepts the script, if it is installed."""
     ran = run("completion", shell)
     assert ran.code == 0
     assert "_BROKERSTORE_COMPLETE" in ran.out
@@ -27,7 +27,7 @@ def test_completion_is_a_script_of_that_shell(shell: str) -> None:
 
 
 def test_the_shell_is_told_the_commands() -> None:
-    """As it asks when somebody presses the tabulator."""
+    """The test asks as a shell does when the tab key is pressed."""
     asked = {"_BROKERSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "brokerstore ve", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", "from brokerstore.tool import main; main()"],
@@ -37,7 +37,7 @@ def test_the_shell_is_told_the_commands() -> None:
 
 
 def test_bench_measures_and_leaves_nothing(tmp_path: Path) -> None:
-    """Figures of every kind, and an empty folder."""
+    """It prints every rate and leaves an empty folder."""
     ran = run("bench", "--json", "--messages", 1000, "--size", 100, tmp_path)
     assert ran.code == 0
     assert [row["what"].split()[0] for row in ran.json["rows"]] == ["put", "put", "read", "read", "put"]
@@ -60,7 +60,7 @@ SAME = [
 
 @pytest.mark.parametrize(("theirs", "ours"), SAME, ids=[names[0][0] for names in SAME])
 def test_a_name_of_mqadmin_answers_as_ours(fixture_store: Any, theirs: list[str], ours: list[str]) -> None:
-    """With mqadmin's own options."""
+    """The options are those of mqadmin."""
     fixture = fixture_store("plain")
     wanted = fixture.truth()["messages"][7]["msgId"]
     lines = [[wanted if word == "ID" else word for word in words] for words in (theirs, ours)]
@@ -71,7 +71,7 @@ def test_a_name_of_mqadmin_answers_as_ours(fixture_store: Any, theirs: list[str]
 
 
 def test_query_by_key_as_mqadmin_asks(fixture_store: Any) -> None:
-    """Topic and key are options there, arguments here."""
+    """Topic and key are options in mqadmin and arguments here."""
     store = fixture_store("plain").store
     assert run("queryMsgByKey", "--json", "-t", "HotTopic", "-k", "hot-3", store) == run(
         "query", "--json", store, "HotTopic", "hot-3"

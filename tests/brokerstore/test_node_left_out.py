@@ -1,4 +1,4 @@
-"""Answers about a RabbitMQ node of which a part is not read: `diff`, `import` and `report` name that part."""
+"""`diff`, `import` and `report` name the part of a RabbitMQ node that they do not read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Node = tuple[Path, dict[str, int]]
 
 @pytest.fixture(scope="module", params=["rabbitmq4-killed", "rabbitmq43-clean"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Node:
-    """A node's folder, and how many of its queues are of each kind; only the second one has messages that came by AMQP 1.0."""
+    """Return a node's folder and the number of its queues of each kind; only the second has AMQP 1.0 messages."""
     above = tmp_path_factory.mktemp("node")
     unpack(DATA / f"{request.param}.tar.xz", above / "source")
     node_of(request.param, above / "source", above / "node")
@@ -32,7 +32,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def check_left_out(node: Node, ran: Any, *, times: int = 1) -> None:
-    """The exit code, and the part that is not read, on stderr and in JSON."""
+    """Check the exit code and the unread part, on stderr and in JSON."""
     assert ran.code == (UNREAD if "mc_amqp" in ran.talk or "unsupported" in ran.talk else 0)
     assert ran.talk.count(f"not read: {node[1]['quorum']} quorum queues, {node[1]['stream']} streams") == times
 
@@ -42,7 +42,7 @@ def counts(left_out: dict[str, list[str]]) -> dict[str, int]:
 
 
 def test_a_diff_names_what_it_did_not_compare(node: Node) -> None:
-    """It printed "The same messages" and exited with 0, whatever the quorum queues of both sides held."""
+    """It reported equal messages with exit code 0, whatever the quorum queues held."""
     has_unread = run("verify", node[0]).code == UNREAD
     ran = run("diff", node[0], node[0])
     check_left_out(node, ran, times=2)
@@ -56,7 +56,7 @@ def test_a_diff_names_what_it_did_not_compare(node: Node) -> None:
 
 
 def test_a_diff_of_damaged_folders_is_not_the_same(fixture_store: Any, tmp_path: Path) -> None:
-    """Both lack the same message: nobody can tell whether it was equal."""
+    """Both lack the same message, so it is unknown whether it was equal."""
     vhost = shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", tmp_path / "vhost")
     stored = next(row for row in run("dump", "--json", vhost).lines if not row["embedded"])
     path = vhost / stored["file"]
@@ -67,7 +67,7 @@ def test_a_diff_of_damaged_folders_is_not_the_same(fixture_store: Any, tmp_path:
 
 
 def test_an_import_names_the_queues_that_it_did_not_move(node: Node, tmp_path: Path) -> None:
-    """It printed "0 left out"."""
+    """It printed "0 left out" for them."""
     ran = run("import", node[0], "--to", tmp_path / "store", "--small")
     assert f"not read: {node[1]['quorum']} quorum queues, {node[1]['stream']} streams" in ran.talk
     ran = run("import", "--json", node[0], "--to", tmp_path / "store", "--small")
@@ -76,7 +76,7 @@ def test_an_import_names_the_queues_that_it_did_not_move(node: Node, tmp_path: P
 
 
 def test_a_report_names_what_it_does_not_show(node: Node, tmp_path: Path) -> None:
-    """Its page listed no problem and no queue but the classic ones."""
+    """Its page listed no problem and only the classic queues."""
     unread = run("verify", "--json", node[0]).json["notes"]
     count = sum(note["kind"] == "unsupported_format" for note in unread)
     ran = run("report", "--json", node[0], "--out", tmp_path / "page.html")

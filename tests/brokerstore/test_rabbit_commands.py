@@ -1,4 +1,4 @@
-"""The commands on RabbitMQ folders, against what the real server said of them."""
+"""The commands on RabbitMQ folders, compared with the real server's account of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rabbit:
 
 @pytest.fixture
 def rabbit(fixture_store: Any, tmp_path: Path) -> Any:
-    """`rabbit(name)`: a copy of one's own."""
+    """Return a function that gives a test its own copy of a fixture."""
 
     def make(name: str) -> Rabbit:
         fixture = fixture_store(name)
@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_dump_gives_every_message_of_the_manifest(rabbit: Any, name: str) -> None:
-    """With the fixed keys; payloads by their hash."""
+    """The keys are fixed; payloads are compared by their hash."""
     fixture = rabbit(name)
     ran = run("dump", "--json", fixture.folder)
     assert (ran.code, ran.talk) == (0, "")
@@ -78,7 +78,7 @@ def test_dump_gives_every_message_of_the_manifest(rabbit: Any, name: str) -> Non
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_reading_commands_change_nothing(rabbit: Any, name: str) -> None:
-    """With and without JSON."""
+    """Nothing changes with or without --json."""
     folder = rabbit(name).folder
     before = contents(folder)
     for command in (["info"], ["ls"], ["dump"], ["stats"], ["verify"], ["recover"], ["export"]):
@@ -91,7 +91,7 @@ def test_reading_commands_change_nothing(rabbit: Any, name: str) -> None:
 
 
 def test_the_answers_have_the_fixed_keys(rabbit: Any) -> None:
-    """Of `ls`, `verify`, `recover`; the figures agree with each other."""
+    """The figures of `ls`, `verify` and `recover` agree with each other."""
     folder = rabbit("rabbitmq-clean").folder
     rows = run("ls", "--json", folder).json["queues"]
     assert list(rows[0]) == ["queue", "vhost", "messages", "unacked", "persistent", "segments"]
@@ -105,7 +105,7 @@ def test_the_answers_have_the_fixed_keys(rabbit: Any) -> None:
 
 
 def test_get_by_number_and_by_id(rabbit: Any) -> None:
-    """An id in every queue that has the message."""
+    """An id is found in every queue that has the message."""
     folder = rabbit("rabbitmq-clean").folder
     lines = run("dump", "--json", "--queue", "q.mixed", folder).lines
     ran = run("get", "--json", "--queue", "q.mixed", "--offset", lines[5]["seq_id"], "--count", 3, folder)
@@ -121,7 +121,7 @@ def test_get_by_number_and_by_id(rabbit: Any) -> None:
 
 
 def test_the_last_of_each_queue(rabbit: Any) -> None:
-    """Between queues there is no order: each has its own end, of the messages that are wanted."""
+    """Each queue has its own end, because there is no order between queues."""
     folder = rabbit("rabbitmq-clean").folder
     lines = run("dump", "--json", folder).lines
     last = {line["queue"]: line for line in lines}
@@ -134,7 +134,7 @@ def test_the_last_of_each_queue(rabbit: Any) -> None:
 
 
 def test_messages_by_what_their_publisher_called_them(rabbit: Any) -> None:
-    """A routing key, a message id, a correlation id, or the store's own id; the manifest has the ids."""
+    """A routing key, message id, correlation id or store id finds the message."""
     folder = rabbit("rabbitmq-clean").folder
     lines = run("dump", "--json", "--queue", "q.props", folder).lines
     named = next(line for line in lines if "correlation_id" in line["properties"])
@@ -155,7 +155,7 @@ def _queue(folder: Path) -> Path:
 
 
 def test_a_message_is_put_into_a_queue(tmp_path: Path) -> None:
-    """AMQP's own properties by their names and kinds, others as headers; what was there stays."""
+    """AMQP's properties keep their names and types, others become headers; existing messages stay."""
     folder = _queue(tmp_path / "vhost")
     given = ["--property", "message_id=m", "--property", "priority=3", "--property", "timestamp=18446744073709551615"]
     ran = run("put", "--json", *given, "--property", "region=eu", "--key", "a", "--key", "b", folder, "mail", "second")
@@ -183,7 +183,7 @@ def test_a_message_is_put_into_a_queue(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_put_changes_nothing(tmp_path: Path, options: list[str], code: int) -> None:
-    """Opening for writing is a server's start: before it everything is looked at."""
+    """Opening for writing acts like a server's start, so everything is checked first."""
     folder = _queue(tmp_path / "vhost")
     before = contents(folder)
     assert run("put", folder, *options).code == code
@@ -191,7 +191,7 @@ def test_what_cannot_be_put_changes_nothing(tmp_path: Path, options: list[str], 
 
 
 def test_transient_messages_go_only_when_that_is_asked_for(rabbit: Any) -> None:
-    """A server's start drops them: of a folder that somebody wants to rescue nothing may go unasked."""
+    """A server drops them when it starts; the tool asks first."""
     fixture = rabbit("rabbitmq-clean")
     before = contents(fixture.folder)
     lines = run("dump", "--json", fixture.folder).lines
@@ -209,7 +209,7 @@ def test_transient_messages_go_only_when_that_is_asked_for(rabbit: Any) -> None:
 
 
 def test_after_a_kill_the_files_of_a_clean_stop_are_made_anew(tmp_path: Path) -> None:
-    """So that a server need not read every message at its start."""
+    """A server then need not read every message when it starts."""
     folder = _queue(tmp_path / "vhost")
     whole = run("info", "--json", folder).json
     for name in ("msg_store_persistent/clean.dot", "recovery.dets"):
@@ -222,7 +222,7 @@ def test_after_a_kill_the_files_of_a_clean_stop_are_made_anew(tmp_path: Path) ->
 
 
 def test_a_server_on_the_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has in memory alone is in no file; and nothing is written beside it."""
+    """Messages that it has only in memory are in no file, and nothing may be written beside it."""
     folder = _queue(tmp_path / "vhost")
     monkeypatch.setattr(type(REAL_DISK), "writers", lambda _self, _folder: (Writer(17, "beam.smp"),))
     for command in (["ls", folder], ["import", folder, "--to", tmp_path / "new", "--small"]):
@@ -236,7 +236,7 @@ def test_a_server_on_the_folder_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_node_with_its_virtual_hosts(rabbit: Any, tmp_path: Path) -> None:
-    """The data folder of a node; of several hosts one is named."""
+    """A node's data folder works; one of several hosts must be named."""
     vhost = rabbit("rabbitmq-clean").folder
     node = tmp_path / "node"
     shutil.copytree(vhost, node / "msg_stores" / "vhosts" / "one")
@@ -248,13 +248,13 @@ def test_a_node_with_its_virtual_hosts(rabbit: Any, tmp_path: Path) -> None:
 
 
 def _damage(folder: Path) -> None:
-    """The last message of a message file torn."""
+    """Tear the last message of a message file."""
     path = max((folder / "msg_store_persistent").glob("*.rdq"), key=lambda one: one.stat().st_size)
     path.write_bytes(path.read_bytes()[:-50])
 
 
-def test_damage_is_named_and_mended(rabbit: Any) -> None:
-    """Exit codes 1, 6 and then 0; everything else stays readable."""
+def test_damage_is_reported_and_repaired(rabbit: Any) -> None:
+    """Exit codes are 1, 6 and then 0; everything else stays readable."""
     folder = rabbit("rabbitmq-clean").folder
     count = len(run("dump", "--json", folder).lines)
     _damage(folder)
@@ -275,8 +275,8 @@ def test_damage_is_named_and_mended(rabbit: Any) -> None:
     assert len(run("dump", "--json", folder).lines) == count - lost
 
 
-def test_a_damaged_table_is_mended_with_nothing_dropped(rabbit: Any) -> None:
-    """Exit code 7."""
+def test_a_damaged_table_is_repaired_with_nothing_dropped(rabbit: Any) -> None:
+    """The exit code is 7."""
     folder = rabbit("rabbitmq-clean").folder
     (folder / "msg_store_persistent" / "clean.dot").write_bytes(b"nonsense")
     count = len(run("dump", "--json", folder).lines)

@@ -1,4 +1,4 @@
-"""`verify` of the whole store, `recover` and `rebuild`: damage, what is said of it, and that it is mended."""
+"""`verify` of the whole store, `recover` and `rebuild`: damage, its report, and its repair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", ["plain", "propcrc", "lmq", "broker-live"])
 def test_rebuild_gives_the_same_bytes(fixture_store: Any, name: str) -> None:
-    """Queues from nothing; the index under its old names; nothing else of the folder is touched."""
+    """Queues are rebuilt from nothing and the index under its old names; nothing else changes."""
     fixture = fixture_store(name, own=True)
     before = tree(fixture.store)
     shutil.rmtree(fixture.store / "consumequeue")
@@ -36,7 +36,7 @@ def test_rebuild_gives_the_same_bytes(fixture_store: Any, name: str) -> None:
 
 
 def test_rebuild_of_an_index_that_is_gone_answers_the_same(fixture_store: Any) -> None:
-    """All queries of the manifest; under new names."""
+    """All queries of the manifest are answered; the files have new names."""
     fixture = fixture_store("plain", own=True)
     answers = [_query(fixture.store, truth) for truth in fixture.truth()["queries"]]
     shutil.rmtree(fixture.store / "index")
@@ -51,7 +51,7 @@ def _query(store: Path, truth: dict[str, Any]) -> list[Any]:
 
 
 def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
-    """Even where that one is damaged."""
+    """The other one is not touched, even if it is damaged."""
     fixture = fixture_store("plain", own=True)
     unit = fixture.store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}"
     unit.write_bytes(bytes(2000))
@@ -63,7 +63,7 @@ def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
 
 
 def test_rebuild_refuses_a_damaged_log(fixture_store: Any) -> None:
-    """Recover comes first; nothing is changed."""
+    """Recover comes first, and nothing is changed."""
     fixture = fixture_store("plain", own=True)
     _flip(fixture.store / "commitlog" / f"{65536:020d}", 90)
     before = tree(fixture.store)
@@ -82,7 +82,7 @@ def _flip(path: Path, at: int) -> None:
 
 
 def test_an_index_that_does_not_say_its_slots_is_asked_for(fixture_store: Any) -> None:
-    """Wrong use until they are given."""
+    """It is wrong use until they are given."""
     fixture = fixture_store("plain", own=True)
     for path in (fixture.store / "index").iterdir():
         path.write_bytes(path.read_bytes()[:40] + bytes(path.stat().st_size - 40))
@@ -111,8 +111,8 @@ DERIVED: list[tuple[str, Damage, set[str]]] = [
 
 
 @pytest.mark.parametrize(("damage", "kinds"), [case[1:] for case in DERIVED], ids=[case[0] for case in DERIVED])
-def test_verify_names_what_disagrees_and_recover_mends_it(fixture_store: Any, damage: Damage, kinds: set[str]) -> None:
-    """Nothing is dropped: exit code 7, and the messages are all there."""
+def test_verify_names_what_disagrees_and_recover_repairs_it(fixture_store: Any, damage: Damage, kinds: set[str]) -> None:
+    """Nothing is dropped: the exit code is 7, and all messages are there."""
     fixture = fixture_store("plain", own=True)
     damage(fixture.store)
     before = tree(fixture.store)
@@ -133,7 +133,7 @@ def test_verify_names_what_disagrees_and_recover_mends_it(fixture_store: Any, da
 
 
 def test_verify_names_the_checkpoint_and_config_files(fixture_store: Any) -> None:
-    """A checkpoint that claims too much; a config file beyond use; a consumer ahead of its queue."""
+    """A checkpoint ahead of the log, an unreadable config file and a consumer ahead of its queue are reported."""
     fixture = fixture_store("broker-live", own=True)
     checkpoint = fixture.store / "checkpoint"
     checkpoint.write_bytes((10**14 // 8).to_bytes(8, "big") + checkpoint.read_bytes()[8:])
@@ -153,7 +153,7 @@ def test_verify_names_the_checkpoint_and_config_files(fixture_store: Any) -> Non
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_recover_gives_what_the_real_store_recovered(fixture_store: Any, name: str) -> None:
-    """And every queue unit and index item, which that one lost."""
+    """Every queue unit and index item is there, too, which RocketMQ lost."""
     fixture = fixture_store(name, own=True)
     assert run("recover", *SIZES, fixture.store).code == 1
     ran = run("recover", "--apply", "--json", *SIZES, fixture.store)
@@ -168,7 +168,7 @@ def test_recover_gives_what_the_real_store_recovered(fixture_store: Any, name: s
 
 
 def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
-    """Damage to safe data: nothing without a choice; then skipped, or cut as RocketMQ does, and what was cut is kept."""
+    """Damage to safe data needs a choice: skipped, or cut as RocketMQ does, with a copy kept."""
     fixture = fixture_store("plain", own=True)
     truth = fixture.truth()["messages"]
     victim = truth[300]
@@ -195,7 +195,7 @@ def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
 
 
 def test_the_plan_for_people(fixture_store: Any) -> None:
-    """Steps as a table, and how to do it."""
+    """Steps are a table, followed by how to execute them."""
     fixture = fixture_store("crash-torn")
     shown = run("recover", fixture.store).out
     assert "cut the crash tail at 237596" in shown
@@ -204,7 +204,7 @@ def test_the_plan_for_people(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lmq", "batchcq", "cqext", "broker-ext"])
 def test_queues_of_other_kinds_survive(fixture_store: Any, name: str) -> None:
-    """Light queues, batch queues, extended units: an unclean stop recovered, then queues rebuilt."""
+    """LMQs, batch queues and extended units survive recovery and rebuild."""
     fixture = fixture_store(name, own=True)
     folders = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
     before = {folder: tree(fixture.store / folder) for folder in folders}

@@ -1,4 +1,4 @@
-"""Commands over queues, index and offsets, against the account that a real RocketMQ gave of its stores."""
+"""Commands on queues, index and offsets, compared with the account of a real RocketMQ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("is_from_log", [False, True], ids=["queues", "log"])
 def test_ls_names_every_queue(fixture_store: Any, name: str, is_from_log: bool) -> None:
-    """Light queues too, from the queues and from the log where they are gone."""
+    """LMQs are listed too, from the queues or, if they are missing, from the log."""
     fixture = fixture_store(name, own=is_from_log)
     if is_from_log:
         shutil.rmtree(fixture.store / "consumequeue")
@@ -36,7 +36,7 @@ def test_ls_names_every_queue(fixture_store: Any, name: str, is_from_log: bool) 
 
 
 def test_ls_names_the_topics_of_the_broker(fixture_store: Any) -> None:
-    """As its admin tool did, with their numbers of queues."""
+    """The numbers of queues equal those of its admin tool."""
     fixture = fixture_store("broker-live")
     truth = fixture.truth()["admin"]["topics"]
     topics = run("ls", "--json", fixture.store).json["topics"]
@@ -46,7 +46,7 @@ def test_ls_names_the_topics_of_the_broker(fixture_store: Any) -> None:
 
 
 def test_ls_goes_on_past_a_queue_that_cannot_be_read(fixture_store: Any) -> None:
-    """It is named, and the exit code tells."""
+    """The queue is reported, and the exit code is 1."""
     fixture = fixture_store("plain", own=True)
     (fixture.store / "consumequeue" / "EdgeTopic" / "0" / "notes.txt").write_text("hello")
     ran = run("ls", "--json", fixture.store)
@@ -56,7 +56,7 @@ def test_ls_goes_on_past_a_queue_that_cannot_be_read(fixture_store: Any) -> None
 
 
 def test_info_tells_of_everything_beside_the_log(fixture_store: Any) -> None:
-    """Queues, index, checkpoint, config, as the manifest has them."""
+    """Queues, index, checkpoint and config equal the manifest."""
     fixture = fixture_store("broker-live")
     truth, facts = fixture.truth(), run("info", "--json", fixture.store).json
     assert facts["consumequeue"]["queues"] == len(truth["queues"])
@@ -68,7 +68,7 @@ def test_info_tells_of_everything_beside_the_log(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "lmq"])
 def test_get_by_queue_gives_what_the_real_store_gave(fixture_store: Any, name: str) -> None:
-    """Whole queues, and from the middle."""
+    """Whole queues and parts of them are equal."""
     fixture = fixture_store(name)
     messages = {message["physicalOffset"]: message for message in fixture.truth()["messages"]}
     for queue in fixture.truth()["queues"][::5]:
@@ -82,7 +82,7 @@ def test_get_by_queue_gives_what_the_real_store_gave(fixture_store: Any, name: s
 
 
 def test_get_outside_of_a_queue_says_the_status(fixture_store: Any) -> None:
-    """And where to go on."""
+    """The answer has the next offset."""
     store = fixture_store("plain").store
     ran = run("get", "--topic", "HotTopic", "--queue", 0, "--offset", 705, store)
     assert (ran.code, ran.out) == (1, "")
@@ -103,7 +103,7 @@ def test_get_by_id_gives_the_message_of_that_id(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize("name", STORES)
 def test_query_answers_as_the_real_store(fixture_store: Any, name: str) -> None:
-    """All queries of the manifest."""
+    """All queries of the manifest are answered."""
     fixture = fixture_store(name)
     for truth in fixture.truth()["queries"]:
         options = ["--begin", truth["begin"], "--end", min(truth["end"], (1 << 62)), "--max", truth["maxNum"]]
@@ -117,13 +117,13 @@ def test_query_answers_as_the_real_store(fixture_store: Any, name: str) -> None:
 
 
 def _has(message: dict[str, Any], query: dict[str, Any]) -> bool:
-    """A hash clash gives strangers to the real store's callers."""
+    """RocketMQ also returns messages whose key only shares the hash."""
     words = [*message["properties"].get("KEYS", "").split(), message["properties"].get("UNIQ_KEY")]
     return message["topic"] == query["topic"] and query["key"] in words
 
 
 def test_query_between_times(fixture_store: Any) -> None:
-    """In milliseconds or in words."""
+    """Times are given in milliseconds or as ISO 8601."""
     fixture = fixture_store("plain")
     whole = run("query", "--json", fixture.store, "SpreadTopic", "multi-0").lines
     begin, end = whole[3]["store_timestamp_ms"], whole[7]["store_timestamp_ms"]
@@ -134,7 +134,7 @@ def test_query_between_times(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize(("count", "topic"), [(0, None), (1, None), (10, None), (200, None), (5, "V6Topic"), (99, "V6Topic")])
 def test_tail_gives_the_last_messages(fixture_store: Any, count: int, topic: str | None) -> None:
-    """Over several files; fewer where there are no more."""
+    """They span several files; there are fewer if the log has fewer."""
     fixture = fixture_store("plain")
     truth = [expected(message) for message in fixture.truth()["messages"] if topic in (None, message["topic"])]
     options = [] if topic is None else ["--topic", topic]
@@ -143,7 +143,7 @@ def test_tail_gives_the_last_messages(fixture_store: Any, count: int, topic: str
 
 
 def test_tail_follows_a_writer(tmp_path: Path) -> None:
-    """Of another process, over the end of a file."""
+    """It follows another process over the end of a file."""
     folder = tmp_path / "store"
     config = StoreConfig(
         mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
@@ -167,7 +167,7 @@ def test_tail_follows_a_writer(tmp_path: Path) -> None:
 
 
 def test_an_index_without_a_key_yet_hinders_no_reader(tmp_path: Path) -> None:
-    """`tail -f` of a store of an uncommon shape ended at once, unless the first key came faster."""
+    """`tail -f` of a store with an unusual index layout ended early, unless a key arrived first."""
     from commitlog import Message
 
     sizes = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 50, "max_index_num": 400}
@@ -184,7 +184,7 @@ def test_an_index_without_a_key_yet_hinders_no_reader(tmp_path: Path) -> None:
 
 
 def test_stats_add_up_to_the_manifest(fixture_store: Any) -> None:
-    """By queue and by hour."""
+    """The sums by queue and by hour are equal."""
     fixture = fixture_store("plain")
     truth = fixture.truth()["messages"]
     by_queue = run("stats", "--json", fixture.store).json
@@ -200,7 +200,7 @@ def test_stats_add_up_to_the_manifest(fixture_store: Any) -> None:
 
 
 def test_offsets_show_what_the_broker_kept(fixture_store: Any) -> None:
-    """Every group, topic and queue, with the lag."""
+    """Every group, topic and queue is shown with its lag."""
     fixture = fixture_store("broker-live")
     table = fixture.truth()["configFiles"]["consumerOffset.json"]["offsetTable"]
     ends = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in fixture.truth()["queues"]}
@@ -232,7 +232,7 @@ def test_offsets_show_what_the_broker_kept(fixture_store: Any) -> None:
 
 
 def test_offsets_reset_sets_them(fixture_store: Any) -> None:
-    """To a place, to a time; never outside of the queue; the rest of the file stays."""
+    """They are set to an offset or a time inside the queue; the rest of the file is unchanged."""
     fixture = fixture_store("broker-live", own=True)
     reset = ("offsets", "reset", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter")
     before = run("offsets", "show", "--json", fixture.store).json["offsets"]
@@ -250,7 +250,7 @@ def test_offsets_reset_sets_them(fixture_store: Any) -> None:
 
 
 def test_a_deleted_topic_does_not_come_back(fixture_store: Any) -> None:
-    """Neither as a problem, nor in a rebuild, nor in a list made from the log."""
+    """It is no problem, is not rebuilt, and is not listed from the log."""
     fixture = fixture_store("broker-live", own=True)
     topics = Topics(REAL_DISK, str(fixture.store / "config"))
     assert topics.delete("LiveFilter")
@@ -265,7 +265,7 @@ def test_a_deleted_topic_does_not_come_back(fixture_store: Any) -> None:
 
 
 def test_put_gives_the_place_and_get_the_message(fixture_store: Any, tmp_path: Path) -> None:
-    """From an argument and from a file; keys, tag, properties."""
+    """The body comes from an argument or a file, with keys, tag and properties."""
     store = fixture_store("plain", own=True).store
     ran = run("put", "--json", store, "HotTopic", "hello", "--key", "a", "--key", "b", "--tag", "t", "--property", "n=v=w")
     assert (ran.code, ran.json["status"], ran.json["queue_offset"]) == (0, "PUT_OK", 705)
@@ -292,7 +292,7 @@ def test_put_gives_the_place_and_get_the_message(fixture_store: Any, tmp_path: P
     ],
 )
 def test_put_refuses_what_is_no_message(fixture_store: Any, arguments: list[str], code: int) -> None:
-    """And puts nothing."""
+    """Nothing is put into the store."""
     store = fixture_store("plain", own=True).store
     ran = run("put", store, *arguments)
     assert (ran.code, ran.out) == (code, "")
@@ -300,13 +300,13 @@ def test_put_refuses_what_is_no_message(fixture_store: Any, arguments: list[str]
 
 
 def test_put_makes_no_store(tmp_path: Path) -> None:
-    """A slip in a path is not a new store."""
+    """A mistyped path does not create a store."""
     assert run("put", tmp_path / "nothing", "t", "b").code == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_log_in_two_folders_elsewhere(fixture_store: Any, tmp_path: Path) -> None:
-    """Named on the command line or in a broker's properties."""
+    """They are given on the command line or in a broker's properties."""
     store = fixture_store("plain", own=True).store
     folders = [tmp_path / "disk1", tmp_path / "disk2"]
     for folder in folders:
@@ -325,8 +325,8 @@ def test_a_log_in_two_folders_elsewhere(fixture_store: Any, tmp_path: Path) -> N
     assert run("ls", "--commitlog", tmp_path / "disk3", store).code == 3
 
 
-def test_light_queues_from_lists_that_do_not_fit(tmp_path: Path) -> None:
-    """Such a record is in no light queue."""
+def test_lmqs_from_lists_that_do_not_fit(tmp_path: Path) -> None:
+    """Such a record is in no LMQ."""
     from commitlog import CommitLog, LogPaths, Message
 
     log = CommitLog(LogPaths(REAL_DISK, [str(tmp_path)]), writable=True, file_size_bytes=65536)

@@ -1,4 +1,4 @@
-"""On a terminal: drawn tables and progress bars, and the same without the libraries that draw them."""
+"""Drawn tables and progress bars on a terminal, and output without the libraries that draw them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAR, GONE = "\u2501", "\x1b[2K"  # what a bar is drawn with, and what clears its
 
 
 def on_terminal(*command: object, columns: int = 120) -> tuple[int, str]:
-    """Exit code and all that the terminal got, from both streams."""
+    """Return the exit code and everything that the terminal received from both streams."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     root = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def on_terminal(*command: object, columns: int = 120) -> tuple[int, str]:
 
 
 def test_verify_draws_and_answers(tmp_path: Path) -> None:
-    """The answer stands below the bar."""
+    """The answer is below the bar."""
     code, shown = on_terminal("brokerstore", "verify", Log(tmp_path).store)
     assert code == 0
     assert "OK: " in shown
@@ -59,7 +59,7 @@ SAME = [
 
 @pytest.mark.parametrize("line", SAME)
 def test_the_same_answer_on_a_terminal(fixture_store: Any, line: str) -> None:
-    """For programs and for people."""
+    """JSON and text are the same as on a pipe."""
     command = line.split()
     store = fixture_store("propcrc").store
     code, shown = on_terminal("brokerstore", *command, store)
@@ -83,7 +83,7 @@ def folder_of(fixture: Any) -> Path:
 @pytest.mark.deep
 @pytest.mark.parametrize("case", BARS)
 def test_bars_are_drawn_and_gone(fixture_store: Any, tmp_path: Path, case: str) -> None:
-    """Minutes without a sign look like a hang: a bar is drawn, taken away, and with --quiet there is none."""
+    """A bar is drawn and removed; --quiet draws none."""
     name, line = case.split(": ")
     store = folder_of(fixture_store(name, own=True))
     out = tmp_path / "out"
@@ -97,14 +97,14 @@ def test_bars_are_drawn_and_gone(fixture_store: Any, tmp_path: Path, case: str) 
 
 
 def test_a_bar_among_the_messages(fixture_store: Any) -> None:
-    """Rows and bars on one terminal tear each other apart: whoever reads the rows needs no bar."""
+    """No bar is drawn while rows go to the same terminal."""
     assert BAR not in on_terminal("brokerstore", "export", fixture_store("propcrc").store)[1]
 
 
 @pytest.mark.parametrize("name", ["plain", "crash-torn", "rabbitmq-clean"])
 @pytest.mark.parametrize("command", ["recover", "stats", "ls"])
 def test_a_table_of_80_columns_cuts_its_cells(fixture_store: Any, name: str, command: str) -> None:
-    """A path or a number with an ellipsis in it is lost: every word of the wide answer is there, in no line too long."""
+    """Every word of the wide answer is there, and no line is too long."""
     folder = folder_of(fixture_store(name))
     _, shown = on_terminal("brokerstore", *command.split(), folder, *(["-q"] if command != "ls" else []), columns=80)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
@@ -118,7 +118,7 @@ def test_a_table_of_80_columns_cuts_its_cells(fixture_store: Any, name: str, com
 
 
 def test_a_table_shows_names_as_they_are(tmp_path: Path) -> None:
-    """What looks like markup is a name like any other."""
+    """Markup in a name is shown as text."""
     folder = tmp_path / "store" / "commitlog"
     log = CommitLog(LogPaths(REAL_DISK, [str(folder)]), writable=True, file_size_bytes=65536)
     log.attach(0)
@@ -131,14 +131,14 @@ def test_a_table_shows_names_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_the_demo_on_a_terminal(tmp_path: Path) -> None:
-    """With bars, and the same lines."""
+    """It draws bars and prints the same lines."""
     code, shown = on_terminal("brokerstore.demo", "--messages", 3000, "--folder", tmp_path)
     assert code == 0
     assert shown.count("messages/s") == 6
 
 
 def test_without_rich_the_tables_are_text(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Nothing else is missing."""
+    """Everything else works."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
@@ -151,7 +151,7 @@ def test_without_rich_the_tables_are_text(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_without_click_the_tool_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's own dependencies do not hold it."""
+    """The dependencies of the library do not include it."""
     monkeypatch.setitem(sys.modules, "click", None)
     ran = run("info", ".")
     assert ran.code == 2

@@ -122,7 +122,7 @@ def test_the_hint_names_what_is_not_there(tmp_path: Path) -> None:
     assert "ls -ld /proc;" in run("bench", "/proc/nowhere/below").talk
 
 
-def test_a_broken_broker_conf_advises_to_mend_the_store(fixture_store: Any, tmp_path: Path) -> None:
+def test_a_broken_broker_conf_advises_to_repair_the_store(fixture_store: Any, tmp_path: Path) -> None:
     """The store is healthy, so the hint names the file to correct."""
     conf = tmp_path / "broker.conf"
     conf.write_text(f"maxHashSlotNum={NINES}\n")
