@@ -61,7 +61,8 @@ def make_store(folder: Path, size_bytes: int) -> Path:
 def halves(path: Path, count: int = 2) -> list[Any]:
     """The splits of the log, dealt out."""
     from sparkstore.options import parse_read_options
-    from sparkstore.splits import find_stores, plan_log
+    from sparkstore.source.splits import plan_log
+    from sparkstore.source.stores import find_stores
 
     options = parse_read_options({"path": str(path)})
     splits = plan_log(find_stores(options.paths)[0], options)
@@ -246,7 +247,7 @@ def measure(path: Path, folder: Path, out: Path, rounds: int, warm: int, wanted:
     from bench.spark_floor import read_floor
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
-    from sparkstore.reading import read_messages, read_meta
+    from sparkstore.source.reading import read_messages, read_meta
 
     spark, parts = session(folder), halves(path)
     spark_out, plain_out, numpy_out = (str(out / name) for name in ("export-spark", "export-plain", "numpy"))

@@ -47,7 +47,7 @@ def digests_of_batches(batches: Iterator[Any]) -> Iterator[Any]:
 
 def by_spark(path: Path, folder: Path, split_bytes: str) -> list[tuple[int, bytes]]:
     """In the order of the log."""
-    from sparkstore.reading import read_messages
+    from sparkstore.source.reading import read_messages
 
     spark = session(folder)
     try:

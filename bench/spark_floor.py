@@ -11,11 +11,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from sparkstore.batches import ReadRequest, record_batches
 from sparkstore.options import parse_read_options
 from sparkstore.schema import message_schema
-from sparkstore.splits import LogSplit, find_stores, plan_log
-from sparkstore.worker import settled
+from sparkstore.source.batches import ReadRequest, record_batches
+from sparkstore.source.splits import LogSplit, plan_log
+from sparkstore.source.stores import find_stores
+from sparkstore.source.worker import settled
 
 
 def read_floor(spark: Any, path: str, columns: tuple[str, ...]) -> Any:

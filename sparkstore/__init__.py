@@ -5,7 +5,7 @@
     sparkstore.jobs: audit, reindex, export, stats, compact                 # and `python -m sparkstore audit DIR`
 
 *Rows* are those of `brokerstore dump`, by the tool's names with Spark types (`schema.py`), in log order within a task.  The
-options are listed in `options.py` (reading) and `sink_options.py` (writing); those that Spark's Kafka source has are named as
+options are listed in `options.py` (reading) and `sink/options.py` (writing); those that Spark's Kafka source has are named as
 there.  Paths: a store, the folder of a log alone, a virtual host's folder or a RabbitMQ node's; several of them, or a pattern,
 and then a row says in `store` which it is from; `protocol://` is read through fsspec.
 
@@ -37,15 +37,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BadOption, DataLost, MissingColumn, UnknownColumn
-    from .reading import read_messages, read_meta, read_rabbit
     from .schema import arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
+    from .source.reading import read_messages, read_meta, read_rabbit
     from .spark_errors import JobError, plain_errors
 
 _WHERE: dict[str, str] = {
     **dict.fromkeys(("BadOption", "DataLost", "MissingColumn", "UnknownColumn"), "errors"),
     **dict.fromkeys(("arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"), "schema"),
     **dict.fromkeys(("JobError", "plain_errors"), "spark_errors"),
-    **dict.fromkeys(("read_messages", "read_meta", "read_rabbit"), "reading"),
+    **dict.fromkeys(("read_messages", "read_meta", "read_rabbit"), "source.reading"),
 }
 
 __all__ = [

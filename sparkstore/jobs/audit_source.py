@@ -47,9 +47,10 @@ from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
 from ..options import OFFSET_MAX, parse_read_options, refuse_foreign_options
-from ..splits import LogSplit, StoreKind, find_stores, plan_log
-from ..stretch import Stretch, walk
-from ..worker import settled
+from ..source.split_reader import Stretch, walk
+from ..source.splits import LogSplit, plan_log
+from ..source.stores import FoundStore, find_stores
+from ..source.worker import settled
 from .dispatching import Dispatching, Run, stored_item
 from .protection import SplitProtection
 
@@ -133,12 +134,12 @@ class _Reader(DataSourceReader):
             splits += self._vhosts(store) if store.is_rabbit else self._of_log(store)
         return [InputPartition(split) for split in splits]
 
-    def _vhosts(self, store: StoreKind) -> list[VhostSplit]:
+    def _vhosts(self, store: FoundStore) -> list[VhostSplit]:
         from rabbitstore.read.vhost_folder import find_vhosts
 
         return [VhostSplit(store.path, folder) for folder in find_vhosts(store.path, disk_for(store.path))]
 
-    def _of_log(self, store: StoreKind) -> list[Any]:
+    def _of_log(self, store: FoundStore) -> list[Any]:
         made: list[Any] = list(plan_log(store, self._options))
         log_begin = min((split.file_start for split in made), default=0)
         log_end = max((split.end for split in made), default=0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..options import is_several, option_texts
-from ..reading import FORMAT, read_messages
+from ..source.reading import FORMAT, read_messages
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:

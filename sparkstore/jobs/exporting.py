@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import BadOption
 from ..options import is_several
-from ..reading import read_messages, read_rabbit
 from ..schema import MESSAGE_COLUMNS, RABBIT_COLUMNS, STORE_COLUMN
+from ..source.reading import read_messages, read_rabbit
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:

@@ -34,9 +34,10 @@ from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_
 
 from ..errors import BadOption
 from ..options import check_tasks, parse_read_options
-from ..splits import LogSplit, StoreKind, find_stores, plan_log
-from ..stretch import Stretch, walk
-from ..worker import settled
+from ..source.split_reader import Stretch, walk
+from ..source.splits import LogSplit, plan_log
+from ..source.stores import FoundStore, find_stores
+from ..source.worker import settled
 from .dispatching import Dispatching, Run, item_kind
 from .index_build import IndexBuild
 from .reindex_commit import WORK, Part, check_parts, clear_work, put_in_place
@@ -85,7 +86,7 @@ class _Job:
         stores = find_stores(self.options.paths)
         if len(stores) != 1 or stores[0].is_rabbit or len(stores[0].log_folders) != 1:
             raise BadOption("one folder of a RocketMQ store is wanted: it gets new queues and a new index")
-        self.store: StoreKind = stores[0]
+        self.store: FoundStore = stores[0]
         if os.path.dirname(self.store.log_folders[0]) != self.store.path:
             raise UnknownStore(f"{self.store.path}: a commit log without its store; there is no place for queues")
         self.what = frozenset((options.get("what") or f"{QUEUES},{INDEX}").split(","))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadOption
 from ..options import is_several
-from ..reading import read_messages
 from ..schema import STORE_COLUMN
+from ..source.reading import read_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy  # noqa: F401  (here, not in every child)
 import pyarrow.compute  # noqa: F401
 
-from sparkstore.commit import commit_batch
+from sparkstore.sink.commit import commit_batch
 from storageio.testing import CountingDisk
 from tests.sparkstore.sink_tools import bodies, left_behind, one_queue, rows_of, stage_rows
 

@@ -20,8 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
 from sparkstore.options import parse_read_options
-from sparkstore.sink import StoreBatchWriter, StoreStreamWriter, batch_writer, stream_writer
-from sparkstore.source import BrokerStoreReader, BrokerStoreSource
+from sparkstore.sink.writers import StoreBatchWriter, StoreStreamWriter, batch_writer, stream_writer
+from sparkstore.source.data_source import BrokerStoreReader, BrokerStoreSource
 from storageio.testing import WrappedDisk
 
 OWN = ("killtask", "deaths", "killcommit", "once")

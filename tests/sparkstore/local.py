@@ -22,7 +22,7 @@ from commitlog.walk import LogFiles
 from sparkstore.jobs import audit_source, auditing, reindex_source
 from sparkstore.options import parse_read_options
 from sparkstore.schema import message_schema
-from sparkstore.source import BrokerStoreSource
+from sparkstore.source.data_source import BrokerStoreSource
 from storageio import REAL_DISK
 
 

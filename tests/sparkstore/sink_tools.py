@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from messagestore import MessageStore
-from sparkstore.commit import commit_batch
-from sparkstore.sink_columns import Encoder
-from sparkstore.sink_options import SinkOptions, parse_sink_options
-from sparkstore.staging import Part, PartWriter
+from sparkstore.sink.columns import Encoder
+from sparkstore.sink.commit import commit_batch
+from sparkstore.sink.options import SinkOptions, parse_sink_options
+from sparkstore.sink.staging import Part, PartWriter
 from storageio import REAL_DISK, Disk
 
 # Small files, so that a test meets their ends.

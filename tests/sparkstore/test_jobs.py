@@ -16,8 +16,8 @@ from messagestore.config import DELAY_LEVELS
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.verification import verify_store
 from sparkstore import BadOption
-from sparkstore import stretch as stretch_module
 from sparkstore.jobs import auditing, reindex_commit, reindex_source
+from sparkstore.source import split_reader
 from storageio import InvalidMessage, StoreCorrupt, StoreError, StoreLocked, UnknownStore
 from storageio.testing import CountingDisk, FailingDisk
 
@@ -330,7 +330,7 @@ def test_audit_of_a_broken_chain(made: Path) -> None:
 def test_an_audit_finds_stretches_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of a record in a body, taken for one by a task that could not look far enough back."""
     assert audited(forged, splitBytes=333).is_ok
-    monkeypatch.setattr(stretch_module, "LOOK_BACK", 50)
+    monkeypatch.setattr(split_reader, "LOOK_BACK", 50)
     assert not audited(forged, splitBytes=333).is_ok
     stretches = [{"store": "s", "file": "f", "begin": at, "end": at + 100} for at in (0, 100, 150)]
     assert [row["offset"] for row in auditing._unjoined(stretches, [])] == [150]

@@ -29,7 +29,7 @@ def peak():
 """
 END = """
 import numpy
-from sparkstore.log_position import LogEnds
+from sparkstore.source.log_position import LogEnds
 before = peak()
 print(LogEnds(sys.argv[1], [sys.argv[1]]).end().physical_offset, peak() - before)
 """

@@ -9,7 +9,7 @@ import pytest
 
 from sparkstore.errors import BadOption
 from sparkstore.options import NAMES, option_texts, parse_read_options
-from sparkstore.sink_options import OWN, SIZES, parse_sink_options
+from sparkstore.sink.options import OWN, SIZES, parse_sink_options
 from storageio import StoreError
 
 SIZE = (["1", "64k", "2M", "1g"], ["-1", "1.5", "1kb", "k", "nan", "1e3", " 1", "9" * 19])

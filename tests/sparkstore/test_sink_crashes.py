@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from messagestore import MessageStore
-from sparkstore.commit import Committed, abort_batch, begun_commits, commit_batch, finish_commits
-from sparkstore.staging import Part
+from sparkstore.sink.commit import Committed, abort_batch, begun_commits, commit_batch, finish_commits
+from sparkstore.sink.staging import Part
 from storageio import DiskError, StoreError
 from storageio.testing import Call, CountingDisk, FailingDisk
 from tests.sparkstore import stream_driver

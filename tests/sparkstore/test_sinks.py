@@ -13,11 +13,11 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from sparkstore.commit import Committed, abort_batch, begun_commits, commit_batch, find_present, read_manifest
 from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
-from sparkstore.sink_columns import PROPERTIES_ROOM, Encoder, check_columns
-from sparkstore.sink_options import parse_sink_options
-from sparkstore.staging import STALE_MS, Part, clear_stale
+from sparkstore.sink.columns import PROPERTIES_ROOM, Encoder, check_columns
+from sparkstore.sink.commit import Committed, abort_batch, begun_commits, commit_batch, find_present, read_manifest
+from sparkstore.sink.options import parse_sink_options
+from sparkstore.sink.staging import STALE_MS, Part, clear_stale
 from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore, UnsupportedFormat
 from storageio.testing import WrappedDisk
 from tests.faults.test_unknown_formats import snapshot
@@ -228,7 +228,7 @@ def test_ordinals_are_found_whatever_their_number(tmp_path: Path) -> None:
         parts = stage_rows(options, f"job-{count}", rows_of(count))
         commit_batch(options, f"job-{count}", 0, parts)
         with MessageStore.open(tmp_path, "r") as store:
-            from sparkstore.commit import Manifest
+            from sparkstore.sink.commit import Manifest
 
             assert find_present(store, f"job-{count}", Manifest(0, tuple(parts))) == (count, True)
 
@@ -357,7 +357,7 @@ def test_a_first_commit_that_fails_takes_no_store_of_another(tmp_path: Path) -> 
 def test_a_new_store_is_wanted(tmp_path: Path) -> None:
     """What was there already was appended to: found before any task, and again where another was quicker."""
     pytest.importorskip("pyspark")
-    from sparkstore.sink import check_target
+    from sparkstore.sink.writers import check_target
 
     options = options_for(tmp_path / "store", newStore="true")
     check_target(options.path, is_new_store=True)
@@ -378,7 +378,7 @@ def test_a_store_with_something_unknown_in_it_is_not_written_to(fixture_store: A
     """The sink and the reindex refuse it before any task, and change nothing."""
     pytest.importorskip("pyspark")
     from sparkstore.jobs.reindex_source import ReindexSource
-    from sparkstore.sink import check_target
+    from sparkstore.sink.writers import check_target
 
     store = fixture_store("crash-lost-cq", own=True).store
     (store / "config").mkdir()
@@ -395,7 +395,7 @@ def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
     """A piece of a part is bounded by bytes too."""
     import pyarrow as pa
 
-    from sparkstore.staging import PIECE_BYTES, PartWriter, read_part
+    from sparkstore.sink.staging import PIECE_BYTES, PartWriter, read_part
 
     options = options_for(tmp_path, maxMessageSize="8m")
     writer = PartWriter(REAL_DISK, str(tmp_path), "job", 0)
@@ -443,7 +443,7 @@ def test_a_part_of_another_place_is_not_opened(tmp_path: Path) -> None:
 def test_another_query_under_the_same_sink_id(tmp_path: Path) -> None:
     """With a new checkpoint its batches count from 0 again: its rows were taken for written ones and dropped."""
     pytest.importorskip("pyspark")
-    from sparkstore.sink import StagedPart, StoreStreamWriter
+    from sparkstore.sink.writers import StagedPart, StoreStreamWriter
 
     options = options_for(tmp_path, sinkId="mine")
 

@@ -16,11 +16,11 @@ pytest.importorskip("pyspark")
 from commitlog import Message
 from messagestore import MessageStore
 from sparkstore import BadOption, DataLost, UnknownColumn, message_schema
-from sparkstore import batches as batches_module
-from sparkstore import splits as splits_module
-from sparkstore import stretch as stretch_module
-from sparkstore.row_filter import Condition
-from sparkstore.source import BrokerStoreSource, PushdownReader
+from sparkstore.source import batches as batches_module
+from sparkstore.source import split_reader
+from sparkstore.source import splits as splits_module
+from sparkstore.source.data_source import BrokerStoreSource, PushdownReader
+from sparkstore.source.row_filter import Condition
 from storageio import StoreCorrupt, UnknownStore
 
 from .local import batches, dumped, parsed, places, rows
@@ -40,7 +40,7 @@ def test_rows_equal_the_dump_of_real_stores(fixture_store: Any, name: str, split
 @pytest.mark.parametrize("split_bytes", [1009, 7919, 65537])
 def test_odd_splits_lose_and_repeat_nothing(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the walk is taken up in the middle of a file: one greatest record is less than a file here."""
-    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     assert places(made, splitBytes=split_bytes) == [row["physical_offset"] for row in dumped(made)]
 
 
@@ -56,7 +56,7 @@ def test_a_body_that_holds_copies_of_records(forged: Path, monkeypatch: pytest.M
     """Records that say the very place they lie at, inside a body, at every split: none of them is handed out."""
     expected = [row["physical_offset"] for row in dumped(forged)]
     assert len(expected) == 3
-    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     for split_bytes in (50, 333, 1000):
         assert places(forged, splitBytes=split_bytes) == expected
 
@@ -83,7 +83,7 @@ def test_stale_records_behind_the_end_are_not_read(made: Path) -> None:
 @pytest.mark.parametrize("split_bytes", [4999, 30000, 0])
 def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail: an error with file and offset.  Skip: all others.  Report: all others, and the place once."""
-    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     expected = dumped(made)
     victim = next(row for row in expected[700:] if len(row["body"]) == 300)
     file, at = damage(made, victim)
@@ -298,8 +298,8 @@ def test_the_folder_of_a_log_alone(made: Path) -> None:
 def test_through_fsspec(made: Path, split_bytes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that reads stretches, as an object store's does: the same rows, and the end is found by the task."""
     pytest.importorskip("fsspec")
-    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
-    monkeypatch.setattr(stretch_module, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "PIECE_BYTES", 10_000)
     assert rows(f"local://{made}", splitBytes=split_bytes) == dumped(made)
 
 
@@ -348,8 +348,8 @@ def test_a_file_that_vanishes_from_an_object_store(in_memory: str, made: Path) -
 def test_a_damaged_record_through_fsspec(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The offset is one in the file, however little of it was fetched."""
     pytest.importorskip("fsspec")
-    monkeypatch.setattr(stretch_module, "LOOK_BACK", 6000)
-    monkeypatch.setattr(stretch_module, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "PIECE_BYTES", 10_000)
     _, at = damage(made, next(row for row in dumped(made)[900:] if len(row["body"]) == 300))
     with pytest.raises(StoreCorrupt) as caught:
         rows(f"local://{made}", splitBytes="20000")
@@ -436,7 +436,7 @@ def test_an_option_of_rocketmq_on_a_rabbitmq_folder(fixture_store: Any, name: st
 @pytest.mark.parametrize("name", ["vhost", "queue"])
 def test_an_option_of_rabbitmq_on_a_rocketmq_store(made: Path, name: str) -> None:
     """All messages came where those of one queue were asked for."""
-    from sparkstore.streaming import BrokerStreamReader
+    from sparkstore.source.streaming import BrokerStreamReader
 
     with pytest.raises(BadOption, match=f"option {name}: for RabbitMQ stores"):
         rows(made, **{name: "x"})
@@ -583,7 +583,7 @@ def test_reading_columns_does_not_import_pandas(made: Path) -> None:
 
     script = f"""
 import sys
-from sparkstore.source import BrokerStoreSource
+from sparkstore.source.data_source import BrokerStoreSource
 source = BrokerStoreSource({{"path": {str(made)!r}}})
 reader = source.reader(source.schema())
 assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 1500

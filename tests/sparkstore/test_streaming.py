@@ -14,9 +14,9 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from sparkstore import log_position
 from sparkstore.errors import BadOption, DataLost, UnknownColumn
-from sparkstore.log_position import LogEnds, Position, Stand
+from sparkstore.source import log_position
+from sparkstore.source.log_position import LogEnds, Position, Stand
 from storageio import StoreCorrupt, StoreRewound, UnknownStore
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from sparkstore.schema import message_schema
-from sparkstore.streaming import BrokerStreamReader
+from sparkstore.source.streaming import BrokerStreamReader
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=16 << 10, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400

@@ -25,8 +25,8 @@ from messagestore.checkpoint import FILE_NAME, SLACK_MS, read_checkpoint
 from messagestore.recovery.abort_file import AbortFile
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
-from .errors import BadOption, DataLost
-from .starting import Starting
+from ..errors import BadOption, DataLost
+from .start_position import Starting
 
 FOR_EVER_MS = (1 << 63) - 1
 SCAN_ROWS = 8192

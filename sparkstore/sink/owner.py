@@ -10,7 +10,7 @@ import os
 
 from storageio import Disk, Mode, replace_file
 
-from .errors import BadOption
+from ..errors import BadOption
 
 FOLDER = os.path.join("brokerstore", "sink-queries")
 QUERY_ID_BYTES_MAX = 1 << 10

@@ -29,8 +29,8 @@ from messagestore.broker.services.admission import topic_problem
 from storageio import InvalidMessage
 from storebytes.java_hash import java_hash_code
 
-from .errors import MissingColumn, UnknownColumn
-from .sink_options import SINK_ID_SIZE_MAX
+from ..errors import MissingColumn, UnknownColumn
+from .options import SINK_ID_SIZE_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa

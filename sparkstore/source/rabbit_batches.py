@@ -13,9 +13,9 @@ from rabbitstore.format.properties import to_json
 from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 
+from ..object_disk import disk_for
+from ..schema import STORE_COLUMN
 from .batches import ReadRequest, told
-from .object_disk import disk_for
-from .schema import STORE_COLUMN
 from .splits import RabbitSplit
 
 if TYPE_CHECKING:

@@ -19,18 +19,18 @@ from commitlog.columns import Batch
 from commitlog.findings import Finding
 from storageio import MissingExtra, StoreCorrupt
 
-from .errors import DataLost
-from .options import FAIL, REPORT, ReadOptions
+from ..errors import DataLost
+from ..options import FAIL, REPORT, ReadOptions
+from ..schema import PROBLEM_COLUMN, STORE_COLUMN, arrow_schema
 from .row_filter import RowFilter
-from .schema import PROBLEM_COLUMN, STORE_COLUMN, arrow_schema
+from .split_reader import Stretch, walk
 from .splits import LogSplit
-from .stretch import Stretch, walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from .starting import Starting
+    from .start_position import Starting
 
 LOG = logging.getLogger(__name__)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from brokerstore.identify import FolderKind, identify
-from brokerstore.opening import refuse_unread
 from commitlog._scan_cy import Reader, count, find_record
 from commitlog.checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.findings import Finding, Place, describe
@@ -24,10 +21,11 @@ from messagestore.checkpoint import read_checkpoint
 from messagestore.recovery.log_end import read_clean
 from storageio import REAL_DISK, DiskError, UnknownStore
 
-from .errors import DataLost
-from .object_disk import disk_for, is_remote, local_path, match
-from .options import OFFSET_MAX, ReadOptions, is_pattern
+from ..errors import DataLost
+from ..object_disk import disk_for, is_remote
+from ..options import OFFSET_MAX, ReadOptions
 from .queue_starts import check_queue_starts
+from .stores import FoundStore
 
 LOOK_AGAIN_S = 0.05  # a record that is being written is whole by then
 PIECE_BYTES = 64 << 20  # of a file walked at once
@@ -62,47 +60,7 @@ class RabbitSplit:
     is_first: bool
 
 
-@dataclass(frozen=True)
-class StoreKind:
-    """A folder that was asked for, and what it is."""
-
-    path: str
-    kind: FolderKind
-    log_folders: tuple[str, ...]
-
-    @property
-    def is_rabbit(self) -> bool:
-        """Whether it is RabbitMQ's."""
-        return self.kind is FolderKind.RABBITMQ
-
-
-def find_stores(paths: Sequence[str]) -> list[StoreKind]:
-    """What lies there, patterns resolved.  Raises `UnknownStore` for what is no store."""
-    found = []
-    for path in dict.fromkeys(name for asked in paths for name in _resolved(asked)):
-        folder = identify(path, disk_for(path))
-        if folder.kind is FolderKind.DLEDGER or (not folder.log_folders and folder.kind is not FolderKind.RABBITMQ):
-            refuse_unread(folder)
-            raise UnknownStore(f"{path}: a {folder.kind.value} folder; it has no commit log to read")
-        found.append(StoreKind(folder.path, folder.kind, tuple(folder.log_folders)))
-    kinds = {store.is_rabbit for store in found}
-    if len(kinds) > 1:
-        raise UnknownStore(
-            f"{', '.join(store.path for store in found)}: RocketMQ and RabbitMQ have other columns; load them apart"
-        )
-    return found
-
-
-def _resolved(path: str) -> list[str]:
-    if not is_pattern(path):
-        return [local_path(path).rstrip("/") or "/"]
-    found = match(path) if is_remote(path) else sorted(glob.glob(local_path(path)))
-    if not found:
-        raise UnknownStore(f"{path}: nothing matches")
-    return [name.rstrip("/") for name in found]
-
-
-def plan_log(store: StoreKind, options: ReadOptions) -> list[LogSplit]:
+def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
     """The splits of one RocketMQ store.  Raises `DataLost` where a wanted start is gone already."""
     files = LogFiles(disk_for(store.path), list(store.log_folders), options.file_bytes)
     told = [finding for finding in files.check() if finding.is_problem]
@@ -120,7 +78,7 @@ def plan_log(store: StoreKind, options: ReadOptions) -> list[LogSplit]:
     return made
 
 
-def plan_rabbit(store: StoreKind, options: ReadOptions) -> list[RabbitSplit]:
+def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
     """A split a queue, of every virtual host or of the wanted one.  Raises `UnknownStore` where that is not there."""
     from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
@@ -139,7 +97,7 @@ def plan_rabbit(store: StoreKind, options: ReadOptions) -> list[RabbitSplit]:
     return made
 
 
-def log_range(store: StoreKind, begin: int, end: int, split_bytes: int, file_bytes: int | None = None) -> list[LogSplit]:
+def log_range(store: FoundStore, begin: int, end: int, split_bytes: int, file_bytes: int | None = None) -> list[LogSplit]:
     """Splits for the physical offsets begin..end, which the caller knows to be records: for a follower of the log."""
     files = LogFiles(disk_for(store.path), list(store.log_folders), file_bytes)
     made = [
@@ -149,7 +107,7 @@ def log_range(store: StoreKind, begin: int, end: int, split_bytes: int, file_byt
     return [part for split in made for part in _cut(split, begin, end, split_bytes)]
 
 
-def _whole_files(store: StoreKind, files: LogFiles, told: list[Finding]) -> list[LogSplit]:
+def _whole_files(store: FoundStore, files: LogFiles, told: list[Finding]) -> list[LogSplit]:
     """A split a file, the last ones cut to the end of the log's records; problems there go to `told`."""
     found = [file for file in files.files if file.size_bytes]
     made = [_split_of(store, file) for file in found]
@@ -167,12 +125,12 @@ def _whole_files(store: StoreKind, files: LogFiles, told: list[Finding]) -> list
     return made
 
 
-def _split_of(store: StoreKind, file: OffsetFile) -> LogSplit:
+def _split_of(store: FoundStore, file: OffsetFile) -> LogSplit:
     end = file.start_offset + file.size_bytes
     return LogSplit(store.path, file.path, file.start_offset, file.size_bytes, file.start_offset, end)
 
 
-def _clean_stop(store: StoreKind, file: OffsetFile) -> int:
+def _clean_stop(store: FoundStore, file: OffsetFile) -> int:
     """Where in a file to begin to look for its end: at the last record of the last clean stop, if that is still there; else 0.
 
     As the engine does when it opens the store (`messagestore.recovery.log_end`): the headers of a gigabyte are not walked for a

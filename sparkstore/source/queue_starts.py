@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from brokerstore.identify import FolderKind
 from consumequeue import ConsumeQueues
@@ -15,17 +14,15 @@ from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
 from storageio import REAL_DISK
 
-from .errors import DataLost
-from .object_disk import is_remote
-from .options import ReadOptions
-
-if TYPE_CHECKING:
-    from .splits import StoreKind
+from ..errors import DataLost
+from ..object_disk import is_remote
+from ..options import ReadOptions
+from .stores import FoundStore
 
 LOG = logging.getLogger(__name__)
 
 
-def check_queue_starts(store: StoreKind, options: ReadOptions, low: int) -> None:
+def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> None:
     """Raise `DataLost` for a queue whose messages from the wanted start on went with the log's first files, or log it.
 
     The queues' files tell.  Where there are none, as beside a log alone or in an object store, nothing can be told.
@@ -39,7 +36,7 @@ def check_queue_starts(store: StoreKind, options: ReadOptions, low: int) -> None
         LOG.warning("%s; going on with what is there", lost)
 
 
-def _lost(store: StoreKind, options: ReadOptions, low: int) -> Iterator[DataLost]:
+def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLost]:
     """Each queue that begins behind where it should."""
     places = StorePaths(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
     if REAL_DISK.stat(places.queues) is None:

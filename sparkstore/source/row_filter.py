@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commitlog.arrow_columns import record_batch
 from commitlog.columns import FIXED, Batch, fixed_columns
 
-from .options import OFFSET_MAX, Lane, ReadOptions
+from ..options import OFFSET_MAX, Lane, ReadOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .starting import Starting
+    from .start_position import Starting
 
     Array = np.ndarray[Any, Any]
 

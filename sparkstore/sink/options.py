@@ -6,7 +6,7 @@
     sinkId                    who writes: letters, digits, `.`, `_`, `-`, at most 64.  A stream's is its query id, which the
                               checkpoint keeps; a batch job's is made up.  Give one to a job that may have to run again:
                               what its first run wrote is not written twice.  A stream's belongs to the query that wrote
-                              under it first (`sink_owner.py`)
+                              under it first (`owner.py`)
     batchId                   of a batch job: which of its batches (default 0), as `foreachBatch` knows it
     newStore                  true: a store that is there already is an error (default false: it is appended to)
     maxMessageSize            most bytes of a body (default 4 MiB)
@@ -27,8 +27,8 @@ from messagestore import StoreConfig
 from messagestore.broker.services.admission import topic_problem
 from storageio.settings import I32_MAX
 
-from .errors import BadOption
-from .options import size_of
+from ..errors import BadOption
+from ..options import size_of
 
 OWN = ("path", "topic", "queues", "sinkId", "batchId", "newStore")
 SIZES = {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from storageio import MissingExtra
 
-from .options import option_texts
-from .schema import META_COLUMNS, PROBLEM_COLUMN, RABBIT_COLUMNS, STORE_COLUMN, message_schema, rabbit_schema
+from ..options import option_texts
+from ..schema import META_COLUMNS, PROBLEM_COLUMN, RABBIT_COLUMNS, STORE_COLUMN, message_schema, rabbit_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

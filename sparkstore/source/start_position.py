@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .options import Lane, ReadOptions
+from ..options import Lane, ReadOptions
 
 
 class Starting(NamedTuple):

@@ -19,8 +19,8 @@ from commitlog.findings import Finding, Place, describe
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import Disk, DiskError, Mode
 
-from .errors import DataLost
-from .object_disk import disk_for, is_remote
+from ..errors import DataLost
+from ..object_disk import disk_for, is_remote
 
 if TYPE_CHECKING:
     from .splits import LogSplit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ..errors import BadOption
+from ..options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
+from ..schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
 from .batches import ReadRequest, record_batches
-from .errors import BadOption
-from .options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
 from .row_filter import IN, Condition
-from .schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
-from .splits import LogSplit, RabbitSplit, find_stores, plan_log, plan_rabbit
+from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
+from .stores import find_stores
 from .worker import settled
 
 if TYPE_CHECKING:
@@ -63,15 +63,21 @@ class BrokerStoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
         """For a stream."""
-        return importlib.import_module(f"{__package__}.streaming").BrokerStreamReader(self.options, schema)
+        from .streaming import BrokerStreamReader
+
+        return BrokerStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Of a batch."""
-        return importlib.import_module(f"{__package__}.sink").batch_writer(self.options, schema, overwrite)
+        from ..sink.writers import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  (Spark's name)
         """Of a stream."""
-        return importlib.import_module(f"{__package__}.sink").stream_writer(self.options, schema, overwrite)
+        from ..sink.writers import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
 
 class BrokerStoreReader(DataSourceReader):

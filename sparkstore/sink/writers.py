@@ -21,12 +21,12 @@ from brokerstore.identify import FolderKind, identify
 from messagestore.foreign import refuse_unsupported
 from storageio import REAL_DISK, Disk, Mode, StoreError, UnknownStore, random_bytes
 
+from ..errors import BadOption
+from .columns import Encoder, check_columns
 from .commit import abort_batch, commit_batch
-from .errors import BadOption
 from .new_store import LOCK, is_absent, there_already
-from .sink_columns import Encoder, check_columns
-from .sink_options import SinkOptions, check_sink_id, local_path, parse_sink_options
-from .sink_owner import check_owner
+from .options import SinkOptions, check_sink_id, local_path, parse_sink_options
+from .owner import check_owner
 from .staging import Part, PartWriter
 
 if TYPE_CHECKING:

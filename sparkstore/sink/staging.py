@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from commitlog.layout import CRC_SIZE, HOST_GROWTH, RECORD_SIZE_MIN
 from storageio import Disk, DiskError, File, Kind, Mode, StoreCorrupt, random_bytes
 
-from .sink_columns import OWN_SIZE_MAX, staged_schema
+from .columns import OWN_SIZE_MAX, staged_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

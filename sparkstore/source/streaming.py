@@ -28,15 +28,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from brokerstore.identify import FolderKind
 from storageio import REAL_DISK, StoreRewound, UnknownStore
 
+from ..errors import BadOption
+from ..object_disk import is_remote
+from ..options import EARLIEST, REPORT, parse_read_options, refuse_foreign_options, size_of
+from ..schema import PROBLEM_COLUMN, check_schema
 from .batches import ReadRequest, record_batches
-from .errors import BadOption
 from .log_position import LogEnds, Position, check_begin
-from .object_disk import is_remote
-from .options import EARLIEST, REPORT, parse_read_options, refuse_foreign_options, size_of
 from .queue_starts import check_queue_starts
-from .schema import PROBLEM_COLUMN, check_schema
-from .splits import CLOCK_SLACK_MS, LogSplit, StoreKind, find_stores, log_range
-from .starting import Starting
+from .splits import CLOCK_SLACK_MS, LogSplit, log_range
+from .start_position import Starting
+from .stores import FoundStore, find_stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,7 +175,7 @@ def _max_bytes(text: str | None) -> int | None:
     return found
 
 
-def _one_store(paths: tuple[str, ...]) -> StoreKind:
+def _one_store(paths: tuple[str, ...]) -> FoundStore:
     """The store that is followed."""
     if any(is_remote(path) for path in paths):
         raise BadOption(f"path {', '.join(paths)}: a stream follows a mounted folder")
@@ -186,7 +187,7 @@ def _one_store(paths: tuple[str, ...]) -> StoreKind:
     return found[0]
 
 
-def _root(store: StoreKind) -> str:
+def _root(store: FoundStore) -> str:
     """Where checkpoint and abort file lie: of a bare log folder the one above it."""
     if store.kind is not FolderKind.LOG:
         return store.path

@@ -1,0 +1,326 @@
+"""The commit of a sink: staged parts, appended to the log in partition order, in one place, each message once.
+
+Every message gets UNIQ_KEY `<sink id>:<batch id>:<ordinal>`, which the index holds.  So the log itself says how far a batch
+came: its ordinals 0..n-1 are there and n is not.  A batch that is committed again goes on at n.  The last message carries
+SINK_ROWS, the number of all, so that a batch that is whole is known as whole whatever comes the second time.
+
+Order: parts synced (`staging.py`), `commit.json` synced, messages appended, log synced, `commit.json` gone, parts gone.
+- Crash before `commit.json`: nothing is in the log; the batch is done again from new parts.
+- Crash behind it: the next commit of this sink goes on with the very parts that the first one began with.  That matters
+  where rows come in another order the second time, as they may behind a shuffle.
+- Crash when it is gone: the log has the whole batch and says so.
+`commit.json` and the parts lie in `<store>/brokerstore/`.  If that folder is lost, a batch whose rows come in the same order
+is still written once.
+
+Where old log files were deleted since, the first ordinals may be gone.  If the batch before this one is still there, they are
+not; else every ordinal is looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commitlog import Message
+from commitlog.layout import BLANK_SIZE
+from messagestore import MessageStore
+from storageio import REAL_DISK, Disk, DiskFull, InvalidMessage, Mode, StoreCorrupt, replace_file
+
+from .columns import NO_QUEUE, ROWS, UNIQUE_KEY
+from .new_store import is_absent, there_already, unmake
+from .options import SinkOptions
+from .staging import MANIFEST, Part, check_part, clear, clear_new, clear_stale, read_part, sink_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFEST_BYTES_MAX = 256 << 20
+NO_SPACE = 28  # ENOSPC
+
+
+class Manifest(NamedTuple):
+    """Which parts make up a batch, in partition order."""
+
+    batch_id: int
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Of all parts."""
+        return tuple(dict.fromkeys(topic for part in self.parts for topic in part.topics))
+
+
+class Committed(NamedTuple):
+    """What a commit did: messages that are in the log because of it, and those that were there already."""
+
+    appended: int
+    found: int
+
+
+class Present(NamedTuple):
+    """What the log has of a batch: the ordinals below `next_ordinal`, and whether these are all."""
+
+    next_ordinal: int
+    is_whole: bool
+
+
+NOTHING = Present(0, False)
+
+
+def commit_batch(
+    options: SinkOptions, sink_id: str, batch_id: int, parts: Sequence[Part], *, is_new_id: bool = False,
+    disk: Disk = REAL_DISK,
+) -> Committed:  # fmt: skip
+    """Append what the log lacks of a batch.  `is_new_id`: nobody can have written under this id before.
+
+    Raises `StoreLocked` where the store is open elsewhere, `DiskFull` before the first message where there is no room for
+    all.  Where there was no store, a commit that fails before its first message leaves none.  Whatever is raised, the same
+    call again, with these parts or those of another run of the same batch, goes on.
+    """
+    root = options.path
+    wanted = Manifest(batch_id, tuple(sorted(part for part in parts if part.rows)))
+    if not wanted.parts and read_manifest(disk, root, sink_id) is None:
+        clear(disk, root, sink_id)
+        return Committed(0, 0)
+    is_new = is_absent(disk, root)
+    if options.is_new_store and not is_new:
+        raise there_already(root)
+    try:
+        with MessageStore.open(root, "a", options.config, disk=disk) as store:
+            done = _Commit(store, disk, options, sink_id).run(wanted, is_new_id)
+            clear(disk, root, sink_id)
+            clear_stale(disk, root, disk.now_ms())
+    except BaseException:
+        if is_new:
+            unmake(disk, root)
+        raise
+    return done
+
+
+def abort_batch(options: SinkOptions, sink_id: str, *, disk: Disk = REAL_DISK) -> None:
+    """Take away what tasks staged, unless the commit has begun: then the next one goes on with it."""
+    if read_manifest(disk, options.path, sink_id) is not None:
+        return
+    clear(disk, options.path, sink_id)
+    clear_new(disk, options.path)
+
+
+def begun_commits(root: str, disk: Disk = REAL_DISK) -> dict[str, Manifest]:
+    """Commits that were begun and not finished, by sink id."""
+    folder = sink_folder(root, "")
+    if disk.stat(folder) is None:
+        return {}
+    found = {entry.name: read_manifest(disk, root, entry.name) for entry in disk.list(folder)}
+    return {sink_id: manifest for sink_id, manifest in found.items() if manifest is not None}
+
+
+def finish_commits(options: SinkOptions, *, disk: Disk = REAL_DISK) -> dict[str, Committed]:
+    """End every commit that was begun in a store; what was done, by sink id.
+
+    For a batch job without an id of its own whose driver died in its commit: nobody else comes back for it.
+    """
+    found = begun_commits(options.path, disk)
+    return {sink_id: commit_batch(options, sink_id, batch.batch_id, batch.parts, disk=disk) for sink_id, batch in found.items()}
+
+
+class _Commit:
+    """One sink id's writing to an open store."""
+
+    def __init__(self, store: MessageStore, disk: Disk, options: SinkOptions, sink_id: str) -> None:
+        self._store = store
+        self._disk = disk
+        self._options = options
+        self._sink_id = sink_id
+        self._root = options.path
+        self._queues: dict[str, int] = {}
+
+    def run(self, wanted: Manifest, is_new_id: bool) -> Committed:
+        """What was begun, and what is wanted now."""
+        begun = read_manifest(self._disk, self._root, self._sink_id)  # now that nobody else can be in the middle of it
+        done = Committed(0, 0)
+        if begun is not None:
+            done = self.go_on(begun, find_present(self._store, self._sink_id, begun))
+        if begun is None or begun.batch_id != wanted.batch_id:
+            present = NOTHING if is_new_id else find_present(self._store, self._sink_id, wanted)
+            done = self.begin(wanted, present)
+        return done
+
+    def begin(self, batch: Manifest, present: Present) -> Committed:
+        """A batch that nobody wrote down yet."""
+        if present.is_whole or not batch.parts:
+            return Committed(0, present.next_ordinal)
+        self._check_parts(batch, present)
+        self._check_room(batch)
+        for topic in batch.topics:
+            self._store.create_topic(topic, self._options.queues)
+        _write_manifest(self._disk, self._root, self._sink_id, batch)
+        return self._finish(batch, present)
+
+    def go_on(self, batch: Manifest, present: Present) -> Committed:
+        """A batch that was written down."""
+        self._check_parts(batch, present)
+        return self._finish(batch, present)
+
+    def _check_parts(self, batch: Manifest, present: Present) -> None:
+        """That what is still to be appended is as its tasks wrote it, all of it before the first message."""
+        end = 0
+        for part in batch.parts:
+            end += part.rows
+            if end > present.next_ordinal and not present.is_whole:
+                check_part(self._disk, self._root, self._sink_id, part)
+
+    def _finish(self, batch: Manifest, present: Present) -> Committed:
+        """Append the rest, sync the log, and forget that it was begun."""
+        appended = 0 if present.is_whole else self._append(batch, present.next_ordinal)
+        self._store.flush()
+        folder = sink_folder(self._root, self._sink_id)
+        self._disk.delete(os.path.join(folder, MANIFEST))
+        self._disk.sync_folder(folder)
+        return Committed(appended, present.next_ordinal)
+
+    def _check_room(self, batch: Manifest) -> None:
+        """Refuse what would have to stop half-way."""
+        log_file_bytes = self._store.engine.log.file_size_bytes
+        largest = max(part.largest_bytes for part in batch.parts)
+        if largest + BLANK_SIZE > log_file_bytes:
+            raise InvalidMessage(f"a record of up to {largest} bytes; the log's files have {log_file_bytes}")
+        needed, free = sum(part.size_bytes for part in batch.parts), self._disk.space(self._root).free_bytes
+        if needed > free + log_file_bytes:
+            raise DiskFull("commit", self._root, NO_SPACE, f"{needed} bytes to append, {free} bytes free")
+
+    def _append(self, batch: Manifest, start: int) -> int:
+        ordinal = 0
+        for part in batch.parts:
+            if ordinal + part.rows > start:
+                at = max(start, ordinal)
+                for piece in read_part(self._disk, self._root, self._sink_id, part, at - ordinal):
+                    self._store.put_many(self._messages(batch, piece, at))
+                    at += piece.num_rows
+                if at != ordinal + part.rows:
+                    path = os.path.join(sink_folder(self._root, self._sink_id), part.name)
+                    raise StoreCorrupt("staged part", file=path, offset=0, expected=f"{part.rows} rows", found=at - ordinal)
+            ordinal += part.rows
+        return max(0, ordinal - start)
+
+    def _messages(self, batch: Manifest, piece: pa.RecordBatch, first: int) -> list[Message]:
+        prefix, last, rows = f"{UNIQUE_KEY}\x01{self._sink_id}:{batch.batch_id}:", batch.rows - 1, batch.rows
+        made = []
+        columns = [column.to_pylist() for column in piece.columns]
+        for ordinal, row in enumerate(zip(*columns, strict=True), first):
+            topic, queue_id, key_hash, body, pairs, flag, sys_flag, reconsume_times, born_ms, born_host = row
+            own = f"{prefix}{ordinal}\x02" if ordinal < last else f"{prefix}{ordinal}\x02{ROWS}\x01{rows}\x02"
+            made.append(Message(
+                topic, body, queue_id=self._queue(topic, queue_id, key_hash, ordinal), flag=flag, sys_flag=sys_flag,
+                born_timestamp_ms=born_ms, born_host=born_host, reconsume_times=reconsume_times,
+                properties_raw=pairs + own.encode(),
+            ))  # fmt: skip
+        return made
+
+    def _queue(self, topic: str, queue_id: int, key_hash: int | None, ordinal: int) -> int:
+        """As given, else by the first key, else in turn: the same each time the batch is written."""
+        if queue_id != NO_QUEUE:
+            return queue_id
+        count = self._queues.get(topic)
+        if count is None:
+            known = self._store.engine.topics.get(topic)
+            count = self._queues[topic] = max(1, known.write_queues if known is not None else 1)
+        return (ordinal if key_hash is None else key_hash) % count
+
+
+# How far the log is
+
+
+def find_present(store: MessageStore, sink_id: str, batch: Manifest) -> Present:
+    """What the log has of a batch."""
+    lookup = _Lookup(store, sink_id, batch.topics)
+    first = _first_present(store, lookup, batch)
+    if first < 0:
+        return NOTHING
+    low, step = first, 1
+    while lookup.has(batch.batch_id, low + step):
+        low, step = low + step, 2 * step
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if lookup.has(batch.batch_id, middle) else (low, middle)
+    pairs = lookup.properties(batch.batch_id, low) or {}
+    return Present(low + 1, pairs.get(ROWS) == str(low + 1))
+
+
+def _first_present(store: MessageStore, lookup: _Lookup, batch: Manifest) -> int:
+    """The lowest ordinal that can be vouched for, -1 when there is none."""
+    if lookup.has(batch.batch_id, 0):
+        return 0
+    if store.engine.log.min_offset <= 0 or (batch.batch_id and lookup.has(batch.batch_id - 1, 0)):
+        return -1
+    return next((ordinal for ordinal in range(batch.rows - 1, 0, -1) if lookup.has(batch.batch_id, ordinal)), -1)
+
+
+class _Lookup:
+    """Messages by what the sink calls them."""
+
+    def __init__(self, store: MessageStore, sink_id: str, topics: tuple[str, ...]) -> None:
+        self._store = store
+        self._sink_id = sink_id
+        self._topics = list(topics)
+
+    def key(self, batch_id: int, ordinal: int | str) -> str:
+        return f"{self._sink_id}:{batch_id}:{ordinal}"
+
+    def has(self, batch_id: int, ordinal: int) -> bool:
+        return self.properties(batch_id, ordinal) is not None
+
+    def properties(self, batch_id: int, ordinal: int) -> dict[str, str] | None:
+        """Of the message, whichever of the topics it is in; the last one's is asked first the next time."""
+        wanted = self.key(batch_id, ordinal)
+        for place, topic in enumerate(self._topics):
+            for message in self._store.query(topic, wanted, max_count=1):
+                self._topics.insert(0, self._topics.pop(place))
+                return message.all_properties
+        return None
+
+
+# What was begun
+
+
+def _write_manifest(disk: Disk, root: str, sink_id: str, batch: Manifest) -> None:
+    """Durable when this returns, and so are the names of its parts."""
+    folder = sink_folder(root, sink_id)
+    disk.make_folder(folder)
+    disk.sync_folder(folder)
+    text = json.dumps({"batch_id": batch.batch_id, "parts": [part._asdict() for part in batch.parts]})
+    replace_file(disk, os.path.join(folder, MANIFEST), text.encode())
+
+
+def read_manifest(disk: Disk, root: str, sink_id: str) -> Manifest | None:
+    """None when no commit was begun.  Raises `StoreCorrupt` for what none of ours wrote."""
+    path = os.path.join(sink_folder(root, sink_id), MANIFEST)
+    found = disk.stat(path)
+    if found is None:
+        return None
+    file = disk.open(path, Mode.READ)
+    try:
+        data = file.read(0, min(found.size_bytes, MANIFEST_BYTES_MAX))
+    finally:
+        file.close()
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        return Manifest(int(fields["batch_id"]), tuple(_parts(fields["parts"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorrupt("a sink's note of a commit", file=path, offset=0, expected="parts as JSON", found=error) from error
+
+
+def _parts(listed: list[dict[str, Any]]) -> Iterator[Part]:
+    for fields in listed:
+        name = str(fields["name"])
+        if os.path.basename(name) != name:
+            raise ValueError(f"name {name!r}")
+        numbers = {field: int(fields[field]) for field in ("partition", "rows", "size_bytes", "crc", "largest_bytes")}
+        yield Part(name=name, topics=tuple(map(str, fields["topics"])), **numbers)
