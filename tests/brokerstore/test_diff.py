@@ -9,10 +9,9 @@ from typing import Any
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from tests.brokerstore.tool import run
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)
+SMALL = small_config()
 
 
 def fill(folder: Path, bodies: list[bytes], topic: str = "T", config: StoreConfig = SMALL) -> Path:

@@ -12,13 +12,14 @@ import pytest
 
 from brokerstore.migrate import export_to_rabbit, import_rabbit, topic_of
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.services.admission import topic_problem
 from rabbitstore import RabbitStore, StoredMessage
 from tests.brokerstore.tool import run
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=4 << 20, mapped_file_size_consume_queue=60_000, max_hash_slot_num=5000, max_index_num=20_000
+SMALL = small_config(
+    mapped_file_size_commit_log=4 << 20, mapped_file_size_consume_queue=60000, max_hash_slot_num=5000, max_index_num=20000
 )
 
 

@@ -15,14 +15,13 @@ from brokerstore.report.facts import BUCKETS_MAX, FileMap, Times, Words
 from brokerstore.report.pictures import FILES_SHOWN, grouped
 from commitlog import Message
 from commitlog.walk import LogFiles
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from rabbitstore.read.store_folder import StoreFolder
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)
+SMALL = small_config()
 EVIL = '</td><script>alert(1)</script><img src="x" onerror=alert(1)>\x1b[31m\u202e'
 
 

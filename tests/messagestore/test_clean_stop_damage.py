@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from storageio import StoreCorrupt
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import snapshot
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)
+SMALL = small_config()
 COUNT = 5
 
 

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.paths import StorePaths
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
+from tests.stores import small_config
 
 LOG_SIZE = 65536
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=LOG_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(mapped_file_size_commit_log=LOG_SIZE, max_hash_slot_num=50)
 OLD, GROUP, COUNT = "old", "readers", 130
 LIGHT = "%LMQ%old"
 

@@ -16,11 +16,10 @@ from messagestore.repair import recover
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, StoreCorrupt, UnknownStore
+from tests.stores import small_config
 
 SLOTS, ITEMS = 500, 2000
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=SLOTS, max_index_num=ITEMS
-)
+SMALL = small_config(max_hash_slot_num=SLOTS, max_index_num=ITEMS)
 
 
 def written(folder: Path, count: int = 300) -> Path:

@@ -17,10 +17,9 @@ from messagestore.recovery.index_hint import UNKNOWN, IndexNote, read_note
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.write.dispatcher import DispatchService
 from storageio import REAL_DISK
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(max_hash_slot_num=50)
 COUNT = 60
 
 

@@ -16,10 +16,9 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, InvalidMessage
 from tests.messagestore.kit import files_below
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(max_hash_slot_num=50)
 OTHER = StoreConfig(max_hash_slot_num=100, max_index_num=400)
 COUNT = 30
 

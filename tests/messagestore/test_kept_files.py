@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)
+SMALL = small_config()
 Bytes = dict[str, bytes]
 
 

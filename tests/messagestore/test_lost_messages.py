@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.services.names import INNER_COUNT, IS_BATCH
 from messagestore.repair.damage import survey
 from messagestore.repair.fillers import MARK, Lost, fill
@@ -19,11 +19,10 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreCorrupt
 from tests.messagestore.kit import record_bytes
+from tests.stores import small_config
 
 FILE_SIZE = 65536
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(mapped_file_size_commit_log=FILE_SIZE, max_hash_slot_num=50)
 MANY = 3
 
 

@@ -9,13 +9,12 @@ import pytest
 
 from commitlog import Message
 from commitlog.layout import BODY_AT, CRC_NAME, CRC_SIZE
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(max_hash_slot_num=50)
 Places = list[tuple[int, int]]
 
 

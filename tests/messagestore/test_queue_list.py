@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(max_hash_slot_num=50)
 
 
 @pytest.fixture

@@ -11,18 +11,17 @@ import pytest
 
 from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.config.topics import Topics
 from messagestore.repair.recover import Choice, Plan, Recovery
 from storageio import REAL_DISK, StoreCorrupt, StoreError, StoreLocked, UnsupportedFormat
 from storageio.testing import FailingDisk
 from tests.messagestore.kit import files_below
+from tests.stores import small_config
 
 FILE_SIZE = 65536
 CLOCK_START = 1_700_000_000_000
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(mapped_file_size_commit_log=FILE_SIZE, max_hash_slot_num=50)
 COUNT = 700
 
 

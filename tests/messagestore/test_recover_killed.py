@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import StoreCorrupt
 from tests.messagestore.kit import START_MS, Clock
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(max_hash_slot_num=50)
 COUNT, HURT = 300, 100
 
 

@@ -14,7 +14,7 @@ import pytest
 from commitlog import Message
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.delay_levels import DelayLevels
 from messagestore.repair.cross_check import Agreement
 from messagestore.repair.rebuild_store import rebuild_store
@@ -23,11 +23,10 @@ from messagestore.repair.verification import verify_beside_log, verify_store
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError, StoreReadOnly
 from storageio.testing import FailingDisk
 from tests.messagestore.kit import RECORD_BODY_AT, record_bytes
+from tests.stores import small_config
 
 CQ_UNIT = struct.Struct(">qiq")
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+SMALL = small_config(max_hash_slot_num=50)
 COUNT = 300
 
 

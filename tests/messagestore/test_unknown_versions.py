@@ -13,17 +13,16 @@ from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.unknown_version import find_unknown_version
 from commitlog.verify import verify_log
-from messagestore import MessageStore, Role, StoreConfig
+from messagestore import MessageStore, Role
 from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, StoreCorrupt, UnsupportedFormat
 from storebytes._crc_cy import checksum
 from tests.brokerstore.damage import Log
 from tests.faults.test_unknown_formats import snapshot
+from tests.stores import small_config
 
 V3 = -626843473  # 0xDAA320AF: V2 and 4, as V2 is V1 and 4
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)
+SMALL = small_config()
 
 
 def kinds(log: Log) -> list[str]:

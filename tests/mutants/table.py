@@ -34,7 +34,7 @@ GROUPS = {
             *_LAB,
         ),
         (
-            *_tests("commitlog", "damage", "fixtures", "golden", "rows", "scan_columns", "walk_rare"),
+            *_tests("commitlog", "damage", "fixtures", "golden", "rows", "scan_columns", "damaged_folders"),
             *_tests(
                 "messagestore", "batch_topics", "delay_numbers", "delay_resume", "delays", "follower", "raw_views", "reads",
                 "replication", "resources", "transactions", "walkers",
