@@ -1,33 +1,33 @@
-"""RocketMQ and RabbitMQ stores in Spark, through PySpark (extra `spark`).  The specification of source, sinks and jobs.
+"""Read and write RocketMQ and RabbitMQ stores with PySpark (extra `spark`).
 
-    spark.read.format("brokerstore").load("/data/rocketmq/store")           # found without registration
-    read_messages(spark, path, ["topic", "body"], topic="orders")           # only those columns are built
+    spark.read.format("brokerstore").load("/data/rocketmq/store")           # Spark finds the format by itself
+    read_messages(spark, path, ["topic", "body"], topic="orders")           # builds only these columns
     sparkstore.jobs: audit, reindex, export, stats, compact                 # and `python -m sparkstore audit DIR`
 
-*Rows* are those of `brokerstore dump`, by the tool's names with Spark types (`schema.py`), in log order within a task.  The
-options are listed in `options.py` (reading) and `sink/options.py` (writing); those that Spark's Kafka source has are named as
-there.  Paths: a store, the folder of a log alone, a virtual host's folder or a RabbitMQ node's; several of them, or a pattern,
-and then a row says in `store` which it is from; `protocol://` is read through fsspec.
+*Rows* have the columns of `brokerstore dump` with Spark types (`schema.py`), in log order within a task.  `options.py` lists
+the options of reading, `sink/options.py` those of writing; they use the names of Spark's Kafka source where it has one.  A path
+names a store, a bare log folder, a RabbitMQ node's or virtual host's folder, or several of these as a list or pattern; then
+the column `store` names each row's store.  fsspec reads `protocol://` paths.
 
-*One moment.*  A batch read is planned once: it ends where the log ended then, whatever a writer adds.  A record that is being
-written at that moment is not read and no error.
+*Snapshot.*  A batch read is planned once and ends where the log ended at that time, whatever a writer appends later.  A
+record that is half written at that time is neither read nor reported.
 
-*Splits.*  A file is read by several tasks.  Each message comes exactly once, and damage is said exactly once, whatever the
-split size.  Every record is found by its magic and by the offset that it says it lies at; checksums are verified where bodies
-are read or `checkCrc` asks for it.  What one task cannot see, that a body of another split holds a copy of a record at its own
-place all across a greatest record, `audit` finds: there the stretches of a file must join.
+*Splits.*  Several tasks read one file.  Each message and each damaged place is reported exactly once, whatever the split size.
+A record is recognised by its magic and by the physical offset that it contains; checksums are verified where bodies are read
+or `checkCrc` asks for it.  One case is beyond a single task: a body that is full of copies of records at their own offsets for
+the length of the largest record.  `audit` detects it, because there the splits of a file must meet.
 
-*Bad records.*  `badRecords`: fail (default) ends the read with `StoreCorrupt`: file, offset, expected, found.  skip logs it.
-report gives a row whose `problem` says it and whose other columns are null, but for `store` and `physical_offset`.  A file that
-retention took after the plan is `DataLost`; with `failOnDataLoss` false it is passed over.  Spark wraps errors of tasks;
-`plain_errors()` gives them back as `JobError` with our words alone.
+*Bad records.*  `badRecords` fail (default) raises `StoreCorrupt` with file, offset, expected and found.  skip logs the damage.
+report returns a row that describes it in `problem`; its other columns are null except `store` and `physical_offset`.  A file
+that retention deleted after planning raises `DataLost`, or is skipped if `failOnDataLoss` is false.  Spark wraps the errors
+of tasks; `plain_errors()` raises them as `JobError` with the original message only.
 
-*Memory.*  A task holds one batch (8192 rows, at most 16 MiB of records) and what it has walked of a file's map, at most 64 MiB:
-a worker stays under 400 MB.
+*Memory.*  A task holds one batch (8192 rows, at most 16 MiB of records) and at most 64 MiB of a mapped file, so a worker stays
+under 400 MB.
 
-*Jobs* are DataFrames alone and run over Spark Connect; what touches a store runs beside the server, which must see the folder.
+*Jobs* use only DataFrames and run over Spark Connect.  The Connect server accesses the store, so it must see the folder.
 
-Nothing here imports pyspark before it is used.
+This package imports pyspark only when it is used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each on first use."""
+    """Import a public name on first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'sparkstore' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
@@ -75,5 +75,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """List the public names."""
     return sorted(__all__)

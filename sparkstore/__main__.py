@@ -1,7 +1,7 @@
 """`python -m sparkstore JOB ...`, and the same file for `spark-submit`.
 
-Results go to stdout, progress and talk to stderr.  Exit codes are the tool's: 0 clean, 1 a problem was found, 2 wrong use,
-3 not a store, 4 in use, 5 input or output failed, 130 interrupted.
+Results go to stdout, progress and diagnostics to stderr.  Exit codes are the tool's: 0 clean, 1 problem found,
+2 wrong use, 3 not a store, 4 in use, 5 input or output failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one job; the exit code."""
+    """Run one job and return the exit code."""
     with escaped_stderr():
         return _run(_parser().parse_args(arguments))
 
 
 def _run(asked: argparse.Namespace) -> int:
-    """The job, with our errors in a line each."""
+    """Run the job; report each error of this library in one line."""
     began = time.monotonic()
     try:
         spark = session(asked)
@@ -59,7 +59,7 @@ def _code_of(kind: type[StoreError]) -> int:
 
 
 def session(asked: argparse.Namespace) -> SparkSession:
-    """The one that `spark-submit` made, a Spark Connect server's, or one on this machine."""
+    """Return the session of `spark-submit`, of a Spark Connect server, or a new local one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -73,7 +73,7 @@ def session(asked: argparse.Namespace) -> SparkSession:
 
 
 def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
-    """The report; 1 where something is wrong."""
+    """Print the audit report; return 1 if there are problems."""
     from sparkstore.jobs.auditing import audit
 
     report = audit(spark, asked.path, tasks=asked.tasks, **_options(asked))
@@ -86,7 +86,7 @@ def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 
 def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
-    """Queues and index anew."""
+    """Rebuild queues and index."""
     from sparkstore.jobs.reindexing import ALL, reindex
 
     made = reindex(spark, asked.path[0], ALL if asked.what == "all" else (asked.what,), tasks=asked.tasks, **_options(asked))
@@ -97,7 +97,7 @@ def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 
 def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
-    """Parquet."""
+    """Export to Parquet files."""
     from sparkstore.jobs.exporting import export
 
     columns = asked.columns.split(",") if asked.columns else None
@@ -112,7 +112,7 @@ def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 
 def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
-    """A table, or one JSON object a line."""
+    """Print a table, or one JSON object per line."""
     from sparkstore.jobs.auditing import table
     from sparkstore.jobs.statistics import stats
     from sparkstore.spark_errors import plain_errors
@@ -130,7 +130,7 @@ def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 
 def run_compact(spark: SparkSession, asked: argparse.Namespace) -> int:
-    """A new store."""
+    """Compact into a new store."""
     from sparkstore.jobs.compacting import compact
 
     count = compact(spark, asked.path[0], asked.to, keep_unkeyed=not asked.drop_unkeyed, **_options(asked))
@@ -139,7 +139,7 @@ def run_compact(spark: SparkSession, asked: argparse.Namespace) -> int:
 
 
 def _answer(asked: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
-    """What a job did, for programs or for people."""
+    """Print the result of a job as JSON or text."""
     if asked.json:
         emit_json(facts)
     else:
@@ -147,44 +147,44 @@ def _answer(asked: argparse.Namespace, facts: dict[str, Any], text: str) -> None
 
 
 def _options(asked: argparse.Namespace) -> dict[str, Any]:
-    """`--option name=value` as the source takes them."""
+    """Return the `--option name=value` pairs as options of the source."""
     pairs = [text.partition("=") for text in asked.option]
     wrong = [name for name, sign, _ in pairs if not sign]
     if wrong:
-        raise BadOption(f"--option {wrong[0]}: name=value wanted")
+        raise BadOption(f"--option {wrong[0]}: expected name=value")
     return {name: value for name, _, value in pairs}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sparkstore", description="Jobs over whole RocketMQ and RabbitMQ stores, on Spark.")
     jobs = parser.add_subparsers(dest="job", required=True)
-    _job(jobs, "audit", run_audit, "every checksum, unit and index item; gaps and duplicates", many=True)
-    reindex = _job(jobs, "reindex", run_reindex, "queues and index anew from the log")
+    _job(jobs, "audit", run_audit, "verify every checksum, unit and index item; find gaps and duplicates", many=True)
+    reindex = _job(jobs, "reindex", run_reindex, "rebuild queues and index from the log")
     reindex.add_argument("what", nargs="?", choices=("consumequeue", "index", "all"), default="all")
-    export = _job(jobs, "export", run_export, "Parquet, partitioned by topic and day", many=True)
-    export.add_argument("--to", required=True, metavar="OUT", help="folder, or where else this Spark can write")
-    export.add_argument("--columns", help="fewer than all, with commas")
+    export = _job(jobs, "export", run_export, "write Parquet files, partitioned by topic and day", many=True)
+    export.add_argument("--to", required=True, metavar="OUT", help="folder or URL that Spark can write")
+    export.add_argument("--columns", help="columns to write, separated by commas")
     export.add_argument("--body-json", metavar="SCHEMA", help='a column with the parsed body: a schema as text, or "variant"')
     export.add_argument("--mode", choices=("error", "append", "overwrite", "ignore"), default="error")
-    export.add_argument("--rabbit", action="store_true", help="of RabbitMQ folders")
-    stats = _job(jobs, "stats", run_stats, "messages and bytes", many=True)
+    export.add_argument("--rabbit", action="store_true", help="the paths are RabbitMQ folders")
+    stats = _job(jobs, "stats", run_stats, "count messages and bytes", many=True)
     stats.add_argument("--by", choices=BY, default="topic")
-    stats.add_argument("--limit", type=int, help="most rows shown")
-    compact = _job(jobs, "compact", run_compact, "the last message of each key into a new store")
+    stats.add_argument("--limit", type=int, help="maximum number of rows to show")
+    compact = _job(jobs, "compact", run_compact, "copy the last message of each key to a new store")
     compact.add_argument("--to", required=True, metavar="NEW", help="folder of the new store")
-    compact.add_argument("--drop-unkeyed", action="store_true", help="leave out messages without a key")
+    compact.add_argument("--drop-unkeyed", action="store_true", help="drop messages without a key")
     return parser
 
 
 def _job(jobs: Any, name: str, run: Callable[..., int], text: str, *, many: bool = False) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = jobs.add_parser(name, help=text, description=text)
-    parser.add_argument("path", nargs="+" if many else 1, help="store, or a pattern for several" if many else "store")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--option", "-o", action="append", default=[], metavar="NAME=VALUE", help="of the source")
-    parser.add_argument("--tasks", type=int, default=2, help="tasks that merge (default 2)")
-    parser.add_argument("--master", help="as Spark says it, e.g. local[4]")
-    parser.add_argument("--remote", help="a Spark Connect server, e.g. sc://host")
-    parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    parser.add_argument("path", nargs="+" if many else 1, help="store, or a pattern that matches several" if many else "store")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--option", "-o", action="append", default=[], metavar="NAME=VALUE", help="option of the source")
+    parser.add_argument("--tasks", type=int, default=2, help="number of merge tasks (default 2)")
+    parser.add_argument("--master", help="Spark master, for example local[4]")
+    parser.add_argument("--remote", help="Spark Connect server, for example sc://host")
+    parser.add_argument("--quiet", "-q", action="store_true", help="do not show progress")
     parser.set_defaults(run=run)
     return parser
 

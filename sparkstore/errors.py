@@ -1,4 +1,4 @@
-"""The errors of this package.  All of them are `StoreError`."""
+"""The errors of this package, all of them subclasses of `StoreError`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from storageio import StoreCorrupt, StoreError
 
 
 class BadOption(StoreError, ValueError):
-    """An option that is unknown, or has a value that it cannot have."""
+    """An option is unknown or has an invalid value."""
 
 
 class UnknownColumn(StoreError, ValueError):
-    """A schema that names a column, or a type of one, that the source does not have."""
+    """A schema names a column, or a column type, that the source or sink does not support."""
 
 
 class MissingColumn(StoreError, ValueError):
-    """A data frame without a column that every message needs."""
+    """A data frame lacks a column that every message needs."""
 
 
 class DataLost(StoreCorrupt):
-    """Messages that were asked for and that retention took away.  Option `failOnDataLoss` false passes over them."""
+    """Retention deleted requested messages.  With the option `failOnDataLoss` false they are skipped."""
 
     def __init__(self, file: str, offset: int, expected: object, found: object) -> None:
-        """`offset` is a byte in `file`."""
+        """Describe the loss; `offset` is a byte position in `file`."""
         super().__init__("data lost", file=file, offset=offset, expected=expected, found=found)
 
     def __reduce__(self) -> tuple[type[DataLost], tuple[str, int, object, object]]:
-        """Errors cross processes."""
+        """Support pickling: errors cross processes."""
         return DataLost, (self.file, self.offset, self.expected, self.found)

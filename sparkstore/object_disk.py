@@ -1,4 +1,4 @@
-"""A `Disk` for reading through fsspec: S3, HTTP, HDFS and whatever else has a driver.  Nothing is written."""
+"""A read-only `Disk` over fsspec: S3, HTTP, HDFS and every other file system with a driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KINDS = {"file": Kind.FILE, "directory": Kind.FOLDER}
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is read through fsspec.  `file:` is a local path with more letters.
+    """Return whether fsspec reads a path.  A `file:` URL is a local path.
 
     >>> is_remote("s3://bucket/store"), is_remote("/data/store")
     (True, False)
@@ -22,7 +22,7 @@ def is_remote(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """Without `file:`, as Spark and Hadoop write a local path: with one slash behind it, or three.
+    """Strip `file:` from a local path; Spark and Hadoop write it with one slash or three.
 
     >>> local_path("file:/data/store"), local_path("file:///data/store"), local_path("data")
     ('/data/store', '/data/store', 'data')
@@ -31,22 +31,22 @@ def local_path(path: str) -> str:
 
 
 def disk_for(path: str) -> Disk:
-    """The machine's own disk, or one that reads through fsspec."""
+    """Return the local disk, or one that reads through fsspec."""
     return ObjectDisk() if is_remote(path) else REAL_DISK
 
 
 def match(pattern: str) -> list[str]:
-    """What a glob stands for there, sorted."""
+    """Return the paths that match a glob, sorted."""
     with _named("list", pattern):
         system, path = _system(pattern)
         return sorted(system.unstrip_protocol(found) for found in system.glob(path))
 
 
 class ObjectDisk:
-    """Reads only; every other call of `Disk` raises `StoreReadOnly`."""
+    """A `Disk` that only reads; every other call raises `StoreReadOnly`."""
 
     def open(self, path: str, mode: Mode) -> Any:
-        """A file whose stretches are fetched when they are read."""
+        """Open a file; each read fetches only its range."""
         if mode is not Mode.READ:
             self._refuse()
         with _named("open", path):
@@ -54,7 +54,7 @@ class ObjectDisk:
             return _ObjectFile(system, name, path, int(system.size(name)))
 
     def list(self, folder: str) -> list[Entry]:
-        """Names, kinds and sizes."""
+        """List names, kinds and sizes of a folder's entries."""
         with _named("list", folder):
             system, path = _system(folder)
             rows = system.ls(path, detail=True)
@@ -62,7 +62,7 @@ class ObjectDisk:
         return [_entry(name, row) for name, row in sorted(found.items())]
 
     def stat(self, path: str) -> Entry | None:
-        """None when nothing is there."""
+        """Return the entry at a path, or None."""
         with _named("stat", path):
             system, name = _system(path.removesuffix("/."))
             try:
@@ -71,23 +71,23 @@ class ObjectDisk:
                 return None
 
     def is_locked(self, path: str) -> bool:
-        """Nobody writes to an object store."""
+        """Return False: no process writes to an object store."""
         return False
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
-        """Nobody can be seen."""
+        """Return no writers: an object store has no locks."""
         return ()
 
     def now_ms(self) -> int:
-        """The machine's."""
+        """Return the local clock's time in milliseconds."""
         return REAL_DISK.now_ms()
 
     def sleep(self, pause_s: float) -> None:
-        """As on the machine."""
+        """Sleep on the local clock."""
         REAL_DISK.sleep(pause_s)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise StoreReadOnly("an object store is only read")
+        raise StoreReadOnly("an object store is opened for reading only; use a mounted folder for writing")
 
     make_folder = sync_folder = rename = delete = delete_folder = space = lock = _refuse
 
@@ -110,7 +110,7 @@ class _ObjectFile:
             return bytes(self._system.cat_file(self._name, start=offset, end=stop))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no handle to close."""
 
 
 def _system(path: str) -> tuple[Any, str]:
@@ -128,7 +128,7 @@ def _entry(name: str, row: dict[str, Any]) -> Entry:
 
 @contextmanager
 def _named(operation: str, path: str) -> Iterator[None]:
-    """Drivers raise errors of many kinds: each becomes ours, with the path in it."""
+    """Convert a driver's error to `DiskError` with operation and path."""
     try:
         yield
     except (MissingExtra, DiskError):

@@ -1,24 +1,24 @@
-"""The options of reading, from Spark's strings.
+"""Parse the options of reading.
 
     path                 one folder, several (`load([a, b])` or with commas), or a glob; `protocol://...` is read through fsspec
-    topic                one, or several with commas
-    queueId              one number, or several with commas
+    topic                a topic, or several separated by commas
+    queueId              a number, or several separated by commas
     startingOffsets      earliest (default), a physical offset, or JSON {"topic": {"0": queue offset}}
     endingOffsets        latest (default), the same; exclusive
     startingTimestamp    store time in milliseconds, inclusive
     endingTimestamp      store time in milliseconds, exclusive
-    key                  messages with this word among their keys, or with it as their UNIQ_KEY
-    bodyDecoding         stored (default): the bytes of the log; plain: unpacked, where a client compressed them
+    key                  messages with this key or this UNIQ_KEY
+    bodyDecoding         stored (default): the bytes in the log; plain: decompressed if a client compressed them
     checkCrc             auto (default): where bodies are read; true; false
     badRecords           fail (default), skip, report: as a row of the column `problem`
-    failOnDataLoss       true (default): what retention took away while it was wanted is an error; false: it is passed over
-    splitBytes           most bytes of one task (default 256m); 0: a task a file
+    failOnDataLoss       true (default): deletion by retention of requested messages is an error; false: they are skipped
+    splitBytes           maximum bytes of one task (default 256m); 0: one task per file
     batchRows            rows of one Arrow batch (default 8192)
-    fileBytes            length of the log's files, where they do not say it
-    pushFilters          true: take `where(...)` on numbers and topic; wants spark.sql.python.filterPushdown.enabled
-    vhost, queue         of a RabbitMQ folder; of the others it takes path, badRecords and batchRows
+    fileBytes            size of the log's files, if it cannot be detected
+    pushFilters          true: evaluate `where(...)` on numbers and topic; needs spark.sql.python.filterPushdown.enabled
+    vhost, queue         for RabbitMQ folders, which otherwise take path, badRecords and batchRows
 
-Names are those of Spark's Kafka source where it has one.  An option that nobody knows is an error, not silence.
+Names are those of Spark's Kafka source where it has one.  An unknown option is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from .errors import BadOption
 
-SPLIT_BYTES = 256 << 20  # a smaller task costs more before its first row than it reads
+SPLIT_BYTES = 256 << 20  # a smaller task takes longer to start than to read
 BATCH_ROWS = 8192
 BATCH_ROWS_MAX = 1 << 20
 TASKS_MAX = 10_000
@@ -53,14 +53,14 @@ ONLY_ROCKETMQ = (
 )  # fmt: skip
 ONLY_RABBITMQ = ("vhost", "queue")
 
-Lane = tuple[str, int]
+QueueKey = tuple[str, int]
 
 
 class Bounds(NamedTuple):
-    """Where to begin or to end: in the log, and of single queues (an offset each)."""
+    """A start or an end: one physical offset, and queue offsets of single queues."""
 
     physical_offset: int
-    queues: Mapping[Lane, int]
+    queues: Mapping[QueueKey, int]
 
 
 EARLIEST, LATEST = Bounds(0, {}), Bounds(OFFSET_MAX, {})
@@ -68,7 +68,7 @@ EARLIEST, LATEST = Bounds(0, {}), Bounds(OFFSET_MAX, {})
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What was asked for, parsed.  Offsets are half-open ranges, times milliseconds."""
+    """The parsed options of a read.  Ranges are half-open; times are in milliseconds."""
 
     paths: tuple[str, ...]
     topics: frozenset[str] | None = None
@@ -92,12 +92,12 @@ class ReadOptions:
 
     @property
     def has_store_column(self) -> bool:
-        """Whether a row says which folder it is from without being asked: several folders, or a pattern."""
+        """Return whether rows have the column `store` by default: for several folders or a pattern."""
         return is_several(self.paths)
 
 
 def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> ReadOptions:
-    """`also` names options that somebody else reads.  Raises `BadOption`."""
+    """Parse options; `also` names further allowed ones.  Raises `BadOption`."""
     given = _Given({name.lower(): value for name, value in options.items() if value is not None})
     given.check({name.lower() for name in (*NAMES, *also)})
     made = ReadOptions(
@@ -122,34 +122,34 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
         given=frozenset(given.options),
     )
     if not 1 <= made.batch_rows <= BATCH_ROWS_MAX:
-        raise BadOption(f"option batchRows: 1 to {BATCH_ROWS_MAX} wanted, found {made.batch_rows}")
+        raise BadOption(f"option batchRows: expected 1 to {BATCH_ROWS_MAX}, found {made.batch_rows}")
     return made
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options that Python gave as the texts that Spark hands on; None is an option that is not given.
+    """Convert Python values to the strings that Spark passes on; None means not given.
 
-    Raises `BadOption` for a value that is neither text nor a whole number nor a flag: its text would mean something else.
+    Raises `BadOption` for a value that is not a string, an integer or a boolean, since its text would be ambiguous.
     """
     found = {}
     for name, value in options.items():
         if value is not None and not isinstance(value, str | int):
-            raise BadOption(f"option {name}: text, a whole number or a flag wanted, found {value!r}")
+            raise BadOption(f"option {name}: expected a string, an integer or a boolean, found {value!r}")
         if value is not None:
             found[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
 
 
 def refuse_foreign_options(options: ReadOptions, *, is_rabbit: bool) -> None:
-    """Raise `BadOption` for one that a store of this kind has nothing for."""
+    """Raise `BadOption` for an option that does not apply to this kind of store."""
     for name in ONLY_ROCKETMQ if is_rabbit else ONLY_RABBITMQ:
         if name.lower() in options.given:
             kinds = ("RocketMQ", "RabbitMQ") if is_rabbit else ("RabbitMQ", "RocketMQ")
-            raise BadOption(f"option {name}: for {kinds[0]} stores, and this is one of {kinds[1]}'s")
+            raise BadOption(f"option {name}: applies to {kinds[0]} stores only, and this is a {kinds[1]} store")
 
 
 def is_several(path: str | Sequence[str]) -> bool:
-    """Whether a path may stand for several stores: a list, commas in it, or a pattern.
+    """Return whether a path may name several stores: a list, a comma-separated string, or a pattern.
 
     >>> is_several("/data/store"), is_several("/data/*"), is_several("/a,/b")
     (False, True, True)
@@ -159,12 +159,12 @@ def is_several(path: str | Sequence[str]) -> bool:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path is a glob."""
+    """Return whether a path is a glob pattern."""
     return any(letter in path for letter in "*?[")
 
 
 def size_of(text: str) -> int:
-    """Bytes, from a number with k, m or g behind it.
+    """Parse a number of bytes with an optional suffix k, m or g.
 
     >>> size_of("64m")
     67108864
@@ -192,23 +192,23 @@ class _Given:
     def check(self, known: set[str]) -> None:
         unknown = sorted(set(self.options) - known)
         if unknown:
-            raise BadOption(f"no option {unknown[0]!r}; there are {', '.join(NAMES)}")
+            raise BadOption(f"unknown option {unknown[0]!r}; the options are {', '.join(NAMES)}")
 
     def text(self, name: str) -> str | None:
         return self.options.get(name.lower())
 
     def name(self, name: str) -> str | None:
-        """Text that is not blank."""
+        """Return a string that is not blank."""
         text = self.text(name)
         if text is not None and not text.strip():
-            raise BadOption(f"option {name}: a name wanted, found {text!r}")
+            raise BadOption(f"option {name}: expected a name, found {text!r}")
         return text
 
     def words(self, name: str) -> frozenset[str] | None:
         text = self.text(name)
         found = None if text is None else frozenset(word for part in text.split(",") if (word := part.strip()))
         if found is not None and not found:
-            raise BadOption(f"option {name}: a name wanted, found {text!r}")
+            raise BadOption(f"option {name}: expected a name, found {text!r}")
         return found
 
     def number(self, name: str) -> int | None:
@@ -216,20 +216,20 @@ class _Given:
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and int(text[:20]) <= OFFSET_MAX):
-            raise BadOption(f"option {name}: a whole number wanted, found {text!r}")
+            raise BadOption(f"option {name}: expected a whole number, found {text!r}")
         return int(text)
 
     def flag(self, name: str) -> bool | None:
         text = self.text(name)
         if text is not None and text.lower() not in _WORDS:
-            raise BadOption(f"option {name}: true or false wanted, found {text!r}")
+            raise BadOption(f"option {name}: expected true or false, found {text!r}")
         return None if text is None else _WORDS[text.lower()]
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
-        """The first where the option is not given."""
+        """Return the value, or the first allowed one if the option is not given."""
         text = self.text(name)
         if text is not None and text.lower() not in values:
-            raise BadOption(f"option {name}: one of {', '.join(values)} wanted, found {text!r}")
+            raise BadOption(f"option {name}: expected one of {', '.join(values)}, found {text!r}")
         return values[0] if text is None else text.lower()
 
     def size(self, name: str, default: int) -> int:
@@ -237,36 +237,36 @@ class _Given:
         try:
             return default if text is None else size_of(text)
         except ValueError:
-            raise BadOption(f"option {name}: a number of bytes (k, m, g behind it) wanted, found {text!r}") from None
+            raise BadOption(f"option {name}: expected a number of bytes (k, m or g may follow), found {text!r}") from None
 
 
 def _paths(given: _Given) -> tuple[str, ...]:
-    """Spark hands over one path as it is and several as a JSON list."""
+    """Return the paths; Spark passes several as a JSON list."""
     text = given.text("paths")
     try:
         listed = json.loads(text) if text else []
     except ValueError:
         listed = None
     if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
-        raise BadOption(f"option paths: a JSON list of paths wanted, found {text!r}")
+        raise BadOption(f"option paths: expected a JSON list of paths, found {text!r}")
     single = given.text("path")
     if single:
         listed = [*listed, *(part.strip() for part in single.split(","))]
     found = tuple(dict.fromkeys(path for path in listed if path))
     if not found:
-        raise BadOption("no path: load(path), load([path, ...]) or option path")
+        raise BadOption("no path: use load(path), load([path, ...]) or the option path")
     return found
 
 
 def _queue_ids(given: _Given) -> frozenset[int] | None:
     words = given.words("queueId")
     if words is not None and not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise BadOption(f"option queueId: numbers wanted, found {given.text('queueId')!r}")
+        raise BadOption(f"option queueId: expected numbers, found {given.text('queueId')!r}")
     return None if words is None else frozenset(int(word) for word in words)
 
 
 def _bounds(given: _Given, name: str, word: str, end: int) -> Bounds:
-    """`word`, a physical offset, or queue offsets as JSON."""
+    """Parse `word`, a physical offset, or queue offsets as JSON."""
     text = given.text(name)
     if text is None or text.lower() == word:
         return Bounds(end, {})
@@ -274,15 +274,15 @@ def _bounds(given: _Given, name: str, word: str, end: int) -> Bounds:
         try:
             number = given.number(name)
         except BadOption:
-            raise BadOption(f"option {name}: {word}, a physical offset or JSON wanted, found {text!r}") from None
+            raise BadOption(f"option {name}: expected {word}, a physical offset or JSON, found {text!r}") from None
         return Bounds(end if number is None else number, {})
     try:
         return Bounds(end, dict(_lanes(json.loads(text))))
     except (ValueError, AttributeError, TypeError):
-        raise BadOption(f'option {name}: JSON as {{"topic": {{"0": 17}}}} wanted, found {text!r}') from None
+        raise BadOption(f'option {name}: expected JSON such as {{"topic": {{"0": 17}}}}, found {text!r}') from None
 
 
-def _lanes(found: dict[str, dict[str, int]]) -> Iterable[tuple[Lane, int]]:
+def _lanes(found: dict[str, dict[str, int]]) -> Iterable[tuple[QueueKey, int]]:
     for topic, queues in found.items():
         for queue_id, offset in queues.items():
             is_offset = isinstance(offset, int) and not isinstance(offset, bool) and _EARLIEST <= offset <= OFFSET_MAX

@@ -1,8 +1,8 @@
-"""The columns of the source: the keys of the tool's JSON, with Spark types.
+"""The columns of the source: the keys of the tool's JSON with Spark types.
 
-Two differences from the JSON: `body` holds the bytes themselves, not their base64 text, and `properties` leaves out the
-whole-record checksum (`__CRC32#`), as everything in this library but `dump` does.  Two columns are not the message's own:
-`store` and, where bad records are reported as rows, `problem`.
+There are two differences from the JSON: `body` holds raw bytes instead of base64 text, and `properties` omits the
+whole-record checksum (`__CRC32#`), as everything in this library except `dump` does.  Two columns do not belong to the message:
+`store`, and `problem` where bad records are reported as rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-# Of a RocketMQ store, in the tool's order.
+# A RocketMQ store's columns, in the tool's order.
 MESSAGE_COLUMNS: dict[str, str] = {
     "topic": "string",
     "queue_id": "int",
@@ -41,7 +41,7 @@ MESSAGE_COLUMNS: dict[str, str] = {
     "body": "binary",
 }
 
-# Of a RabbitMQ folder.  Properties are JSON text: AMQP's have many types and nest.
+# A RabbitMQ folder's columns.  Properties are JSON text because AMQP's are typed and nested.
 RABBIT_COLUMNS: dict[str, str] = {
     "queue": "string",
     "vhost": "string",
@@ -61,7 +61,7 @@ RABBIT_COLUMNS: dict[str, str] = {
     "body": "binary",
 }
 
-# The same for both: the folder that a row is from, and what is wrong where a row is no message.
+# Both kinds: the store that a row comes from, and the damage that a row reports instead of a message.
 STORE_COLUMN = "store"
 PROBLEM_COLUMN = "problem"
 PROBLEM_FIELDS: dict[str, str] = {
@@ -72,29 +72,29 @@ PROBLEM_FIELDS: dict[str, str] = {
     "found": "string",
 }
 
-# What needs neither a copy of bodies nor a look into properties: the cheap columns.
+# The cheap columns: they need neither a copy of the body nor parsed properties.
 META_COLUMNS: tuple[str, ...] = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp_ms")
 
 TEXT_BODY = "string"  # `body` may be asked for as text
 
 
 def message_schema(columns: Iterable[str] | None = None, *, store: bool = False, problem: bool = False) -> StructType:
-    """The schema of a RocketMQ store: all columns of a message or the named ones; `store` and `problem` behind them."""
+    """Return the schema of a RocketMQ store: all or the named columns, then `store` and `problem` if requested."""
     return _made(MESSAGE_COLUMNS, columns, store, problem)
 
 
 def rabbit_schema(columns: Iterable[str] | None = None, *, store: bool = False, problem: bool = False) -> StructType:
-    """The schema of a RabbitMQ folder."""
+    """Return the schema of a RabbitMQ folder."""
     return _made(RABBIT_COLUMNS, columns, store, problem)
 
 
 def meta_schema(*, store: bool = False) -> StructType:
-    """Where each message is, and when it was stored: no body, no properties."""
+    """Return the schema of the cheap columns: positions and store times, without body and properties."""
     return message_schema(META_COLUMNS, store=store)
 
 
 def ddl(columns: Sequence[str], table: dict[str, str] | None = None) -> str:
-    """A schema as text, for `spark.read.schema(...)`.
+    """Return a schema as text for `spark.read.schema(...)`.
 
     >>> ddl(["topic", "queue_id"])
     'topic string, queue_id int'
@@ -104,7 +104,7 @@ def ddl(columns: Sequence[str], table: dict[str, str] | None = None) -> str:
 
 
 def check_schema(schema: StructType, table: dict[str, str] | None = None) -> None:
-    """Raise `UnknownColumn` for a column, or a column's type, that a store of this kind does not have."""
+    """Raise `UnknownColumn` for a column or type that a store of this kind does not have."""
     known = table or MESSAGE_COLUMNS
     kinds = _kinds()
     wanted = {name: kinds[kind] for name, kind in known.items()} | {
@@ -113,7 +113,7 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
     }
     for field in schema.fields:
         if field.name not in wanted:
-            raise UnknownColumn(f"no column {field.name!r}; there are {', '.join(wanted)}")
+            raise UnknownColumn(f"unknown column {field.name!r}; the columns are {', '.join(wanted)}")
         is_text_body = field.name == "body" and field.dataType == kinds[TEXT_BODY]
         if field.dataType != wanted[field.name] and not is_text_body:
             expected, found = wanted[field.name].simpleString(), field.dataType.simpleString()
@@ -121,7 +121,7 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow types that Spark wants for it, exactly: it refuses a batch of any others."""
+    """Return exactly the Arrow types that Spark expects; it rejects a batch of any others."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     made: Any = to_arrow_schema(schema, timezone="UTC")
@@ -129,7 +129,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def problem_type() -> DataType:
-    """Of the column `problem`: the tool's keys of a finding."""
+    """Return the type of the column `problem`: the tool's keys of a finding."""
     from pyspark.sql.types import StructField, StructType
 
     kinds = _kinds()
@@ -143,7 +143,7 @@ def _made(table: dict[str, str], columns: Iterable[str] | None, store: bool, pro
     names = list(table) if columns is None else list(columns)
     unknown = [name for name in names if name not in table]
     if unknown:
-        raise UnknownColumn(f"no column {unknown[0]!r}; there are {', '.join(table)}")
+        raise UnknownColumn(f"unknown column {unknown[0]!r}; the columns are {', '.join(table)}")
     fields = [StructField(name, kinds[table[name]]) for name in names]
     if store:
         fields.append(StructField(STORE_COLUMN, kinds["string"]))
@@ -154,7 +154,7 @@ def _made(table: dict[str, str], columns: Iterable[str] | None, store: bool, pro
 
 @cache
 def _kinds() -> dict[str, DataType]:
-    """Spark's types by the words above; everything may be null, which Spark asks of a Python source."""
+    """Return Spark's types by name; all are nullable, as Spark requires of a Python source."""
     from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, MapType, StringType
 
     text = StringType()

@@ -1,6 +1,6 @@
-"""Our errors, taken out of Spark's.
+"""Extract the errors of this library from Spark's.
 
-Spark hands an error of a Python task over as text with two traces around it.  The line that says what happened is ours.
+Spark passes an error of a Python task on as text inside two stack traces; only one line of it says what happened.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from storageio import StoreError
 from . import errors
 
 _LINE = re.compile(r"^\s*(?:[\w.]*?(?:\w+Exception: )?)?(?:storageio\.errors|sparkstore\.errors)\.(\w+): (.+)$", re.MULTILINE)
-_KINDS = {name: kind for room in (storageio, errors) for name, kind in vars(room).items() if isinstance(kind, type)}
+_KINDS = {name: kind for module in (storageio, errors) for name, kind in vars(module).items() if isinstance(kind, type)}
 
 
 class JobError(StoreError):
-    """What a task or the planning of one said; `kind` is the class of our error that was raised there."""
+    """An error raised while a task was planned or run; `kind` is the class of the original error."""
 
     def __init__(self, kind: type[StoreError], text: str) -> None:
-        """`text` names the file and the offset where there is one."""
+        """Keep the original class and message; `text` names file and offset if there are any."""
         super().__init__(text)
         self.kind = kind
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Raise `JobError` in the place of a Spark error that one of ours caused."""
+    """Raise `JobError` instead of a Spark error that a `StoreError` caused."""
     from pyspark.errors import PySparkException
 
     try:
@@ -42,16 +42,16 @@ def plain_errors() -> Iterator[None]:
 
 
 def is_wrong_use(error: BaseException) -> bool:
-    """Whether Spark refused what was asked for before it did anything: a target that is there, a schema that is none."""
+    """Return whether Spark rejected the request before any work: the target exists, a schema does not parse."""
     from pyspark.errors import AnalysisException, ParseException
 
     return isinstance(error, (AnalysisException, ParseException))
 
 
 def find_store_error(text: str) -> JobError | None:
-    """The last of our errors that a text names: the first ones may have led to it."""
-    for name, said in reversed(_LINE.findall(text)):
+    """Return the last `StoreError` that a text names (earlier ones may have caused it), or None."""
+    for name, message in reversed(_LINE.findall(text)):
         kind = _KINDS.get(name)
         if kind is not None and issubclass(kind, StoreError):
-            return JobError(kind, said.strip())
+            return JobError(kind, message.strip())
     return None

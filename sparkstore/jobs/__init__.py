@@ -1,12 +1,12 @@
-"""What is done to whole stores on Spark: functions over a SparkSession, and `python -m sparkstore`.
+"""Jobs over whole stores: functions that take a SparkSession, and the commands of `python -m sparkstore`.
 
     audit(spark, path)          every checksum, every queue unit and index item against the log, gaps and duplicates
-    reindex(spark, path)        queues and index anew from the log, put in the place of the old ones in one step
+    reindex(spark, path)        rebuild queues and index from the log and swap them in
     export(spark, path, out)    Parquet, partitioned by topic and day
-    stats(spark, path, by)      how many messages and bytes a topic, queue, hour, size or key has
+    stats(spark, path, by)      messages and bytes per topic, queue, hour, size or key
     compact(spark, path, out)   the last message of each key into a new store
 
-All of them use DataFrames alone, so that they run over Spark Connect too: what touches the store runs beside the server.
+All of them use only DataFrames, so they run over Spark Connect too; the server accesses the store.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["AuditReport", "Exported", "Reindexed", "audit", "compact", "export",
 
 
 def __getattr__(name: str) -> Any:
-    """Each on first use."""
+    """Import a job on first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'sparkstore.jobs' has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """List the public names."""
     return sorted(__all__)

@@ -1,13 +1,13 @@
-"""The map side of `audit`: a task checks a split of the log, or an index file, or a virtual host's folder.
+"""The map side of `audit`: a task checks a split of the log, an index file, a store's other files or a virtual host's folder.
 
-What it says are rows of one form; `kind` tells which columns mean something:
+It returns rows with one schema; `kind` selects the columns in use:
 
     problem    file, offset, what, expected, found
-    note       the same, of what is no damage
-    stretch    begin: first record, end: where the walk ended; count: records, bytes; units, items: that were looked for;
-               found: of its first and last records, where they are and whether they have a checksum (`protection.py`)
-    lane       topic, queue_id: a stretch of a queue without a gap inside; first, last: queue offsets; begin: its first record
-    light      topic, queue_id: a light queue; last: the number of the last unit that was looked for
+    note       the same, for what is not damage
+    stretch    begin: first record, end: end of the walk; count: records, bytes; units, items: checked ones;
+               found: offsets and checksum states of its first and last records (`protection.py`)
+    lane       topic, queue_id: a run of a queue without a gap; first, last: queue offsets; begin: its first record
+    light      topic, queue_id: an LMQ (a queue whose units point at records of other topics); last: the last unit checked
     queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit; begin: the record of
                its last unit, end: where the log begins
     index      file: an index file whose chains were checked; count: its items
@@ -47,7 +47,7 @@ from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
 from ..options import OFFSET_MAX, parse_read_options, refuse_foreign_options
-from ..source.split_reader import Stretch, walk
+from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import settled
@@ -77,7 +77,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class IndexSplit:
-    """One index file, with the bounds of the log."""
+    """One index file, and the end of the log."""
 
     store: str
     file: str
@@ -88,7 +88,7 @@ class IndexSplit:
 
 @dataclass(frozen=True)
 class StoreSplit:
-    """What lies beside the log: the ends of all queues, batch queues, checkpoint and config files."""
+    """The files beside the log: the ends of all queues, batch queues, checkpoint and config files."""
 
     store: str
     log_begin: int
@@ -103,19 +103,19 @@ class VhostSplit:
 
 
 class AuditSource(DataSource):
-    """Reads a store into what is right and wrong about it."""
+    """The data source whose rows are the results of an audit."""
 
     @classmethod
     def name(cls) -> str:
-        """For the job alone."""
+        """Return the format's name, which only the job uses."""
         return FORMAT
 
     def schema(self) -> str:
-        """As the module says."""
+        """Return the schema of the rows."""
         return ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The map side."""
+        """Return the reader, which runs the map side."""
         return _Reader(self.options)
 
 
@@ -124,7 +124,7 @@ class _Reader(DataSourceReader):
         self._options = parse_read_options(options)
         refused = self._options.given - {"path", "paths", "splitbytes", "filebytes"}
         if refused:
-            raise BadOption(f"option {min(refused)}: an audit looks at everything")
+            raise BadOption(f"option {min(refused)}: an audit checks everything, so remove this option")
         self._stores = find_stores(self._options.paths)
         refuse_foreign_options(self._options, is_rabbit=self._stores[0].is_rabbit)
 
@@ -180,7 +180,7 @@ def _batch(rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(FIELDS))
 
 
-def _said(store: str, finding: Finding) -> Row:
+def _finding_row(store: str, finding: Finding) -> Row:
     file, offset, what, expected, found, is_problem = finding
     return {
         "kind": PROBLEM if is_problem else NOTE, "store": store, "file": file, "offset": offset, "what": what,
@@ -188,16 +188,16 @@ def _said(store: str, finding: Finding) -> Row:
     }  # fmt: skip
 
 
-_BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
+_STORE_NAMES = ("consumequeue", "index", "checkpoint", "abort")
 
 
 def _is_store(store: str) -> bool:
-    """Whether a store lies around the log: one whose queues are gone is a store with a problem."""
-    return any(REAL_DISK.stat(os.path.join(store, name)) is not None for name in _BESIDE_THE_LOG)
+    """Return whether a store surrounds the log; a store without queues is still a store, with a problem."""
+    return any(REAL_DISK.stat(os.path.join(store, name)) is not None for name in _STORE_NAMES)
 
 
 class _SplitAudit:
-    """One split of a log against checksums, queues and index."""
+    """Checks one split of a log against checksums, queues and index."""
 
     def __init__(self, split: LogSplit) -> None:
         self._split = split
@@ -212,18 +212,20 @@ class _SplitAudit:
     def rows(self) -> Iterator[Row]:
         split = self._split
         for finding in split.findings:
-            yield _said(split.store, finding)
+            yield _finding_row(split.store, finding)
         if split.begin >= split.end:
             return
         try:
-            stretch = Stretch(split)
+            stretch = SplitReader(split)
         except DataLost as error:
-            yield _said(split.store, Finding(error.file, error.offset, "data_lost", str(error.expected), str(error.found)))
+            yield _finding_row(
+                split.store, Finding(error.file, error.offset, "data_lost", str(error.expected), str(error.found))
+            )
             return
         config, work = self._prepared()
         for found in walk(stretch, CHECK_ALL, BATCH_ROWS):
             if isinstance(found, Finding):
-                yield _said(split.store, found)
+                yield _finding_row(split.store, found)
                 continue
             self._count(found)
             yield from self._protected(found)
@@ -267,26 +269,26 @@ class _SplitAudit:
         self._sums["bytes"] += int(batch.sizes.sum(dtype="int64"))
 
     def _piece(self, batch: Batch) -> Piece:
-        """The records in the form that `verify` takes."""
+        """Convert a batch to the form that `verify` takes."""
         stop = int(batch.positions[-1]) + int(batch.sizes[-1])
         return Piece(
             self._split.file, batch.view, batch.base, int(batch.positions[0]), stop, array("q", batch.positions.tobytes())
         )
 
     def _protected(self, batch: Batch) -> Iterator[Row]:
-        """Records whose checksums are lost, found as `verify` finds them."""
+        """Yield records without their checksum property, found as `verify` finds them."""
         for finding in self._protection.take(self._piece(batch)):
-            yield _said(self._split.store, finding)
+            yield _finding_row(self._split.store, finding)
 
     # Queues
 
     def _light_rows(self) -> Iterator[Row]:
-        """What was wrong with units of light queues, and how far each of them was looked at."""
+        """Yield the problems of LMQ units, and the last unit checked of each LMQ."""
         if self._light is None:
             return
         self._sums["units"] += self._light.units
         for finding in self._light.problems:
-            yield _said(self._split.store, finding)
+            yield _finding_row(self._split.store, finding)
         for (topic, queue_id), end in self._light.light_ends().items():
             yield {
                 "kind": LIGHT, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
@@ -304,7 +306,7 @@ class _SplitAudit:
                 yield from self._against_queue(run)
 
     def _lane(self, run: Run, count: int) -> Iterator[Row]:
-        """Joined to the run before, or a new stretch of the queue."""
+        """Join a run to the one before, or start a new one."""
         key = (run.topic, run.queue_id)
         known = self._lanes.get(key)
         if known is not None and known["last"] + 1 == run.first:
@@ -319,16 +321,16 @@ class _SplitAudit:
         }  # fmt: skip
 
     def _against_queue(self, run: Run) -> Iterator[Row]:
-        """The first unit of a run that is not what the log says: the rest follows from it."""
+        """Yield the first unit of a run that differs from the log; later differences follow from it."""
         queue = self._queues.get(run.topic, run.queue_id) if self._queues is not None else None
         folder = os.path.join(self._split.store, "consumequeue", run.topic, str(run.queue_id))
         if queue is None:
-            expected = "a queue of the log's"
-            yield _said(self._split.store, Finding(folder, run.first * UNIT_SIZE, "missing_queue", expected, "none"))
+            expected = "the queue of these records"
+            yield _finding_row(self._split.store, Finding(folder, run.first * UNIT_SIZE, "missing_queue", expected, "none"))
             return
         for place, wanted, found in unit_differences(queue, run.first, run.units, accepts(run.topic, self._levels, self._log)):
             what = "wrong_unit" if found else "missing_unit"
-            yield _said(self._split.store, Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found)))
+            yield _finding_row(self._split.store, Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found)))
             return
 
     # Index
@@ -338,7 +340,7 @@ class _SplitAudit:
             self._wanted.append(_packed(items["offset"], items["hash"], self._split.begin))
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
-        """Items of the split's records, both ways."""
+        """Compare the items of the split's records in both directions."""
         import numpy as np
 
         assert config.max_hash_slot_num and config.max_index_num
@@ -351,7 +353,7 @@ class _SplitAudit:
             try:
                 parts += _pairs_between(file, split.begin, split.end)
             except StoreError:
-                continue  # the task of that file says so
+                continue  # the task of that file reports the error
         found = _distinct(parts)
         missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, wanted)))
         for what, rows in (("missing_item", missing), ("dangling_item", dangling)):
@@ -359,11 +361,13 @@ class _SplitAudit:
                 offset, code = split.begin + (int(rows[0]) >> HASH_BITS), int(rows[0]) & HASH_MAX
                 first = f"key hash {code} of the record at {offset}"
                 text = f"{len(rows)} {what.split('_')[0]}, the first {first}"
-                yield _said(split.store, Finding(folder, 0, what, f"{len(wanted)} items of {split.begin}..{split.end}", text))
+                yield _finding_row(
+                    split.store, Finding(folder, 0, what, f"{len(wanted)} items of {split.begin}..{split.end}", text)
+                )
 
 
 def _distinct(parts: list[Array]) -> Array:
-    """Sorted, each once: the parts are nearly in order, which a stable sort is quick with."""
+    """Sort and remove duplicates; a stable sort is fast because the parts are nearly sorted."""
     import numpy as np
 
     every = np.sort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
@@ -371,16 +375,16 @@ def _distinct(parts: list[Array]) -> Array:
 
 
 def _packed(offsets: Array, hashes: Array, begin: int) -> Array:
-    """A number for each (physical offset, hash): sorting pairs of fields takes a hundred times as long.
+    """Pack each (physical offset, hash) into an integer, which sorts a hundred times faster than a pair.
 
-    A hash has 31 bits and a log file less than 2 to the 31 bytes, so the offset from `begin` on has room beside it.
+    A hash has 31 bits and a log file is smaller than 2**31 bytes, so the offset from `begin` fits beside it.
     """
     packed: Array = (offsets.astype("int64") - begin) << HASH_BITS | hashes
     return packed
 
 
 def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
-    """The file's items of a stretch of the log, packed, a bounded piece at a time: a map would keep all of its pages."""
+    """Yield the file's packed items of a range of the log in bounded pieces; a map would keep all of its pages."""
     head = file.header
     if head.next_item <= FIRST_ITEM or head.begin_physical_offset >= end or head.end_physical_offset < begin:
         return
@@ -416,11 +420,11 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
         past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX))
         if past:
             text = f"{past} dangling, of records from {split.log_end} on"
-            yield _said(split.store, Finding(split.file, 0, "dangling_item", "no items behind the log's end", text))
+            yield _finding_row(split.store, Finding(split.file, 0, "dangling_item", "no items behind the log's end", text))
         yield {"kind": INDEX, "store": split.store, "file": split.file, "count": max(0, file.header.next_item - FIRST_ITEM)}
     except StoreCorrupt as error:
         what = Finding(split.file, error.offset, "damaged_index", str(error.expected), f"{error.reason}: {error.found}")
-        yield _said(split.store, what)
+        yield _finding_row(split.store, what)
     finally:
         file.close()
 
@@ -428,7 +432,7 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
 def _store_rows(split: StoreSplit) -> Iterator[Row]:
     yield from _queue_rows(split)
     for finding in verify_beside_log(split.store):
-        yield _said(split.store, finding)
+        yield _finding_row(split.store, finding)
 
 
 def _queue_rows(split: StoreSplit) -> Iterator[Row]:
@@ -447,7 +451,7 @@ def _queue_rows(split: StoreSplit) -> Iterator[Row]:
             }  # fmt: skip
         except StoreCorrupt as error:
             found = f"{error.reason}: {error.found}"
-            yield _said(split.store, Finding(error.file, error.offset, "unreadable", str(error.expected), found))
+            yield _finding_row(split.store, Finding(error.file, error.offset, "unreadable", str(error.expected), found))
 
 
 def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
@@ -456,7 +460,7 @@ def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
     found = verify(split.folder, disk_for(split.folder))
     for problem in found.problems:
         file = f"{split.folder}/{problem.file}"
-        yield _said(split.store, Finding(file, problem.offset, problem.kind, problem.expected, problem.found))
+        yield _finding_row(split.store, Finding(file, problem.offset, problem.kind, problem.expected, problem.found))
     yield {
         "kind": STRETCH, "store": split.store, "file": split.folder, "count": found.messages, "units": found.queues,
         "items": found.records, "bytes": found.files,

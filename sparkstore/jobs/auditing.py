@@ -1,5 +1,4 @@
-"""`audit`: every checksum of the log, every queue unit and index item against it, gaps and duplicates; what RabbitMQ's
-folders have to say about themselves."""
+"""The job `audit`: verify checksums, compare queues and index with the log, and verify RabbitMQ folders."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _ORDER = ("store", "topic", "queue_id", "kind", "begin")
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What was found.
+    """The result of an audit.
 
     `problems` and `notes`: rows with the tool's keys of a finding, and the store.  `queues`: topic, queue id, first and last
     queue offset in the log, messages, gaps and duplicates.  `counts`: of stores, stretches, messages, bytes, units, items.
@@ -39,7 +38,7 @@ class AuditReport:
 
     @property
     def is_ok(self) -> bool:
-        """No problem at all."""
+        """Return whether there are no problems."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,34 +47,34 @@ class AuditReport:
         return {"ok": self.is_ok, **lists, "counts": self.counts}
 
     def to_json(self) -> str:
-        """One object."""
+        """Return the report as one JSON object."""
         return json_line(self.to_dict()).rstrip("\n")
 
     def to_text(self) -> str:
-        """Return `lines`, joined."""
+        """Return the lines as one string."""
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """A table of queues, every problem, and the verdict in the last line; names with escapes."""
+        """Return a table of queues, every problem, and the verdict as the last line; names are escaped."""
         names = ("topic", "queue_id", "first", "last", "messages", "gaps", "duplicates")
         lines = table(names, [[str(row[name]) for name in names] for row in self.queues]) if self.queues else []
         lines += [printable(f"problem: {_text(row)}") for row in self.problems]
         lines += [printable(f"note: {_text(row)}") for row in self.notes]
-        verdict = "OK" if self.is_ok else f"{len(self.problems)} problems"
+        verdict = "OK" if self.is_ok else f"{len(self.problems)} problem{'s' * (len(self.problems) != 1)}"
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items())
         return [*lines, f"{verdict}: {counts}"]
 
     def to_frame(self, spark: SparkSession) -> DataFrame:
-        """The problems as rows, for a table of a warehouse."""
+        """Return the problems as a DataFrame."""
         kinds = "store string, file string, offset bigint, kind string, expected string, found string"
         return spark.createDataFrame([tuple(row[name] for name in _FINDING) for row in self.problems], kinds)
 
 
 def audit(spark: SparkSession, path: str | Sequence[str], *, tasks: int = 2, **options: object) -> AuditReport:
-    """Look at everything; nothing is changed and no damage ends it.
+    """Verify whole stores without changing them; damage does not stop the audit.
 
-    Splits of the log are checked side by side, each against the queues and the index; `tasks` tasks then join what they say
-    of each queue.  Raises `UnknownStore` for what is no store.
+    Tasks check splits of the log in parallel, each against the queues and the index; `tasks` tasks then join the results of
+    each queue.  Raises `UnknownStore` for a folder that is not a store.
     """
     from .audit_source import FIELDS, FORMAT, AuditSource
 
@@ -90,9 +89,9 @@ def audit(spark: SparkSession, path: str | Sequence[str], *, tasks: int = 2, **o
 
 
 def join_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The stretches of each queue, which come in the order of the log, as one row with its gaps and duplicates.
+    """Join the runs of each queue, which come in log order, into one row with its gaps and duplicates.
 
-    `units` of the row is how many gaps there are, `items` how many duplicates; each is a problem too.
+    The row's `units` is the number of gaps, `items` the number of duplicates; each of them is also a problem.
     """
     from .audit_source import _batch
 
@@ -107,13 +106,13 @@ def join_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _Lanes:
-    """One queue at a time."""
+    """Joins the rows of one queue at a time."""
 
     def __init__(self) -> None:
         self._open: dict[str, Any] | None = None
 
     def take(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Rows that are about no queue go on as they are."""
+        """Process a row; rows that do not belong to a queue pass unchanged."""
         if row["kind"] == "queue":
             yield from self._compare(row)
         elif row["kind"] not in ("lane", "light"):
@@ -125,7 +124,7 @@ class _Lanes:
             self._open = {**row, "units": 0, "items": 0}
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """The queue in hand is whole."""
+        """Yield the finished queue."""
         if self._open is not None:
             yield self._open
         self._open = None
@@ -146,7 +145,7 @@ class _Lanes:
         known["count"] += row["count"]
 
     def _compare(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A queue's files may hold no unit behind the last one that the log knows of."""
+        """Report units of a queue after the last one that the log implies."""
         if not self._is_same(row):
             if row["last"] > 0 and row["begin"] >= row["end"]:
                 yield _problem(row, 0, "dangling_queue", "records of this queue in the log", f"{row['last']} units")
@@ -160,8 +159,8 @@ class _Lanes:
 def _problem(
     row: dict[str, Any], offset: int, what: str, expected: object, found: object, file: str | None = None
 ) -> dict[str, Any]:
-    said = {"kind": "problem", "store": row["store"], "file": file or row["file"], "offset": offset, "what": what}
-    return said | {"expected": expected, "found": found}
+    problem = {"kind": "problem", "store": row["store"], "file": file or row["file"], "offset": offset, "what": what}
+    return problem | {"expected": expected, "found": found}
 
 
 def _report(rows: list[dict[str, Any]]) -> AuditReport:
@@ -189,7 +188,7 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    """A queue that is missing is missed by every split that has records of it."""
+    """Return a key that removes duplicate findings: every split with records of a missing queue reports it."""
     where = 0 if row["what"] == "missing_queue" else row["offset"]
     return row["store"], row["file"], row["what"], where, row["found"]
 
@@ -198,9 +197,9 @@ _SUMS = {"messages": "count", "size_bytes": "bytes", "units": "units", "items": 
 
 
 def _unjoined(in_order: list[dict[str, Any]], problems: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Two stretches of a file that do not meet where nothing was said to be wrong there.
+    """Report two splits of an undamaged file that do not meet.
 
-    Each found its first record by itself: this is what makes sure that it was not a copy of one inside a body.
+    Each split finds its first record by itself; this check excludes that it was a copy inside a body.
     """
     damaged = {row["file"] for row in problems}
     for before, after in pairwise(in_order):
@@ -225,7 +224,7 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def table(names: Sequence[str], rows: list[list[str]]) -> list[str]:
-    """Return lines with columns below each other, names with escapes."""
+    """Return the lines of a table; names are escaped."""
     rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in (names, *rows)]

@@ -1,4 +1,4 @@
-"""`compact`: the last message of each key, into a new store."""
+"""The job `compact`: copy the last message of each key to a new store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = (
     "topic", "queue_id", "body", "keys", "tags", "properties", "flag", "sys_flag", "reconsume_times", "born_timestamp_ms",
     "born_host",
 )  # fmt: skip
-PLACE = ["store", "physical_offset"]  # physical offsets of several stores are the same numbers
+PLACE = ["store", "physical_offset"]  # physical offsets of different stores overlap
 
 
 def compact(
@@ -28,7 +28,7 @@ def compact(
     sink: dict[str, str] | None = None,
     **options: object,
 ) -> int:
-    """Write to `out`, which must not be there; the number of messages.
+    """Write a compacted copy to `out`, which must not exist; return the number of messages.
 
     A message stays if no later one of its topic has one of its keys; one without a key stays unless `keep_unkeyed` is false.
     The last is the one at the greatest physical offset; of several stores the one stored last.  They keep topic, queue, order

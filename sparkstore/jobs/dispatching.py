@@ -1,4 +1,4 @@
-"""A split's records as runs of queue units and as index items: the engine's own dispatch kernel, on a part of the log."""
+"""Convert a split's records to runs of queue units and index items with the engine's dispatch kernel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-KEYS_MAX = 1 << 18  # items gathered at once
+KEYS_MAX = 1 << 18  # items in one piece
 RUN_BYTES = 1 << 20  # of units in one run
-_SLOTS = 1  # of the buffer that items are gathered in: nobody searches it
+_SLOTS = 1  # of the buffer for items, which is never searched
 
 
 class Run(NamedTuple):
@@ -36,18 +36,18 @@ class Run(NamedTuple):
 
 
 class Dispatching:
-    """One split's work.  Batches go in, in log order; runs and items come out."""
+    """Dispatches one split: takes batches in log order, yields runs and items."""
 
     def __init__(self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool) -> None:
-        """`is_ignored` says which topics have no ordinary queue."""
+        """Prepare the kernel; `is_ignored` selects topics without an ordinary queue."""
         self.kernel = Dispatcher(delays_ms)
-        # units of light queues are made from the property that names them, in `_light`
+        # `_light` makes LMQ units from the property that names the queues
         self._is_ignored = lambda topic: topic.startswith(LIGHT_PREFIX) or is_ignored(topic)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE * _SLOTS + ITEM_SIZE * KEYS_MAX) if with_index else None
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
 
     def take(self, batch: Batch) -> Iterator[tuple[list[Run], Array | None]]:
-        """Runs that are long enough to go, and the items (`ITEM_KIND`) of a part of the batch."""
+        """Yield full runs, and the items (`item_kind`) of each part of the batch."""
         at, why, done = int(batch.positions[0]), "full", 0
         stop = int(batch.positions[-1]) + int(batch.sizes[-1])
         times = fixed_columns(batch)["store_timestamp_ms"] if self._items is not None else None
@@ -60,13 +60,13 @@ class Dispatching:
         yield self._light(batch), None
 
     def rest(self) -> list[Run]:
-        """The runs that wait for more."""
+        """Return the runs that are not full."""
         made = [Run(*lane, order, first, bytes(units)) for lane, (order, first, units) in self._open.items()]
         self._open.clear()
         return made
 
     def _joined(self, topic: str, queue_id: int, first: int, units: bytes) -> Iterator[Run]:
-        """To what waits, where it goes on there; what is long enough goes."""
+        """Append units to the open run of their queue; yield a run that is full or interrupted."""
         lane = (topic, queue_id)
         order, begin, held = self._open.get(lane, (0, 0, bytearray()))
         if held and begin + len(held) // UNIT_SIZE != first:
@@ -89,7 +89,7 @@ class Dispatching:
         return IndexBuffer(self._items, _SLOTS, KEYS_MAX)
 
     def _gathered(self, batch: Batch, times: Array) -> Array:
-        """Hash, physical offset and store time of each item, in the order of the log."""
+        """Return hash, physical offset and store time of each item in log order."""
         import numpy as np
 
         assert self._items is not None
@@ -102,7 +102,7 @@ class Dispatching:
         return made
 
     def _light(self, batch: Batch) -> list[Run]:
-        """Units of light queues, which hold records of other topics: one a run, as their numbers may have gaps."""
+        """Return LMQ units, which point at records of other topics, one per run because their numbers may have gaps."""
         reader, made = Reader(batch.view, batch.base), []
         for at in _with_property(batch, DISPATCH.encode()):
             message = reader.decode(int(at), 0)
@@ -114,21 +114,21 @@ class Dispatching:
 
 
 def item_kind() -> Any:
-    """Of items on their way: the key's hash, the record's physical offset and store time."""
+    """Return the type of items between map and merge: key hash, physical offset and store time."""
     import numpy as np
 
     return np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time_ms", "<i8")])
 
 
 def stored_item() -> Any:
-    """Of items in an index file."""
+    """Return the type of items in an index file."""
     import numpy as np
 
     return np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
 
 def _with_property(batch: Batch, name: bytes) -> Array:
-    """Positions of the records that have a property."""
+    """Return the positions of the records that have a property."""
     import numpy as np
 
     rows = len(batch.positions)

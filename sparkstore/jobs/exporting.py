@@ -1,4 +1,4 @@
-"""`export`: Parquet, partitioned by topic and day."""
+"""The job `export`: write Parquet files partitioned by topic and day."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VARIANT = "variant"
-UNREPEATED = ("body", "message_id", "physical_offset")  # a dictionary of their values would be made and thrown away
+UNREPEATED = ("body", "message_id", "physical_offset")  # their values are unique, so a dictionary would not pay off
 
 
 class Exported(NamedTuple):
-    """What lies in `out` now, with what was there before where it was appended to.
+    """The content of `out` after the export, including what an appending export found there.
 
     `size_bytes` is the sum of the column `size`, None where that is not among the columns.
     """
@@ -50,7 +50,7 @@ def export(
     """
     wanted = _columns(path, columns, is_rabbit)
     if json is not None and "body" not in wanted:
-        raise BadOption("columns: the column body is wanted where it is parsed as JSON")
+        raise BadOption("columns: add body, which is needed to parse it as JSON")
     with plain_errors():
         if is_rabbit:
             rows, lanes = read_rabbit(spark, path, wanted, **options), ["queue"]
@@ -65,14 +65,14 @@ def export(
 
 
 def _columns(path: str | Sequence[str], columns: Iterable[str] | None, is_rabbit: bool) -> list[str]:
-    """Those that were asked for, and those that are needed."""
+    """Return the requested columns and those that the partitions need."""
     every, needed = (RABBIT_COLUMNS, ["queue"]) if is_rabbit else (MESSAGE_COLUMNS, ["topic", "store_timestamp_ms"])
     several = [STORE_COLUMN] if is_several(path) else []
     return list(dict.fromkeys([*(every if columns is None else columns), *needed, *several]))
 
 
 def _summary(spark: SparkSession, rows: DataFrame, out: str) -> Exported:
-    """Read back: from the files' footers, but for the sum."""
+    """Read the result back; everything except the sum comes from the files' footers."""
     from pyspark.sql import functions as sql
 
     found = spark.read.schema(rows.schema).parquet(out)
@@ -82,7 +82,7 @@ def _summary(spark: SparkSession, rows: DataFrame, out: str) -> Exported:
 
 
 def with_day(rows: DataFrame) -> DataFrame:
-    """With the day, in UTC, that each message was stored on: a date that does not hang on the session's time zone."""
+    """Add the UTC day of the store time as a date that does not depend on the session's time zone."""
     from pyspark.sql import functions as sql
 
     days = sql.floor(rows["store_timestamp_ms"] / 86_400_000).cast("int")
@@ -92,6 +92,6 @@ def with_day(rows: DataFrame) -> DataFrame:
 def _parsed(rows: DataFrame, json: str) -> DataFrame:
     from pyspark.sql import functions as sql
 
-    text = sql.try_validate_utf8(rows["body"].cast("string"))  # null for what is no text
+    text = sql.try_validate_utf8(rows["body"].cast("string"))  # null for invalid UTF-8
     parsed = sql.try_parse_json(text) if json == VARIANT else sql.from_json(text, json)
     return rows.withColumn("json", parsed)

@@ -1,6 +1,6 @@
-"""Index files from items in log order, byte for byte as puts one by one would have made them.
+"""Build index files from items in log order, byte-identical to the result of single puts.
 
-The items come in pieces; what is held is one piece and the map of the file that is being filled.
+The items come in pieces; memory holds one piece and the map of the current file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MS_PER_SECOND = 1000
 
 
 class IndexBuild:
-    """`add` pieces, then `finish`."""
+    """Builds index files: call `add` for each piece, then `finish`."""
 
     def __init__(self, disk: Disk, folder: str, slots: int, items: int, names: Iterator[str]) -> None:
-        """`names`: those of the files that are replaced, oldest first; later files are named by the clock."""
+        """Use `names`, those of the replaced files in order, first; later files are named by the clock."""
         self._disk = disk
         self._folder = folder
         self._slots = slots
@@ -40,7 +40,7 @@ class IndexBuild:
         self.files = 0
 
     def add(self, items: Array) -> None:
-        """Items behind those added before; a full file is rolled from when one more comes."""
+        """Append items; a full file is closed when another item comes."""
         done = 0
         while done < len(items):
             if self._file is None or self._count >= self._items:
@@ -50,9 +50,9 @@ class IndexBuild:
             done += len(part)
 
     def finish(self, last_record: int) -> None:
-        """`last_record`: the physical offset of the log's last record, -1 without one.
+        """Close the last file; `last_record` is the physical offset of the log's last record, or -1.
 
-        A record without keys makes a file too, the first one or the one behind a full one, as it does in a real store.
+        A record without keys creates a file if there is none or the last one is full, as in a real store.
         """
         is_full = self._file is not None and self._count >= self._items and self._file.header.end_physical_offset < last_record
         if (self._file is None and last_record >= 0) or is_full:
@@ -71,7 +71,7 @@ class IndexBuild:
         self.files += 1
 
     def _put(self, part: Array) -> None:
-        """Items, the chains they belong to, and the header."""
+        """Write items, their chains, and the header."""
         import numpy as np
 
         assert self._file is not None
@@ -86,10 +86,12 @@ class IndexBuild:
         made["hash"], made["offset"], made["previous"] = part["hash"], part["offset"], previous
         begin_ms, begin_offset = head.begin_timestamp_ms, head.begin_physical_offset
         made["seconds"] = _seconds(part["time_ms"], begin_ms)
-        if self._count == FIRST_ITEM:  # its own seconds count from the preset begin, those of the rest from its time
+        if (
+            self._count == FIRST_ITEM
+        ):  # the first item counts seconds from the preset begin, the others from the first item's time
             begin_ms, begin_offset = int(part["time_ms"][0]), int(part["offset"][0])
             made["seconds"][1:] = _seconds(part["time_ms"][1:], begin_ms)
-        table[slot] = numbers  # of equal slots the last one stays
+        table[slot] = numbers  # the last of equal slots wins
         used = min(SECONDS_MAX, head.slots_used + int((previous == 0).sum()))
         self._count += len(part)
         last = part[-1]
@@ -102,7 +104,7 @@ class IndexBuild:
 
 
 def _previous(slot: Array, numbers: Array, table: Array) -> Array:
-    """The item before in the same slot: in this piece, or the one that the table has."""
+    """Return the previous item of each slot, from this piece or from the table."""
     import numpy as np
 
     order = np.argsort(slot, kind="stable")

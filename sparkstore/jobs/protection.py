@@ -1,8 +1,7 @@
-"""Which records lost their checksum property: `commitlog.verify.Protection`, split by split.
+"""Find records that lost their checksum property: `commitlog.verify.Protection` applied to splits.
 
-Whether a record without the property is reported depends on its two neighbours.  Each split judges those whose two
-neighbours it has; the first two and the last two records of a split go with its result, so that the ones at a seam are
-judged where splits meet.
+The verdict about a record without the property depends on its two neighbours.  A split judges the records whose neighbours
+it has.  Its result contains its first two and last two records, so that the merge can judge records at split boundaries.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Edge = tuple[int, int]  # offset in the file; the state of the record's checksum
 
 
 class SplitProtection:
-    """Of one split.  Findings and edges have offsets in the file."""
+    """Checks one split; findings and edges have offsets in the file."""
 
     def __init__(self, file: str, file_start: int) -> None:
-        """No record yet."""
+        """Start before the first record."""
         self._file = file
         self._file_start = file_start
         self._protection = Protection()
@@ -33,7 +32,7 @@ class SplitProtection:
         self._last: list[Edge] = []
 
     def take(self, piece: Piece) -> Iterator[Finding]:
-        """The next records in log order."""
+        """Check the next records in log order."""
         shift = piece.base - self._file_start
         _, _, records, protected, _ = count(piece.view, piece.start, piece.stop, piece.base, 0)
         yield from self._protection.take(piece, protected, shift)
@@ -42,7 +41,7 @@ class SplitProtection:
         self._last = (self._last + [self._edge(piece, at, shift) for at in piece.positions[-2:]])[-2:]
 
     def edges_text(self) -> str:
-        """The first two records and, where there are more, the last two, as JSON."""
+        """Return the first two records and, if there are more, the last two, as JSON."""
         return json.dumps([self._first, self._last if self._records > 2 else []])
 
     def _edge(self, piece: Piece, at: int, shift: int) -> Edge:
@@ -50,7 +49,7 @@ class SplitProtection:
 
 
 def at_seams(stretches: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
-    """Suspect records where splits meet; the rows come in log order, a store behind the other."""
+    """Yield suspect records at split boundaries; the rows come sorted by store and log order."""
     for _, rows in groupby(stretches, key=lambda row: row["store"]):
         protection = Protection()
         for row in rows:
@@ -58,6 +57,6 @@ def at_seams(stretches: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, An
             for number, (at, state) in enumerate(first):
                 yield from ((row, found) for found in protection.next(row["file"], at, state))
                 if number == 1 and last:
-                    protection = Protection()  # what lies between was judged within the split
+                    protection = Protection()  # the split judged the records between
             for at, state in last:
                 yield from ((row, found) for found in protection.next(row["file"], at, state))

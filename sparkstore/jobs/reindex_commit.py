@@ -1,7 +1,8 @@
-"""The last step of `reindex`: what the tasks made takes the place of queues and index, under the store's lock.
+"""The last step of `reindex`: swap in the new queues and index under the store's lock.
 
-Nothing is moved before every part was found whole.  Killed at any call, the store has the old folder, the new one or none, of
-queues and of index each, and the engine makes a missing one anew when it opens the store (`messagestore.repair.rebuild`).
+Nothing is moved before every part is known to be complete.  If the process is killed at any call, the old folder, the new
+one or neither exists for queues and index; the engine rebuilds a missing one when it opens the store
+(`messagestore.repair.rebuild`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, keep_ends, o
 from storageio import Disk, Kind, StoreCorrupt
 
 WORK = "rebuild-spark-"
-STALE_MS = 7 * 24 * 3600 * 1000  # nobody comes back for what a killed job left so long ago
-DEPTH = 5  # of folders and files in a job's folder: part, what, topic, queue, file
+STALE_MS = 7 * 24 * 3600 * 1000  # no job resumes after this time
+DEPTH = 5  # levels of a job's folder: part, what, topic, queue, file
 
 
 @dataclass
 class Part(WriterCommitMessage):
-    """What one task made; `log_end`: how far the splits reached that it heard of."""
+    """The files that one task made; `log_end` is the end of the last split in its rows."""
 
     folder: str
     queues: int = 0
@@ -39,7 +40,7 @@ class Part(WriterCommitMessage):
 
 
 def check_parts(disk: Disk, parts: Iterable[Part]) -> None:
-    """Raise `StoreCorrupt` for a part whose queues or index files are not all there any more."""
+    """Raise `StoreCorrupt` for a part with missing queues or index files."""
     for part in parts:
         queues, index = os.path.join(part.folder, QUEUES), os.path.join(part.folder, INDEX)
         _check_count(queues, "queues", part.queues, sum(1 for _ in queue_folders(disk, queues)))
@@ -52,7 +53,7 @@ def _check_count(folder: str, what: str, expected: int, found: int) -> None:
 
 
 def put_in_place(disk: Disk, places: StorePaths, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
-    """Join the parts, and swap.  The caller holds the lock and has checked the parts."""
+    """Join the parts and swap the folders.  The caller holds the lock and has checked the parts."""
     fresh = os.path.join(work, "whole")
     for what in sorted(whats):
         disk.make_folder(os.path.join(fresh, what))
@@ -60,7 +61,7 @@ def put_in_place(disk: Disk, places: StorePaths, work: str, parts: Collection[Pa
             _move_all(disk, os.path.join(part.folder, what), os.path.join(fresh, what))
     note = os.path.join(places.own, NOTE_NAME)
     if INDEX in whats and disk.stat(note) is not None:
-        disk.delete(note)  # it tells of the files that go
+        disk.delete(note)  # it describes the old files
     if QUEUES in whats:
         _keep_ends(disk, places, os.path.join(fresh, QUEUES))
     for what, target in ((QUEUES, places.queues), (INDEX, places.index)):
@@ -69,7 +70,7 @@ def put_in_place(disk: Disk, places: StorePaths, work: str, parts: Collection[Pa
 
 
 def _keep_ends(disk: Disk, places: StorePaths, folder: str) -> None:
-    """Of queues whose records all left the log, which no task heard of."""
+    """Keep the end of queues without records in the log, since no task has rows of them."""
     size = find_file_size(disk, folder) or find_file_size(disk, places.queues)
     files = LogPaths.parse(disk, places.commit_log).all_files()
     if size is None or not files:
@@ -81,9 +82,9 @@ def _keep_ends(disk: Disk, places: StorePaths, folder: str) -> None:
 
 
 def _move_all(disk: Disk, source: str, target: str) -> None:
-    """Every file below a folder to the same place below another; the folders' names are on the disk in the end."""
+    """Move every file below a folder to the same path below another, and sync the folders."""
     if disk.stat(source) is None:
-        return  # a part without queues, or without index: it was counted
+        return  # a part without queues or without index; `check_parts` counted them
     for entry in disk.list(source):
         old, new = os.path.join(source, entry.name), os.path.join(target, entry.name)
         if entry.kind is Kind.FOLDER and disk.stat(new) is not None:
@@ -94,7 +95,7 @@ def _move_all(disk: Disk, source: str, target: str) -> None:
 
 
 def clear_work(disk: Disk, own: str, work: str) -> None:
-    """The work of this job, and of those that were killed a week ago; another that runs now keeps its own."""
+    """Delete the work folders of this job and of jobs that were killed over a week ago."""
     delete_tree(disk, work)
     for entry in disk.list(own):
         folder = os.path.join(own, entry.name)
@@ -103,7 +104,7 @@ def clear_work(disk: Disk, own: str, work: str) -> None:
 
 
 def _times(disk: Disk, folder: str, depth: int) -> Iterator[int]:
-    """When what lies in a folder was changed."""
+    """Yield the modification times of everything in a folder."""
     for entry in disk.list(folder):
         yield entry.modified_ms
         if entry.kind is Kind.FOLDER and depth:

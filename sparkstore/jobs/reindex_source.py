@@ -1,7 +1,7 @@
-"""The two ends of `reindex`: a reader that packs a split into runs and items, a writer that makes them files.
+"""The data source of `reindex`: a reader packs a split into runs and items, a writer makes files of them.
 
-One row is a run of units, a piece of items, or the word that a split was read to its end.  `target` says which task of the
-writer gets it: queues are dealt out by name, the index is one task's.
+One row is a run of units, a piece of items, or the end mark of a split.  `target` is the writer task that gets the row: the
+hash of a queue's name selects its task, and one task makes the index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_
 
 from ..errors import BadOption
 from ..options import check_tasks, parse_read_options
-from ..source.split_reader import Stretch, walk
+from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import settled
@@ -51,47 +51,47 @@ RUN, ITEMS, DONE = 0, 1, 2
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 256
 NAMES = ("what", "tasks", "delaylevels")
-TAKEN = frozenset({"path", "paths", "splitbytes", "filebytes", *NAMES})  # all others would leave records out
+TAKEN = frozenset({"path", "paths", "splitbytes", "filebytes", *NAMES})  # all others would skip records
 
 
 class ReindexSource(DataSource):
-    """Reads a store's log as runs, writes queues and index into the same store."""
+    """The data source that reads a log as runs and writes queues and index of the same store."""
 
     @classmethod
     def name(cls) -> str:
-        """For the job alone."""
+        """Return the format's name, which only the job uses."""
         return FORMAT
 
     def schema(self) -> str:
-        """Of the rows between map and merge."""
+        """Return the schema of the rows between map and merge."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The map side."""
+        """Return the reader, which runs the map side."""
         return _Reader(_Job(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The merge."""
+        """Return the writer, which runs the merge."""
         return _Writer(_Job(self.options), random_bytes(8).hex())
 
 
 class _Job:
-    """The store and what is to be made."""
+    """The store and the parts to rebuild."""
 
     def __init__(self, options: Any) -> None:
         self.options = parse_read_options(options, also=NAMES)
         refused = self.options.given - TAKEN
         if refused:
-            raise BadOption(f"option {min(refused)}: a reindex takes every record")
+            raise BadOption(f"option {min(refused)}: a reindex reads every record, so remove this option")
         stores = find_stores(self.options.paths)
         if len(stores) != 1 or stores[0].is_rabbit or len(stores[0].log_folders) != 1:
-            raise BadOption("one folder of a RocketMQ store is wanted: it gets new queues and a new index")
+            raise BadOption("reindex needs exactly one folder of a RocketMQ store")
         self.store: FoundStore = stores[0]
         if os.path.dirname(self.store.log_folders[0]) != self.store.path:
-            raise UnknownStore(f"{self.store.path}: a commit log without its store; there is no place for queues")
+            raise UnknownStore(f"{self.store.path}: a commit log without its store: give the store's folder")
         self.what = frozenset((options.get("what") or f"{QUEUES},{INDEX}").split(","))
         if not self.what <= {QUEUES, INDEX}:
-            raise BadOption(f"option what: some of {QUEUES}, {INDEX} wanted, found {options.get('what')!r}")
+            raise BadOption(f"option what: expected some of {QUEUES}, {INDEX}, found {options.get('what')!r}")
         self.tasks = check_tasks(options.get("tasks") or "2")
         self.delay_levels: str | None = options.get("delaylevels")
         if self.delay_levels is not None:
@@ -125,7 +125,7 @@ class _Reader(DataSourceReader):
         work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), with_index=INDEX in job.what)
         kept = self._kept(levels)
         last = -1
-        for found in walk(Stretch(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():
+        for found in walk(SplitReader(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():
             if isinstance(found, Finding):
                 raise _corrupt(found)
             last = found.base + int(found.positions[-1])
@@ -138,7 +138,7 @@ class _Reader(DataSourceReader):
         yield job.tasks, DONE, None, None, last, split.end, None
 
     def _kept(self, levels: DelayLevels) -> KeptUnits:
-        """What the old queues say beside the log."""
+        """Open the old queues, which have facts that the log lacks."""
         job = self._job
         assert job.config.mapped_file_size_consume_queue
         old = old_queues(REAL_DISK, job.places, job.config.mapped_file_size_consume_queue)
@@ -177,16 +177,16 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 class _Writer(DataSourceArrowWriter):
-    """Tasks make files in a folder of their own; `commit` puts them in place."""
+    """Tasks make files in a work folder; `commit` swaps them in."""
 
     def __init__(self, job: _Job, job_id: str) -> None:
         self._job = job
         self._work = os.path.join(job.places.own, f"{WORK}{job_id}")
         refuse_unsupported(REAL_DISK, job.store.path)
-        REAL_DISK.lock(job.places.lock).release()  # whoever writes is met now and not after the work
+        REAL_DISK.lock(job.places.lock).release()  # detect a writer now and not after the work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """The rows come sorted by queue and by place in the log."""
+        """Write files from rows sorted by queue and log order."""
         part = Part(os.path.join(self._work, f"part-{_attempt()}"))
         config = self._job.config
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
@@ -207,7 +207,7 @@ class _Writer(DataSourceArrowWriter):
         return part
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Under the store's lock, and only if the log still ends where it was read to."""
+        """Swap the files in under the store's lock, if the log's end is unchanged."""
         job, disk = self._job, REAL_DISK
         parts = [message for message in messages if isinstance(message, Part)]
         lock = disk.lock(job.places.lock)
@@ -215,7 +215,7 @@ class _Writer(DataSourceArrowWriter):
             ends = max((split.end for split in job.plan()), default=-1)
             seen = max((part.log_end for part in parts), default=-1)
             if ends != seen:
-                raise StoreError(f"{job.store.path}: the log was written while it was read: it ended at {seen}, now at {ends}")
+                raise StoreError(f"{job.store.path}: the log was written during the reindex: it ended at {seen}, now at {ends}")
             check_parts(disk, parts)
             put_in_place(disk, job.places, self._work, parts, job.what)
             clear_work(disk, job.places.own, self._work)
@@ -223,12 +223,12 @@ class _Writer(DataSourceArrowWriter):
             lock.release()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is left of the work."""
+        """Delete the work folder."""
         delete_tree(REAL_DISK, self._work)
 
 
 def _attempt() -> str:
-    """What no other attempt at any task of this job has."""
+    """Return an identifier that no other task attempt of this job has."""
     context = TaskContext.get()
     assert context is not None
     return f"{context.partitionId()}-{context.taskAttemptId()}"

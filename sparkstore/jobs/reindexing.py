@@ -1,4 +1,4 @@
-"""`reindex`: consume queues and key index of a store made anew from its log, on all the cores there are."""
+"""The job `reindex`: rebuild consume queues and key index of a store from its log on all cores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ITEM_SIZE = 20  # of an item on its way: `dispatching.item_kind`
 
 
 class Reindexed(NamedTuple):
-    """What was made: units of queues, items of index files."""
+    """The result of a reindex: units of queues and items of index files."""
 
     path: str
     what: tuple[str, ...]
@@ -28,9 +28,9 @@ class Reindexed(NamedTuple):
 def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, tasks: int = 2, **options: object) -> Reindexed:
     """Rebuild `what` of a store that nobody writes, byte-identical to what the engine makes of the same log.
 
-    Each split of the log becomes one row for every queue: its units, packed.  They are dealt out to `tasks` tasks, which
-    write them one behind the other, and one more that makes the index files.  The old folders stay as they are until all is
-    on the disk; then the new ones take their places, under the store's lock.
+    Each split of the log becomes one row of packed units per queue.  `tasks` tasks write the rows of their queues in order,
+    and one more task writes the index files.  The old folders stay unchanged until everything is synced; then the commit
+    swaps in the new ones under the store's lock.
 
     The option `delayLevels` gives the broker's messageDelayLevel; it is needed where delayed messages have no unit that says
     when they are due, and the store keeps no levels.
@@ -54,7 +54,7 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
 
 
 def _observed(rows: DataFrame, made: Observation) -> DataFrame:
-    """The same rows; units and items are counted on their way."""
+    """Count units and items while the rows pass."""
     from pyspark.sql import functions as sql
 
     from .reindex_source import ITEMS, RUN

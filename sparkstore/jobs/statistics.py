@@ -1,4 +1,4 @@
-"""`stats`: how many messages and bytes, from when to when."""
+"""The job `stats`: messages, bytes and time range of each group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = ("topic", "queue_id", "size", "store_timestamp_ms")
 
 
 def stats(spark: SparkSession, path: str | Sequence[str], by: str = "topic", **options: object) -> DataFrame:
-    """One row a topic; topic and queue; hour (`hour_ms`) and topic; power of two of bytes (`size_below`); topic and key.
+    """Return one row per topic; topic and queue; hour (`hour_ms`) and topic; size class (`size_below`); topic and key.
 
     Columns behind those: messages, size_bytes (of whole records), first_store_timestamp_ms, last_store_timestamp_ms, as the
     tool names them.  Of several stores each has rows of its own, with `store` before all.  Sorted by what it is by; by key,
@@ -28,7 +28,7 @@ def stats(spark: SparkSession, path: str | Sequence[str], by: str = "topic", **o
     from pyspark.sql import functions as sql
 
     if by not in BY:
-        raise BadOption(f"by: one of {', '.join(BY)} wanted, found {by!r}")
+        raise BadOption(f"by: expected one of {', '.join(BY)}, found {by!r}")
     store = [STORE_COLUMN] if is_several(path) else []
     rows = read_messages(spark, path, [*_COLUMNS, *(["keys"] if by == "key" else []), *store], **options)
     if by == "key":

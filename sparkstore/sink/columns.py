@@ -1,19 +1,19 @@
-"""From the columns of a data frame to messages that any store of that configuration takes.
+"""Convert the columns of a data frame to messages that every store of this configuration accepts.
 
-    topic              string; not needed where the option `topic` says it
+    topic              string; not needed with the option `topic`
     body               binary, or string (UTF-8)
-    queue_id           a whole number; null, -1 or no column: by the first key, else in turn
+    queue_id           a whole number; null, -1 or no column: chosen by the first key, else round robin
     keys               array<string>, or string with the keys separated by spaces
     tags               string
     properties         map<string,string>
     flag, sys_flag, reconsume_times, born_timestamp_ms     whole numbers
     born_host          string, `ip:port`
 
-These are names and types of the source too, so what was read can be written.  Everything that a store might refuse is found
-here, in the task, before anything is appended anywhere: the error names the row.
+The source uses the same names and types, so rows that were read can be written.  A task detects here everything that a store
+would reject, before anything is appended; the error names the row.
 
-Among `properties`, KEYS and TAGS count where the columns say nothing; a UNIQ_KEY that a message brings along becomes its
-ORIGIN_MESSAGE_ID, since the sink gives every message one of its own (`commit.py`); checksums are made anew.
+KEYS and TAGS in `properties` apply where the columns are null or missing.  A message's own UNIQ_KEY becomes its
+ORIGIN_MESSAGE_ID, since the sink sets a new UNIQ_KEY (`commit.py`).  Checksums are recomputed.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ _SMALL = (("flag", 31), ("sys_flag", 31), ("reconsume_times", 31), ("born_timest
 
 
 def check_columns(kinds: Mapping[str, str], topic: str | None) -> None:
-    """`kinds`: Spark's simple name of each column's type.  Raises `MissingColumn` or `UnknownColumn`."""
+    """Check column names and types (Spark's simple type names).  Raises `MissingColumn` or `UnknownColumn`."""
     for name, kind in kinds.items():
         if name not in COLUMNS:
-            raise UnknownColumn(f"the sink takes no column {name!r}; it takes {', '.join(COLUMNS)}")
+            raise UnknownColumn(f"unknown column {name!r} for the sink; the columns are {', '.join(COLUMNS)}")
         if kind not in COLUMNS[name]:
             raise UnknownColumn(f"column {name!r}: expected {' or '.join(COLUMNS[name])}, found {kind}")
     if "body" not in kinds:
@@ -78,7 +78,7 @@ def check_columns(kinds: Mapping[str, str], topic: str | None) -> None:
 
 
 def staged_schema() -> pa.Schema:
-    """Of a staged part: messages as they will be put, but for their own key, which depends on where they come to stand."""
+    """Return the schema of a staged part: whole messages except UNIQ_KEY, which depends on their position in the batch."""
     import pyarrow as pa  # 150 ms
 
     return pa.schema([
@@ -89,10 +89,10 @@ def staged_schema() -> pa.Schema:
 
 
 class Encoder:
-    """Batches of one task, in order."""
+    """Encodes the batches of one task in order."""
 
     def __init__(self, topic: str | None, body_size_max: int, where: str) -> None:
-        """`topic`: of every row; `where`: the task's name in errors."""
+        """Encode for one topic or, if None, by the column; `where` names the task in errors."""
         self._topic = topic
         self._body_size_max = body_size_max
         self._where = where
@@ -101,7 +101,7 @@ class Encoder:
         self._good_hosts: set[str | None] = {None}
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows as they are staged.  Raises `InvalidMessage` for the first that no store could hold."""
+        """Return the rows in the staged schema.  Raises `InvalidMessage` for the first invalid row."""
         import pyarrow as pa  # 150 ms
 
         given = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -136,7 +136,7 @@ class Encoder:
         return topics
 
     def _bodies(self, bodies: Any) -> Any:
-        """As bytes, none of them null or too long."""
+        """Return the bodies as bytes.  Raises `InvalidMessage` for one that is null or too long."""
         import pyarrow as pa  # 150 ms
         import pyarrow.compute as pc
 
@@ -159,7 +159,7 @@ class Encoder:
         return found
 
     def _numbers(self, given: dict[str, Any], name: str, bits: int, rows: int) -> Any:
-        """A field of the record; null is 0.  A record that belongs to a transaction is the broker's to write."""
+        """Return an integer field; null is 0.  Flags of a transaction are rejected: only a broker may write them."""
         import pyarrow as pa  # 150 ms
 
         kind = pa.int32() if bits == 31 else pa.int64()
@@ -191,7 +191,7 @@ class Encoder:
     def _properties(
         self, given: dict[str, Any], topics: list[str], queue_ids: list[int]
     ) -> tuple[list[bytes], list[int | None]]:
-        """Each row's properties string without the sink's own, and the hash of its first key where that chooses the queue."""
+        """Return each row's encoded properties, and its first key's hash where that chooses the queue."""
         encoded: list[bytes] = []
         hashes: list[int | None] = []
         for row, (topic, keys, tags, brought) in enumerate(_rows(given, topics)):
@@ -210,7 +210,7 @@ class Encoder:
 
 
 def _rows(given: dict[str, Any], topics: list[str]) -> Iterator[tuple[str, list[str] | None, str | None, Pairs | None]]:
-    """(topic, keys, tags, properties that the message brings along) of each row."""
+    """Yield topic, keys, tags and other properties of each row."""
     rows = len(topics)
     keys, tags, pairs = (
         [None] * rows if name not in given else given[name].to_pylist() for name in ("keys", "tags", "properties")
@@ -221,7 +221,7 @@ def _rows(given: dict[str, Any], topics: list[str]) -> Iterator[tuple[str, list[
 
 
 def _without_own(pairs: dict[str, str], has_keys: bool, has_tags: bool) -> dict[str, str]:
-    """What a message brings along, but for what the sink, or a column, says."""
+    """Remove the properties that the sink or a column sets."""
     if _SAID.isdisjoint(pairs):
         return pairs
     for name, is_said in (("KEYS", has_keys), ("TAGS", has_tags), (ROWS, True), (CHECKSUM, True)):
@@ -229,7 +229,9 @@ def _without_own(pairs: dict[str, str], has_keys: bool, has_tags: bool) -> dict[
             pairs.pop(name, None)
     held = DELAYS & pairs.keys()
     if held:
-        raise InvalidMessage(f"property {min(held)}: the sink takes no messages that a broker would hold back")
+        raise InvalidMessage(
+            f"property {min(held)}: the sink rejects delayed messages; remove the property or send it to a broker"
+        )
     unique = pairs.pop(UNIQUE_KEY, None)
     if unique:
         pairs.setdefault(ORIGIN, unique)

@@ -1,19 +1,19 @@
-"""The commit of a sink: staged parts, appended to the log in partition order, in one place, each message once.
+"""The commit of a sink: one process appends the staged parts to the log in partition order, each message exactly once.
 
-Every message gets UNIQ_KEY `<sink id>:<batch id>:<ordinal>`, which the index holds.  So the log itself says how far a batch
-came: its ordinals 0..n-1 are there and n is not.  A batch that is committed again goes on at n.  The last message carries
-SINK_ROWS, the number of all, so that a batch that is whole is known as whole whatever comes the second time.
+Every message gets UNIQ_KEY `<sink id>:<batch id>:<ordinal>`, which is indexed.  So the log itself shows how far a batch was
+written: ordinals 0..n-1 exist and n does not.  A repeated commit continues at n.  The last message of a batch has SINK_ROWS,
+the number of rows, so a complete batch is recognised whatever rows come the second time.
 
-Order: parts synced (`staging.py`), `commit.json` synced, messages appended, log synced, `commit.json` gone, parts gone.
-- Crash before `commit.json`: nothing is in the log; the batch is done again from new parts.
-- Crash behind it: the next commit of this sink goes on with the very parts that the first one began with.  That matters
-  where rows come in another order the second time, as they may behind a shuffle.
-- Crash when it is gone: the log has the whole batch and says so.
-`commit.json` and the parts lie in `<store>/brokerstore/`.  If that folder is lost, a batch whose rows come in the same order
-is still written once.
+Order: sync parts (`staging.py`), sync `commit.json`, append messages, sync the log, delete `commit.json`, delete parts.
+- Crash before `commit.json`: the log has nothing of the batch; Spark stages and commits it again.
+- Crash after it: the next commit of this sink continues with the same parts, because rows may come in a different order the
+  second time, for example after a shuffle.
+- Crash after its deletion: the log has the whole batch, and its SINK_ROWS proves that.
+`commit.json` and the parts are in `<store>/brokerstore/`.  If that folder is lost, a batch whose rows come in the same order
+is still written exactly once.
 
-Where old log files were deleted since, the first ordinals may be gone.  If the batch before this one is still there, they are
-not; else every ordinal is looked up.
+If old log files were deleted since, the first ordinals may be missing.  If the previous batch still exists, they are not;
+otherwise every ordinal is looked up.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ NO_SPACE = 28  # ENOSPC
 
 
 class Manifest(NamedTuple):
-    """Which parts make up a batch, in partition order."""
+    """The parts of a batch in partition order."""
 
     batch_id: int
     parts: tuple[Part, ...]
 
     @property
     def rows(self) -> int:
-        """Of all parts."""
+        """Return the number of rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Of all parts."""
+        """Return the topics of all parts."""
         return tuple(dict.fromkeys(topic for part in self.parts for topic in part.topics))
 
 
 class Committed(NamedTuple):
-    """What a commit did: messages that are in the log because of it, and those that were there already."""
+    """The result of a commit: messages that it appended, and messages that were in the log before."""
 
     appended: int
     found: int
 
 
 class Present(NamedTuple):
-    """What the log has of a batch: the ordinals below `next_ordinal`, and whether these are all."""
+    """What the log has of a batch: the ordinals below `next_ordinal`, and whether that is the whole batch."""
 
     next_ordinal: int
     is_whole: bool
@@ -78,11 +78,11 @@ def commit_batch(
     options: SinkOptions, sink_id: str, batch_id: int, parts: Sequence[Part], *, is_new_id: bool = False,
     disk: Disk = REAL_DISK,
 ) -> Committed:  # fmt: skip
-    """Append what the log lacks of a batch.  `is_new_id`: nobody can have written under this id before.
+    """Append what the log lacks of a batch.  `is_new_id`: the sink id is new, so the log cannot have anything of it.
 
-    Raises `StoreLocked` where the store is open elsewhere, `DiskFull` before the first message where there is no room for
-    all.  Where there was no store, a commit that fails before its first message leaves none.  Whatever is raised, the same
-    call again, with these parts or those of another run of the same batch, goes on.
+    Raises `StoreLocked` if another process has the store open, and `DiskFull` before the first message if not all of them
+    fit.  A commit that fails before its first message leaves no new store behind.  After any error the same call, with
+    these parts or those of another run of the same batch, continues.
     """
     root = options.path
     wanted = Manifest(batch_id, tuple(sorted(part for part in parts if part.rows)))
@@ -105,7 +105,7 @@ def commit_batch(
 
 
 def abort_batch(options: SinkOptions, sink_id: str, *, disk: Disk = REAL_DISK) -> None:
-    """Take away what tasks staged, unless the commit has begun: then the next one goes on with it."""
+    """Delete what tasks staged, unless the commit has started: then the next one continues it."""
     if read_manifest(disk, options.path, sink_id) is not None:
         return
     clear(disk, options.path, sink_id)
@@ -113,7 +113,7 @@ def abort_batch(options: SinkOptions, sink_id: str, *, disk: Disk = REAL_DISK) -
 
 
 def begun_commits(root: str, disk: Disk = REAL_DISK) -> dict[str, Manifest]:
-    """Commits that were begun and not finished, by sink id."""
+    """Return the commits that were started and not finished, by sink id."""
     folder = sink_folder(root, "")
     if disk.stat(folder) is None:
         return {}
@@ -122,16 +122,16 @@ def begun_commits(root: str, disk: Disk = REAL_DISK) -> dict[str, Manifest]:
 
 
 def finish_commits(options: SinkOptions, *, disk: Disk = REAL_DISK) -> dict[str, Committed]:
-    """End every commit that was begun in a store; what was done, by sink id.
+    """Finish every started commit of a store; return the results by sink id.
 
-    For a batch job without an id of its own whose driver died in its commit: nobody else comes back for it.
+    Call this after a driver died in the commit of a batch job without a sinkId, since no later run continues that commit.
     """
     found = begun_commits(options.path, disk)
     return {sink_id: commit_batch(options, sink_id, batch.batch_id, batch.parts, disk=disk) for sink_id, batch in found.items()}
 
 
 class _Commit:
-    """One sink id's writing to an open store."""
+    """The commit of one sink id to an open store."""
 
     def __init__(self, store: MessageStore, disk: Disk, options: SinkOptions, sink_id: str) -> None:
         self._store = store
@@ -142,8 +142,8 @@ class _Commit:
         self._queues: dict[str, int] = {}
 
     def run(self, wanted: Manifest, is_new_id: bool) -> Committed:
-        """What was begun, and what is wanted now."""
-        begun = read_manifest(self._disk, self._root, self._sink_id)  # now that nobody else can be in the middle of it
+        """Finish a started commit, then commit the given batch."""
+        begun = read_manifest(self._disk, self._root, self._sink_id)  # read under the store's lock
         done = Committed(0, 0)
         if begun is not None:
             done = self.go_on(begun, find_present(self._store, self._sink_id, begun))
@@ -153,7 +153,7 @@ class _Commit:
         return done
 
     def begin(self, batch: Manifest, present: Present) -> Committed:
-        """A batch that nobody wrote down yet."""
+        """Start the commit of a batch."""
         if present.is_whole or not batch.parts:
             return Committed(0, present.next_ordinal)
         self._check_parts(batch, present)
@@ -164,12 +164,12 @@ class _Commit:
         return self._finish(batch, present)
 
     def go_on(self, batch: Manifest, present: Present) -> Committed:
-        """A batch that was written down."""
+        """Continue a started commit."""
         self._check_parts(batch, present)
         return self._finish(batch, present)
 
     def _check_parts(self, batch: Manifest, present: Present) -> None:
-        """That what is still to be appended is as its tasks wrote it, all of it before the first message."""
+        """Check every part that is still needed before the first message is appended."""
         end = 0
         for part in batch.parts:
             end += part.rows
@@ -177,7 +177,7 @@ class _Commit:
                 check_part(self._disk, self._root, self._sink_id, part)
 
     def _finish(self, batch: Manifest, present: Present) -> Committed:
-        """Append the rest, sync the log, and forget that it was begun."""
+        """Append the rest, sync the log, and delete `commit.json`."""
         appended = 0 if present.is_whole else self._append(batch, present.next_ordinal)
         self._store.flush()
         folder = sink_folder(self._root, self._sink_id)
@@ -186,11 +186,11 @@ class _Commit:
         return Committed(appended, present.next_ordinal)
 
     def _check_room(self, batch: Manifest) -> None:
-        """Refuse what would have to stop half-way."""
+        """Raise an error for a batch that the log could not take completely."""
         log_file_bytes = self._store.engine.log.file_size_bytes
         largest = max(part.largest_bytes for part in batch.parts)
         if largest + BLANK_SIZE > log_file_bytes:
-            raise InvalidMessage(f"a record of up to {largest} bytes; the log's files have {log_file_bytes}")
+            raise InvalidMessage(f"a record may take {largest} bytes, and the log's files have only {log_file_bytes}")
         needed, free = sum(part.size_bytes for part in batch.parts), self._disk.space(self._root).free_bytes
         if needed > free + log_file_bytes:
             raise DiskFull("commit", self._root, NO_SPACE, f"{needed} bytes to append, {free} bytes free")
@@ -224,7 +224,7 @@ class _Commit:
         return made
 
     def _queue(self, topic: str, queue_id: int, key_hash: int | None, ordinal: int) -> int:
-        """As given, else by the first key, else in turn: the same each time the batch is written."""
+        """Return the given queue, else one by the first key, else round robin; repeated commits give the same result."""
         if queue_id != NO_QUEUE:
             return queue_id
         count = self._queues.get(topic)
@@ -234,11 +234,11 @@ class _Commit:
         return (ordinal if key_hash is None else key_hash) % count
 
 
-# How far the log is
+# What the log has
 
 
 def find_present(store: MessageStore, sink_id: str, batch: Manifest) -> Present:
-    """What the log has of a batch."""
+    """Find what the log has of a batch by its keys."""
     lookup = _Lookup(store, sink_id, batch.topics)
     first = _first_present(store, lookup, batch)
     if first < 0:
@@ -255,7 +255,7 @@ def find_present(store: MessageStore, sink_id: str, batch: Manifest) -> Present:
 
 
 def _first_present(store: MessageStore, lookup: _Lookup, batch: Manifest) -> int:
-    """The lowest ordinal that can be vouched for, -1 when there is none."""
+    """Return the lowest ordinal that is certainly in the log, or -1."""
     if lookup.has(batch.batch_id, 0):
         return 0
     if store.engine.log.min_offset <= 0 or (batch.batch_id and lookup.has(batch.batch_id - 1, 0)):
@@ -264,7 +264,7 @@ def _first_present(store: MessageStore, lookup: _Lookup, batch: Manifest) -> int
 
 
 class _Lookup:
-    """Messages by what the sink calls them."""
+    """Finds messages by the sink's UNIQ_KEY."""
 
     def __init__(self, store: MessageStore, sink_id: str, topics: tuple[str, ...]) -> None:
         self._store = store
@@ -278,7 +278,7 @@ class _Lookup:
         return self.properties(batch_id, ordinal) is not None
 
     def properties(self, batch_id: int, ordinal: int) -> dict[str, str] | None:
-        """Of the message, whichever of the topics it is in; the last one's is asked first the next time."""
+        """Return a message's properties; the topic that matched is queried first the next time."""
         wanted = self.key(batch_id, ordinal)
         for place, topic in enumerate(self._topics):
             for message in self._store.query(topic, wanted, max_count=1):
@@ -287,11 +287,11 @@ class _Lookup:
         return None
 
 
-# What was begun
+# Started commits
 
 
 def _write_manifest(disk: Disk, root: str, sink_id: str, batch: Manifest) -> None:
-    """Durable when this returns, and so are the names of its parts."""
+    """Write `commit.json`; it and the names of its parts are durable on return."""
     folder = sink_folder(root, sink_id)
     disk.make_folder(folder)
     disk.sync_folder(folder)
@@ -300,7 +300,7 @@ def _write_manifest(disk: Disk, root: str, sink_id: str, batch: Manifest) -> Non
 
 
 def read_manifest(disk: Disk, root: str, sink_id: str) -> Manifest | None:
-    """None when no commit was begun.  Raises `StoreCorrupt` for what none of ours wrote."""
+    """Read `commit.json`; None if no commit was started.  Raises `StoreCorrupt` for invalid content."""
     path = os.path.join(sink_folder(root, sink_id), MANIFEST)
     found = disk.stat(path)
     if found is None:
@@ -314,7 +314,7 @@ def read_manifest(disk: Disk, root: str, sink_id: str) -> Manifest | None:
         fields: dict[str, Any] = json.loads(data)
         return Manifest(int(fields["batch_id"]), tuple(_parts(fields["parts"])))
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorrupt("a sink's note of a commit", file=path, offset=0, expected="parts as JSON", found=error) from error
+        raise StoreCorrupt("commit.json of a sink", file=path, offset=0, expected="parts as JSON", found=error) from error
 
 
 def _parts(listed: list[dict[str, Any]]) -> Iterator[Part]:

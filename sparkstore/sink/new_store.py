@@ -1,4 +1,4 @@
-"""A folder where there is no store yet, and how it becomes one again when the first commit to it fails."""
+"""Create a store in an empty folder, and undo that when the first commit fails."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ LOCK = "lock"
 
 
 def is_absent(disk: Disk, root: str) -> bool:
-    """Whether a store can be made there: nothing lies in it but what tasks staged."""
+    """Return whether a new store can be created: the folder contains at most what tasks staged."""
     if disk.stat(root) is None:
         return True
     return is_folder(disk, root) and not {entry.name for entry in disk.list(root)} - {OWN}
 
 
 def there_already(root: str) -> UnknownStore:
-    """The error where a new store is wanted."""
-    return UnknownStore(f"{root}: something is there already; a new store is wanted")
+    """Return the error for a new store in a folder that is in use."""
+    return UnknownStore(f"{root}: the folder is not empty, and newStore=true needs a new or empty one")
 
 
 def unmake(disk: Disk, root: str) -> None:
-    """Take away what opening a store made where there was none, but for what tasks staged.
+    """Delete what opening a new store created, except what tasks staged.
 
-    A store that has a record, or a commit that was begun, stays; so does one that somebody else has open by now.
+    A store with a record or a started commit stays, and so does one that another process has open by now.
     """
     places = StorePaths(root)
-    with contextlib.suppress(StoreError):  # the error that led here is the one to tell
+    with contextlib.suppress(StoreError):  # report the original error instead
         lock = disk.lock(places.lock)
         try:
             if not _is_in_use(disk, places):
@@ -46,7 +46,7 @@ def unmake(disk: Disk, root: str) -> None:
 
 
 def _is_in_use(disk: Disk, places: StorePaths) -> bool:
-    """Whether there is a record in the log, or one that will be."""
+    """Return whether the log has a record, or a started commit will append one."""
     staged = os.path.join(places.root, FOLDER)
     sinks = [os.path.join(staged, entry.name) for entry in disk.list(staged)] if disk.stat(staged) is not None else []
     has_log = disk.stat(places.commit_log) is not None
@@ -63,7 +63,7 @@ def _has_record(disk: Disk, path: str) -> bool:
 
 
 def _delete_all(disk: Disk, folder: str, keep: tuple[str, ...]) -> None:
-    """What lies in a folder."""
+    """Delete the entries of a folder except those in `keep`."""
     for entry in disk.list(folder) if disk.stat(folder) is not None else ():
         if entry.name not in keep:
             delete_tree(disk, os.path.join(folder, entry.name))

@@ -1,19 +1,19 @@
-"""The options of writing, from Spark's strings.
+"""Parse the options of writing.
 
-    path                      the store's folder; a store is made there if there is none
-    topic                     of every message, instead of a column `topic` (as Spark's Kafka sink has it)
-    queues                    number of queues of a topic that is new
-    sinkId                    who writes: letters, digits, `.`, `_`, `-`, at most 64.  A stream's is its query id, which the
-                              checkpoint keeps; a batch job's is made up.  Give one to a job that may have to run again:
-                              what its first run wrote is not written twice.  A stream's belongs to the query that wrote
-                              under it first (`owner.py`)
-    batchId                   of a batch job: which of its batches (default 0), as `foreachBatch` knows it
-    newStore                  true: a store that is there already is an error (default false: it is appended to)
-    maxMessageSize            most bytes of a body (default 4 MiB)
+    path                      the store's folder; a new store is created if there is none
+    topic                     topic of every message instead of the column `topic`, as in Spark's Kafka sink
+    queues                    number of queues of a new topic
+    sinkId                    identifies the writer: letters, digits, `.`, `_`, `-`, at most 64.  Default: the query id of a
+                              stream, which its checkpoint keeps, or a random id of a batch job.  Set it for a job that may
+                              run again: it does not write the same rows twice.  The first query that uses an id owns
+                              it (`owner.py`)
+    batchId                   batch number of a batch job (default 0), as in `foreachBatch`
+    newStore                  true: an existing store is an error; false (default): it is appended to
+    maxMessageSize            maximum size of a body (default 4 MiB)
     mappedFileSizeCommitLog, mappedFileSizeConsumeQueue, maxHashSlotNum, maxIndexNum
-                              sizes of a new store's files; RocketMQ's defaults where they are not said
+                              sizes of a new store's files (default: RocketMQ's)
 
-Sizes may end in k, m or g.  An option that nobody knows is an error, not silence.
+Sizes may end in k, m or g.  An unknown option is an error.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SIZES = {
     "maxHashSlotNum": "max_hash_slot_num",
     "maxIndexNum": "max_index_num",
 }
-SPARKS = ("checkpointLocation", "queryName", "outputMode")  # what a stream's writer hands on of Spark's own
+SPARKS = ("checkpointLocation", "queryName", "outputMode")  # Spark's own options, which a stream's writer passes on
 SINK_ID_SIZE_MAX = 64
-# A commit deletes nothing, however long it takes: what is kept how long is for whoever else opens the store to say.
+# A commit deletes no log files, however long it takes; the retention of the store's owner decides that.
 KEEPS_ALL: dict[str, Any] = {"file_reserved_time_hours": 1_000_000, "clean_file_forcibly_enable": False}
 NUMBER_DIGITS_MAX = 18
 QUEUES_MAX = 1 << 20
@@ -49,7 +49,7 @@ _SINK_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{SINK_ID_SIZE_MAX - 1}}}"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What was asked for, parsed."""
+    """The parsed options of a sink."""
 
     path: str
     topic: str | None = None
@@ -62,18 +62,18 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Raises `BadOption` for one that is unknown or has a value that it cannot have."""
+    """Parse options.  Raises `BadOption` for an unknown one or an invalid value."""
     given = {name.lower(): value for name, value in options.items() if value is not None}
     known = (*OWN, *SIZES, *SPARKS)
     unknown = sorted(set(given) - {name.lower() for name in known})
     if unknown:
-        raise BadOption(f"no option {unknown[0]!r} of the sink; there are {', '.join((*OWN, *SIZES))}")
+        raise BadOption(f"unknown option {unknown[0]!r} of the sink; the options are {', '.join((*OWN, *SIZES))}")
     if not given.get("path"):
-        raise BadOption("no path: save(path), start(path) or option path")
+        raise BadOption("no path: use save(path), start(path) or the option path")
     sizes: dict[str, Any] = {field: _size(given, name) for name, field in SIZES.items() if name.lower() in given}
     queues = _number(given, "queues")
     if queues is not None and not 1 <= queues <= QUEUES_MAX:
-        raise BadOption(f"option queues: 1 to {QUEUES_MAX} wanted, found {queues}")
+        raise BadOption(f"option queues: expected 1 to {QUEUES_MAX}, found {queues}")
     sink_id = given.get("sinkid")
     return SinkOptions(
         path=local_path(given["path"]),
@@ -88,15 +88,15 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def check_sink_id(text: str) -> str:
-    """The id itself, if it can be a folder's name and part of a key."""
+    """Return the id if it is valid as a folder name and part of a key."""
     if not _SINK_ID.fullmatch(text):
         wanted = f"letters, digits, '.', '_', '-', at most {SINK_ID_SIZE_MAX}"
-        raise BadOption(f"option sinkId: {wanted} wanted, found {text!r}")
+        raise BadOption(f"option sinkId: expected {wanted}, found {text!r}")
     return text
 
 
 def local_path(path: str) -> str:
-    """Without `file:` before it; a store is written through the file system, so no other scheme will do."""
+    """Strip `file:` from a path.  Raises `BadOption` for other schemes, since a store is written through the file system."""
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme or len(scheme) == 1:
         return path
@@ -118,14 +118,14 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
-        raise BadOption(f"option {name}: a whole number wanted, found {text!r}")
+        raise BadOption(f"option {name}: expected a whole number, found {text!r}")
     return int(text)
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name.lower(), "false").lower()
     if text not in ("true", "false"):
-        raise BadOption(f"option {name}: true or false wanted, found {text!r}")
+        raise BadOption(f"option {name}: expected true or false, found {text!r}")
     return text == "true"
 
 
@@ -136,5 +136,5 @@ def _size(given: Mapping[str, str], name: str) -> int:
     except ValueError:
         found = 0
     if not 0 < found <= I32_MAX:
-        raise BadOption(f"option {name}: 1 to {I32_MAX} wanted, with k, m or g behind it if wanted, found {text!r}")
+        raise BadOption(f"option {name}: expected 1 to {I32_MAX} bytes (k, m or g may follow), found {text!r}")
     return found

@@ -1,7 +1,7 @@
-"""Which query a stream's explicit `sinkId` belongs to: `<store>/brokerstore/sink-queries/<sink id>`.
+"""The file that records which query owns a stream's explicit `sinkId`: `<store>/brokerstore/sink-queries/<sink id>`.
 
-Batches are known by sink id and batch id.  Another query's batch ids begin at 0 again, so under the same sink id its rows
-would be taken for those that are there already, and be dropped without a word.
+Batches are identified by sink id and batch id.  A new query's batch ids start at 0 again, so under the same sink id its rows
+would be mistaken for existing ones and dropped silently.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUERY_ID_BYTES_MAX = 1 << 10
 
 
 def check_owner(disk: Disk, root: str, sink_id: str, query_id: str) -> None:
-    """Raise `BadOption` where another query wrote under a sink id; from the first call on it belongs to this one."""
+    """Raise `BadOption` if another query owns a sink id; the first query that calls this becomes the owner."""
     path = os.path.join(root, FOLDER, sink_id)
     known = _read(disk, path)
     if known is None:

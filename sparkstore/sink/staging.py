@@ -1,9 +1,9 @@
-"""What tasks leave for the commit: parts, in `<store>/brokerstore/sink/<sink id>/`.
+"""Staged parts: the files that tasks write for the commit, in `<store>/brokerstore/sink/<sink id>/`.
 
-A part is an Arrow stream of `sink_columns.staged_schema`, synced with its name before the task is done.  What the task hands
-to the driver is a `Part`: which file, how long, its CRC, and what a store has to be able to take.  The commit writes down
-which parts it is about to append, as `commit.json` beside them (`commit.py`); until then they are nothing, and after it they
-go.  A task that fails takes its part away; what a killed task leaves goes with the folder.
+A part is an Arrow stream of `columns.staged_schema`.  The task syncs the file and its name before it ends and returns a
+`Part` to the driver: file name, length, CRC and the largest record.  The commit writes the list of parts that it will append
+to `commit.json` beside them (`commit.py`), and deletes the parts afterwards.  A failing task deletes its part; the part of a
+killed task is deleted with the folder.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 FOLDER = os.path.join("brokerstore", "sink")
 MANIFEST = "commit.json"
 SUFFIX = ".part"
-ROWS_MAX = 8192  # of a piece: the commit holds one at a time
-PIECE_BYTES = 8 << 20  # of bodies, unless one alone is longer
-STALE_MS = 7 * 24 * 3600 * 1000  # nobody comes back for what a killed job left so long ago
+ROWS_MAX = 8192  # in a piece; the commit holds one piece in memory
+PIECE_BYTES = 8 << 20  # of bodies in a piece; a single body may be larger
+STALE_MS = 7 * 24 * 3600 * 1000  # no job resumes after this time
 CRC_PIECE = 1 << 20
-FILES_MAX = 1_000_000  # names looked at in one folder
+FILES_MAX = 1_000_000  # most entries of a folder that are deleted in one call
 
 
 class Part(NamedTuple):
-    """One task's messages.  `name` is empty where there are none."""
+    """The staged messages of one task; `name` is empty if there are none."""
 
     partition: int
     name: str = ""
@@ -41,19 +41,19 @@ class Part(NamedTuple):
     size_bytes: int = 0
     crc: int = 0
     topics: tuple[str, ...] = ()
-    largest_bytes: int = 0  # most that one of its records can take
+    largest_bytes: int = 0  # upper bound of its largest record
 
 
 def sink_folder(root: str, sink_id: str) -> str:
-    """Where the parts of one query or job lie."""
+    """Return the folder of one query's or job's parts."""
     return os.path.join(root, FOLDER, sink_id)
 
 
 class PartWriter:
-    """Writes one part; `finish` or `discard` it."""
+    """Writes one part; call `finish` or `discard` in the end."""
 
     def __init__(self, disk: Disk, root: str, sink_id: str, partition: int) -> None:
-        """Opens nothing before the first message comes."""
+        """Choose the file name; the file is created with the first message."""
         self._disk = disk
         self._folder = sink_folder(root, sink_id)
         self._name = f"{partition:05d}-{random_bytes(8).hex()}{SUFFIX}"
@@ -63,7 +63,7 @@ class PartWriter:
         self._topics: dict[str, None] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Of `staged_schema`."""
+        """Write a batch of `staged_schema`."""
         import pyarrow.compute as pc  # 150 ms
 
         if batch.num_rows == 0:
@@ -88,7 +88,7 @@ class PartWriter:
         return target
 
     def finish(self) -> Part:
-        """The part, for good on the disk."""
+        """Sync the file and its name, and return the part."""
         if self._target is None:
             return Part(self._partition)
         self._stream.close()
@@ -101,7 +101,7 @@ class PartWriter:
         return Part(self._partition, self._name, self._rows, target.size_bytes, target.crc, tuple(self._topics), self._largest)
 
     def discard(self) -> None:
-        """Take away what is there."""
+        """Delete the file if it exists."""
         if self._target is not None:
             self._target.file.close()
             self._target = None
@@ -111,7 +111,7 @@ class PartWriter:
 
 
 class _Target:
-    """What Arrow takes for a file to write to: knows its length and CRC."""
+    """A file object for Arrow that counts bytes and computes the CRC."""
 
     closed = False
 
@@ -127,14 +127,14 @@ class _Target:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are not buffered."""
 
     def close(self) -> None:
-        """Whoever opened the file closes it: it is synced first."""
+        """Do nothing: `finish` syncs the file before it closes it."""
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices that a commit can hold as objects."""
+    """Yield slices small enough for a commit to hold as objects."""
     import numpy as np  # 80 ms
     import pyarrow.compute as pc
 
@@ -149,7 +149,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
-    """Raise `StoreCorrupt` for a part that is not what its task wrote, `DiskError` for one that is gone."""
+    """Raise `StoreCorrupt` for a part that differs from what its task wrote, `DiskError` for a missing one."""
     path = os.path.join(sink_folder(root, sink_id), part.name)
     file = disk.open(path, Mode.READ)
     try:
@@ -166,7 +166,7 @@ def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
 
 
 def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) -> Iterator[pa.RecordBatch]:
-    """The pieces of a part that was checked, without its first `skip` rows."""
+    """Yield the pieces of a checked part without its first `skip` rows."""
     import pyarrow as pa  # 150 ms
 
     file = disk.open(os.path.join(sink_folder(root, sink_id), part.name), Mode.READ)
@@ -183,11 +183,11 @@ def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) ->
         file.close()
 
 
-# Taking away
+# Deletion
 
 
 def clear(disk: Disk, root: str, sink_id: str) -> None:
-    """Take away the folder of one query or job, and those above it that are empty then."""
+    """Delete the folder of one query or job, and its parent if that is empty then."""
     folder = sink_folder(root, sink_id)
     if disk.stat(folder) is not None:
         for entry in _files(disk, folder):
@@ -197,20 +197,20 @@ def clear(disk: Disk, root: str, sink_id: str) -> None:
 
 
 def clear_new(disk: Disk, root: str) -> None:
-    """Where there was no store, an aborted job leaves no folder of one either."""
+    """Delete the empty folders that an aborted job created for a new store."""
     for emptied in (os.path.join(root, os.path.dirname(FOLDER)), root):
         _delete_if_empty(disk, emptied)
 
 
 def _delete_if_empty(disk: Disk, folder: str) -> None:
-    """Somebody else may put something in at the same moment; then it stays."""
+    """Delete an empty folder; it stays if another process creates an entry meanwhile."""
     if disk.stat(folder) is not None and not disk.list(folder):
         with contextlib.suppress(DiskError):
             disk.delete_folder(folder)
 
 
 def clear_stale(disk: Disk, root: str, now_ms: int) -> list[str]:
-    """Take away what jobs left that were killed before their commit, a week after they last wrote; their ids."""
+    """Delete parts of jobs that were killed before their commit over a week ago; return the sink ids."""
     folder = os.path.join(root, FOLDER)
     if disk.stat(folder) is None:
         return []
@@ -227,6 +227,6 @@ def clear_stale(disk: Disk, root: str, now_ms: int) -> list[str]:
 
 
 def _files(disk: Disk, folder: str) -> Iterable[str]:
-    """What this module puts there; a stranger's file stays, and so does its folder."""
+    """Return the files that this module created; other files stay, and so does their folder."""
     ours = (SUFFIX, MANIFEST, MANIFEST + ".new")
     return [entry.name for entry in disk.list(folder)[:FILES_MAX] if entry.kind is Kind.FILE and entry.name.endswith(ours)]

@@ -1,9 +1,9 @@
-"""The sinks as Spark knows them: tasks stage, the driver's commit appends.
+"""Spark's batch and stream writers: tasks stage messages, the driver's commit appends them.
 
     messages.write.format("brokerstore").mode("append").save("/data/store")
     messages.writeStream.format("brokerstore").option("checkpointLocation", ...).start("/data/store")
 
-Needs pyspark; what is done with the messages is in modules that do not (`sink_columns`, `staging`, `commit`).
+Only this module of the package needs pyspark; `columns`, `staging` and `commit` do not.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-QUERY_ID = "sql.streaming.queryId"  # Spark tells every task of a stream which query it works for
-METADATA = "metadata"  # in a checkpoint: which query it belongs to
+QUERY_ID = "sql.streaming.queryId"  # a local property that Spark sets in every task of a stream
+METADATA = "metadata"  # the file in a checkpoint that contains the query id
 METADATA_BYTES_MAX = 1 << 16
 
 
 @dataclass
 class StagedPart(WriterCommitMessage):
-    """What a task tells the commit."""
+    """The message from a task to the commit."""
 
     sink_id: str
     part: Part
@@ -48,20 +48,20 @@ class StagedPart(WriterCommitMessage):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StoreBatchWriter:
-    """The sink of `df.write`.  Raises a `StoreError` for what can be known to fail before any task runs."""
+    """Return the writer of `df.write`.  Raises a `StoreError` for errors that are detectable before any task runs."""
     parsed = _parse(options, schema, overwrite)
     return StoreBatchWriter(parsed)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StoreStreamWriter:
-    """The sink of `df.writeStream`.  Raises as `batch_writer` does."""
+    """Return the writer of `df.writeStream`.  Raises the same errors as `batch_writer`."""
     parsed = _parse(options, schema, overwrite)
     return StoreStreamWriter(parsed)
 
 
 def _parse(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
     if overwrite:
-        raise BadOption("a log is only appended to: mode append, and outputMode append or update, wanted")
+        raise BadOption("a log cannot be overwritten: use mode append, or outputMode append or update")
     parsed = parse_sink_options(options)
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed.topic)
     check_target(parsed.path, is_new_store=parsed.is_new_store)
@@ -69,8 +69,10 @@ def _parse(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
 
 
 def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = False) -> None:
-    """Raise `UnknownStore` for a folder of something else, `UnsupportedFormat` for a store that is not fully understood, and
-    `StoreLocked` for one that is open now.
+    """Check that the sink can write to a folder.
+
+    Raises `UnknownStore` for another kind of folder, `UnsupportedFormat` for a store with unsupported features, and
+    `StoreLocked` for one that another process has open.
     """
     if is_absent(disk, path):
         return
@@ -84,52 +86,52 @@ def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = Fals
 
 
 class StoreBatchWriter(DataSourceArrowWriter):
-    """Of one job.  Spark makes one, and hands copies of it to tasks and to the commit."""
+    """The writer of one job; Spark passes copies of it to the tasks and to the commit."""
 
     disk: Disk = REAL_DISK
 
     def __init__(self, options: SinkOptions) -> None:
-        """Without the option sinkId the job has an id that nobody had before."""
+        """Choose a random sink id if the option sinkId is not given."""
         self.options = options
         self.is_new_id = options.sink_id is None
         self.sink_id = options.sink_id or f"job-{random_bytes(16).hex()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: stage its messages."""
+        """Stage the messages of a task."""
         return stage(self.disk, self.options, self.sink_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when all tasks are done."""
+        """Append the parts of all tasks; runs on the driver."""
         commit_batch(
             self.options, self.sink_id, self.options.batch_id, _parts(messages), is_new_id=self.is_new_id, disk=self.disk
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when a task or the commit failed for good."""
+        """Delete the parts after a task or the commit failed; runs on the driver."""
         abort_batch(self.options, self.sink_id, disk=self.disk)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """Of one query.  Spark makes one for the tasks of each batch and another for each commit."""
+    """The writer of one query; Spark creates one for the tasks of each batch and another for each commit."""
 
     disk: Disk = REAL_DISK
 
     def __init__(self, options: SinkOptions) -> None:
-        """The query's id is known to its tasks alone."""
+        """Keep the options; only tasks know the query's id."""
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: stage its messages."""
+        """Stage the messages of a task."""
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
         sink_id = self.options.sink_id or query_id
         if sink_id is None:
-            raise BadOption("this Spark does not say which query a task works for: give the option sinkId")
+            raise BadOption("this version of Spark does not give tasks their query id: set the option sinkId")
         staged = stage(self.disk, self.options, check_sink_id(sink_id), iterator)
         return replace(staged, query_id=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """On the driver, when all tasks of a batch are done."""
+        """Append the parts of a batch; runs on the driver."""
         if self.options.sink_id is not None:
             for query_id in _query_ids(messages):
                 check_owner(self.disk, self.options.path, self.options.sink_id, query_id)
@@ -137,14 +139,14 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
             commit_batch(self.options, sink_id, batchId, _parts(messages), disk=self.disk)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """On the driver, when a task failed for good.  What no task that ended well names is found by the checkpoint."""
+        """Delete the parts of a failed batch; the checkpoint names the sink id if no task reported one."""
         told = self.options.sink_id or query_of(self.options.checkpoint, self.disk)
         for sink_id in _sink_ids(messages) | ({told} if told else set()):
             abort_batch(self.options, sink_id, disk=self.disk)
 
 
 def stage(disk: Disk, options: SinkOptions, sink_id: str, batches: Iterator[pa.RecordBatch]) -> StagedPart:
-    """One task's messages as a part; nothing is left of it where anything fails."""
+    """Stage the messages of one task as a part, and delete it if anything fails."""
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     encoder = Encoder(options.topic, options.config.max_message_size, f"partition {partition}")
@@ -163,7 +165,7 @@ def _sink_ids(messages: list[WriterCommitMessage | None]) -> set[str]:
 
 
 def _query_ids(messages: list[WriterCommitMessage | None]) -> set[str]:
-    """Of the tasks that staged anything."""
+    """Return the query ids of the tasks that staged rows."""
     return {found.query_id for found in messages if isinstance(found, StagedPart) and found.part.rows and found.query_id}
 
 
@@ -172,7 +174,7 @@ def _parts(messages: list[WriterCommitMessage | None]) -> list[Part]:
 
 
 def query_of(checkpoint: str | None, disk: Disk = REAL_DISK) -> str | None:
-    """The query id that a checkpoint on a mounted path belongs to; None where that cannot be told."""
+    """Return the query id in a checkpoint on a mounted path, or None if it cannot be read."""
     try:
         path = os.path.join(local_path(checkpoint or ""), METADATA)
         if not checkpoint or disk.stat(path) is None:

@@ -1,8 +1,8 @@
-"""Arrow batches of a stretch of a log: what the batch source, the streaming source and the jobs read with.
+"""Arrow batches of a split of a log, for the batch source and the streaming source.
 
     for batch in record_batches(split, ReadRequest.of(options, schema)): ...
 
-Only the columns of the given schema are built, with exactly the Arrow types that Spark wants for it.
+Only the schema's columns are built, with exactly the Arrow types that Spark expects.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..errors import DataLost
 from ..options import FAIL, REPORT, ReadOptions
 from ..schema import PROBLEM_COLUMN, STORE_COLUMN, arrow_schema
 from .row_filter import RowFilter
-from .split_reader import Stretch, walk
+from .split_reader import SplitReader, walk
 from .splits import LogSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from .start_position import Starting
+    from .start_position import StartPosition
 
 LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What a task has to know beside its split.  It is pickled."""
+    """What a task needs besides its split; it is pickled."""
 
     schema: StructType
     options: ReadOptions
@@ -45,26 +45,26 @@ class ReadRequest:
 
     @classmethod
     def of(cls, options: ReadOptions, schema: StructType) -> ReadRequest:
-        """From parsed options and a checked schema."""
+        """Build a request from parsed options and a checked schema."""
         return cls(schema, options, RowFilter.of(options))
 
-    def beginning(self, starting: Starting | None) -> ReadRequest:
-        """Without the records before what a stream's query began with."""
+    def beginning(self, starting: StartPosition | None) -> ReadRequest:
+        """Return the request limited to a streaming query's start position."""
         return self if starting is None else replace(self, row_filter=self.row_filter.beginning(starting))
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The types of the batches."""
+        """Return the Arrow schema of the batches."""
         return arrow_schema(self.schema)
 
     @cached_property
     def stored_columns(self) -> list[str]:
-        """The columns that come from the log."""
+        """Return the columns that come from the log."""
         return [name for name in self.schema.names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
 
     @property
     def checks(self) -> int:
-        """Of every record: lengths and place, and checksums where they were asked for or bodies are read."""
+        """Return the checks of every record: lengths and offset always, checksums if requested or if bodies are read."""
         wanted = self.options.check_crc
         is_checked = "body" in self.schema.names if wanted is None else wanted
         return CHECK_READ if is_checked else CHECK_PLACE
@@ -76,27 +76,27 @@ def record_batches(split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordB
     Raises `StoreCorrupt` at the first bad place, and `DataLost` for a file that is gone, unless the options say otherwise.
     """
     for finding in split.findings:
-        yield from told(finding, split.store, split.file_start, request)
+        yield from damage_batches(finding, split.store, split.file_start, request)
     if split.begin >= split.end:
         return
     try:
-        stretch = Stretch(split)
+        reader = SplitReader(split)
     except DataLost as error:
         if request.options.fail_on_data_loss:
             raise
         LOG.warning("%s", error)
         return
-    for found in walk(stretch, request.checks, request.options.batch_rows):
+    for found in walk(reader, request.checks, request.options.batch_rows):
         if isinstance(found, Finding):
-            yield from told(found, split.store, split.file_start, request)
+            yield from damage_batches(found, split.store, split.file_start, request)
             continue
         wanted = request.row_filter.apply(found)
         if len(wanted.positions):
             yield from _made(wanted, split, request)
 
 
-def told(finding: Finding, store: str, file_start: int, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    """A bad place as the options want it: an error, a line in the log, or a row."""
+def damage_batches(finding: Finding, store: str, file_start: int, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """Report damage as the options choose: raise an error, log a line, or yield a row."""
     if request.options.bad_records == FAIL:
         reason = finding.kind.replace("_", " ")
         raise StoreCorrupt(reason, file=finding.file, offset=finding.offset, expected=finding.expected, found=finding.found)
@@ -122,7 +122,7 @@ def _made(batch: Batch, split: LogSplit, request: ReadRequest) -> Iterator[pa.Re
     if request.options.is_plain and "body" in request.schema.names:
         batch, bodies, findings = _unpacked(batch, split)
         for finding in findings:
-            yield from told(finding, split.store, split.file_start, request)
+            yield from damage_batches(finding, split.store, split.file_start, request)
     else:
         bodies = None
     if len(batch.positions):
@@ -130,7 +130,7 @@ def _made(batch: Batch, split: LogSplit, request: ReadRequest) -> Iterator[pa.Re
 
 
 def _columns(batch: Batch, bodies: list[bytes] | None, store: str, request: ReadRequest) -> pa.RecordBatch:
-    """The columns of the schema, in its order and types."""
+    """Build the schema's columns in its order and types."""
     import pyarrow as pa
 
     rows = len(batch.positions)
@@ -151,7 +151,7 @@ def _columns(batch: Batch, bodies: list[bytes] | None, store: str, request: Read
 
 
 def _as(column: Any, kind: Any) -> Any:
-    """The same values in the type that Spark wants; a body as text has U+FFFD where it is no UTF-8."""
+    """Convert a column to the type that Spark expects; invalid UTF-8 in a body as text becomes U+FFFD."""
     import pyarrow as pa
 
     if column.type == kind:
@@ -169,7 +169,7 @@ def _as(column: Any, kind: Any) -> Any:
 
 
 def _unpacked(batch: Batch, split: LogSplit) -> tuple[Batch, list[bytes] | None, list[Finding]]:
-    """Bodies as their producers gave them; None where all of them lie so in the log already."""
+    """Decompress bodies; the list is None where no record of the batch is compressed."""
     import numpy as np
 
     from commitlog.columns import fixed_columns

@@ -1,4 +1,4 @@
-"""The format "brokerstore": `spark.read.format("brokerstore").load(folder)`, and the doors to streaming and sinks."""
+"""The Spark data source "brokerstore": batch and stream readers, batch and stream writers."""
 
 from __future__ import annotations
 
@@ -43,66 +43,66 @@ _OPERATORS: dict[type[Filter], str] = {
 
 
 class BrokerStoreSource(DataSource):
-    """Spark makes it in a process beside the driver; nothing is looked at before it is asked for."""
+    """The data source; Spark creates it in a process beside the driver.  It accesses a store only when a method needs it."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is called with."""
+        """Return the name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """All columns of the kind of store that lies there; `store` and `problem` where the options make them useful."""
+        """Return all columns for this kind of store, with `store` and `problem` where the options make them useful."""
         options = parse_read_options(self.options, also=self.options)
         make = rabbit_schema if find_stores(options.paths)[0].is_rabbit else message_schema
         return make(store=options.has_store_column, problem=options.bad_records == REPORT)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a batch.  Raises `BadOption` and `UnknownColumn`."""
+        """Return the batch reader.  Raises `BadOption` and `UnknownColumn`."""
         options = parse_read_options(self.options)
         return (PushdownReader if options.push_filters else BrokerStoreReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
-        """For a stream."""
+        """Return the stream reader."""
         from .streaming import BrokerStreamReader
 
         return BrokerStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Of a batch."""
+        """Return the batch writer."""
         from ..sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  (Spark's name)
-        """Of a stream."""
+        """Return the stream writer."""
         from ..sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
 class BrokerStoreReader(DataSourceReader):
-    """Plans splits beside the driver, reads them in tasks."""
+    """Plans splits beside the driver and reads them in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Checks what can be checked without reading."""
+        """Check paths, schema and options before anything is read."""
         self._options = options
         self._stores = find_stores(options.paths)
         is_rabbit = self._stores[0].is_rabbit
         check_schema(schema, RABBIT_COLUMNS if is_rabbit else None)
         if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
-            raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")
+            raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
         refuse_foreign_options(options, is_rabbit=is_rabbit)
         self._request = ReadRequest.of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """One a split."""
+        """Return one partition per split."""
         splits: list[LogSplit | RabbitSplit] = []
         for store in self._stores:
             splits += plan_rabbit(store, self._options) if store.is_rabbit else plan_log(store, self._options)
         return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task.  An empty plan comes here as a partition without a split."""
+        """Read a split in a task; Spark turns an empty plan into a partition without a split."""
         split = partition.value
         if split is None:
             return iter(())
@@ -114,14 +114,14 @@ class BrokerStoreReader(DataSourceReader):
 
 
 class PushdownReader(BrokerStoreReader):
-    """Takes conditions of `where(...)`.
+    """A reader that also takes conditions of `where(...)`.
 
-    A class of its own: Spark refuses every read of a reader that has `pushFilters` while
+    It is a separate class because Spark rejects every read of a reader that has `pushFilters` while
     `spark.sql.python.filterPushdown.enabled` is false, as it is by default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
-        """Keeps what a row filter decides exactly, gives back the rest; all where bad records are rows: Spark judges those."""
+        """Take filters that a row filter decides exactly and return the rest; return all if Spark must judge problem rows."""
         taken, rest = [], []
         for found in filters:
             condition = _condition(found)
@@ -138,7 +138,7 @@ class PushdownReader(BrokerStoreReader):
 
 
 def _condition(found: Filter) -> Condition | None:
-    """The condition that a filter is; None for one that Spark has to decide."""
+    """Convert a filter to a condition, or return None for one that Spark has to evaluate."""
     name = _OPERATORS.get(type(found))
     if name is None:
         return None

@@ -1,10 +1,10 @@
-"""How far a log is on the disk, and where a stream stands in it.
+"""The durable end of a log, and a stream's position in it.
 
-A stream's offset is a physical offset and, where one is known, the *stand*: a record there, or the last one before it, by its
-place, store time and body CRC.  A store that was rewound or replaced since has another record in that place.
+A stream's offset is a physical offset and, if known, an *anchor*: the record there or the last one before it, identified by
+its offset, store time and body CRC.  A store that was rewound or replaced has a different record at that offset.
 
-What is durable: beside a writer (there is an abort file) what was stored three seconds before the checkpoint's time or
-earlier; in a store at rest everything up to the last whole record.  Files are preallocated, so their length says nothing.
+Beside a writer (an abort file exists), records stored up to three seconds before the checkpoint's time are durable.  In a
+store that nobody writes, everything up to the last whole record is.  Files are preallocated, so their length is no evidence.
 """
 
 from __future__ import annotations
@@ -26,76 +26,81 @@ from messagestore.recovery.abort_file import AbortFile
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
 from ..errors import BadOption, DataLost
-from .start_position import Starting
+from .start_position import StartPosition
 
 FOR_EVER_MS = (1 << 63) - 1
 SCAN_ROWS = 8192
-PIECE_BYTES = 16 << 20  # of a file walked at once
-LOOKS = 3  # a writer that opens or closes while we look
+PIECE_BYTES = 16 << 20  # of a file mapped per step
+LOOKS = 3  # a writer may open or close the store meanwhile
 
 
-class Stand(NamedTuple):
-    """A record by which a place in the log is known again."""
+class Anchor(NamedTuple):
+    """A record that identifies a position in the log."""
 
     physical_offset: int
     store_timestamp_ms: int
     body_crc: int
 
     @classmethod
-    def of(cls, message: StoredMessage) -> Stand:
-        """Of a record that was read."""
+    def of(cls, message: StoredMessage) -> Anchor:
+        """Build the anchor of a record."""
         return cls(message.physical_offset, message.store_timestamp_ms, message.body_crc)
 
 
 class Position(NamedTuple):
-    """Records before `physical_offset` are behind the stream, the others before it.
+    """A stream's offset: records before `physical_offset` have been read.
 
-    `starting`: what the query began with, where it was more than a physical offset.
+    `starting` is the query's start position where it was more than a physical offset.
     """
 
     physical_offset: int
-    stand: Stand | None = None
-    starting: Starting | None = None
+    anchor: Anchor | None = None
+    starting: StartPosition | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it in the checkpoint."""
-        stand = {} if self.stand is None else {"stand": self.stand._asdict()}
+        """Return the JSON form that Spark keeps in the checkpoint."""
+        anchor = {} if self.anchor is None else {"stand": self.anchor._asdict()}
         starting = {} if self.starting is None else {"starting": self.starting.to_json()}
-        return {"physical_offset": self.physical_offset} | stand | starting
+        return {"physical_offset": self.physical_offset} | anchor | starting
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Position:
-        """Raises `BadOption` for what no stream of ours wrote: another source's checkpoint."""
+        """Parse the JSON form.  Raises `BadOption` for another source's checkpoint."""
         try:
-            stand = found.get("stand")
-            fields = None if stand is None else Stand(*(int(stand[name]) for name in Stand._fields))
-            starting = Starting.of_json(found["starting"]) if "starting" in found else None
+            anchor = found.get("stand")
+            fields = None if anchor is None else Anchor(*(int(anchor[name]) for name in Anchor._fields))
+            starting = StartPosition.of_json(found["starting"]) if "starting" in found else None
             return cls(int(found["physical_offset"]), fields, starting)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadOption(f"checkpoint: an offset with 'physical_offset' wanted, found {found!r}") from error
+            raise BadOption(
+                f"checkpoint: expected an offset with 'physical_offset', found {found!r}; "
+                "give this query a checkpoint of its own"
+            ) from error
 
 
 class LogEnds:
-    """Looks at the log of one store, again and again.  Locks nothing, writes nothing."""
+    """Finds the durable end of one store's log repeatedly, without locks or writes."""
 
     def __init__(self, root: str, log_folders: list[str], file_bytes: int | None = None, disk: Disk = REAL_DISK) -> None:
-        """`root`: where checkpoint and abort file lie.  Opens nothing yet."""
+        """Remember the paths; `root` contains checkpoint and abort file."""
         self._disk = disk
         self._root = root
         self._folders = log_folders
         self._file_bytes = file_bytes
-        self._known = Position(0)  # the end that was found last: the next look begins there
+        self._known = Position(0)  # the last end found: the next search starts there
 
     def files(self) -> list[OffsetFile]:
-        """Those that have bytes, oldest first."""
+        """Return the files that are not empty, oldest first."""
         return [file for file in LogFiles(self._disk, self._folders, self._file_bytes).files if file.size_bytes]
 
     def low(self) -> int:
-        """Where the log begins."""
+        """Return the first physical offset of the log."""
         return min((file.start_offset for file in self.files()), default=0)
 
     def start_by_time(self, timestamp_ms: int, slack_ms: int) -> int:
-        """Where a file begins before which nothing was stored at or after a time, however `slack_ms` a clock was set back."""
+        """Return the start of the file before which no record has this store time or a later one.
+
+        `slack_ms` is how far the broker's clock may have been set back."""
         files = self.files()
         for file in reversed(files):
             first = self._first_time(file)
@@ -104,18 +109,18 @@ class LogEnds:
         return files[0].start_offset if files else 0
 
     def end(self, before_ms: int | None = None) -> Position:
-        """Behind the last durable record; with `before_ms` not behind the first that was stored then or later."""
+        """Return the position after the last durable record, or before the first one stored at or after `before_ms`."""
         limit_ms = FOR_EVER_MS if before_ms is None else before_ms - 1
         for _ in range(LOOKS):
             safe_ms = self._safe_ms()
             found = self._end(min(safe_ms, limit_ms), is_live=safe_ms < FOR_EVER_MS)
             if safe_ms < FOR_EVER_MS or self._safe_ms() == FOR_EVER_MS:
-                break  # else a writer opened while we looked: what we took for the end may be his
+                break  # else a writer opened the store meanwhile, and the end found may be inside its records
         self._known = found
         return found
 
     def cut(self, start: int, size_bytes: int, end: Position) -> Position:
-        """The first record at least `size_bytes` behind `start`; `end` where that comes first."""
+        """Return the first record at least `size_bytes` after `start`, or `end` if that comes first."""
         wanted = start + max(1, size_bytes)
         if wanted >= end.physical_offset:
             return end
@@ -128,40 +133,41 @@ class LogEnds:
             return min(Position(_end_of(file)), end, key=lambda position: position.physical_offset)
         message = Reader(view, file.start_offset).decode(found, CHECK_PLACE)
         assert message is not None, "a record that was checked"
-        position = Position(message.physical_offset, Stand.of(message))
+        position = Position(message.physical_offset, Anchor.of(message))
         return position if position.physical_offset < end.physical_offset else end
 
     def check(self, position: Position) -> None:
-        """Raise `StoreRewound` where the log has another record than the one by which a place was known.
+        """Raise `StoreRewound` if the log has a different record at the anchor.
 
-        A record that retention took away says nothing.
+        An anchor that retention deleted is no evidence.
         """
-        stand = position.stand
-        if stand is None:
+        anchor = position.anchor
+        if anchor is None:
             return
         files = self.files()
-        file = next((found for found in files if found.start_offset <= stand.physical_offset < _end_of(found)), None)
-        if files and stand.physical_offset < files[0].start_offset:
+        file = next((found for found in files if found.start_offset <= anchor.physical_offset < _end_of(found)), None)
+        if files and anchor.physical_offset < files[0].start_offset:
             return
-        found = self._message_at(file, stand.physical_offset) if file is not None else None
-        if found is None or Stand.of(found) != stand:
+        found = self._message_at(file, anchor.physical_offset) if file is not None else None
+        if found is None or Anchor.of(found) != anchor:
             now = "none" if found is None else f"one stored at {found.store_timestamp_ms}"
             raise StoreRewound(
-                f"{self._root}: the store was recovered to less, or replaced: at physical offset {stand.physical_offset} "
-                f"expected the record stored at {stand.store_timestamp_ms}, where the stream stood, found {now}"
+                f"{self._root}: the store was truncated by a recovery, or replaced: at physical offset "
+                f"{anchor.physical_offset} expected the record stored at {anchor.store_timestamp_ms}, "
+                f"where the stream stopped, found {now}"
             )
 
-    # Looking
+    # Search
 
     def _safe_ms(self) -> int:
-        """Up to which store time everything is on the disk."""
+        """Return the store time up to which everything is durable."""
         if not AbortFile(self._disk, self._root).is_present:
             return FOR_EVER_MS
         found = read_checkpoint(self._disk, os.path.join(self._root, FILE_NAME))
         return found.values.physic_msg_timestamp_ms - SLACK_MS
 
     def _end(self, limit_ms: int, *, is_live: bool) -> Position:
-        """In the newest file whose first record may be taken."""
+        """Find the end in the newest file whose first record is within the limit."""
         files = self.files()
         for file in reversed(files):
             try:
@@ -174,7 +180,7 @@ class LogEnds:
         return Position(files[0].start_offset if files else 0)
 
     def _first_time(self, file: OffsetFile) -> int | None:
-        """The store time of a file's first record."""
+        """Return the store time of a file's first record, or None."""
         message = self._message_at(file, file.start_offset)
         return None if message is None else message.store_timestamp_ms
 
@@ -186,11 +192,11 @@ class LogEnds:
         return MappedFile.of(self._disk, file, writable=False).view
 
     def _end_in(self, file: OffsetFile, limit_ms: int, is_live: bool) -> Position:
-        """Behind the last record of a file that may be taken."""
+        """Return the position after the last record of a file within the limit."""
         mapped = MappedFile.of(self._disk, file, writable=False)
         begin, last_ms = self._begin_in(file)
-        end, last = file.start_offset + begin, self._known.stand if begin else None
-        for rows in _stretches(mapped, begin, last_ms, is_live):
+        end, last = file.start_offset + begin, self._known.anchor if begin else None
+        for rows in _scan_file(mapped, begin, last_ms, is_live):
             if rows is None:
                 return Position(_end_of(file), last)
             times = fixed_columns(rows)["store_timestamp_ms"]
@@ -200,26 +206,26 @@ class LogEnds:
                 place = int(rows.positions[count - 1])
                 message = Reader(mapped.view, file.start_offset).decode(place, 0)
                 assert message is not None, "a record that was checked"
-                end, last = message.physical_offset + message.size, Stand.of(message)
+                end, last = message.physical_offset + message.size, Anchor.of(message)
             if len(late):
                 break
         return Position(end, last)
 
     def _begin_in(self, file: OffsetFile) -> tuple[int, int]:
-        """Where to begin to look in a file: behind what was found the last time, if that is still so."""
+        """Return where to start the search in a file: after the last end found, if its anchor is still there."""
         known = self._known
-        if known.stand is None or not file.start_offset < known.physical_offset < _end_of(file):
+        if known.anchor is None or not file.start_offset < known.physical_offset < _end_of(file):
             return 0, 0
         message = (
-            self._message_at(file, known.stand.physical_offset) if known.stand.physical_offset >= file.start_offset else None
+            self._message_at(file, known.anchor.physical_offset) if known.anchor.physical_offset >= file.start_offset else None
         )
-        if message is None or Stand.of(message) != known.stand:
+        if message is None or Anchor.of(message) != known.anchor:
             return 0, 0
-        return known.physical_offset - file.start_offset, known.stand.store_timestamp_ms
+        return known.physical_offset - file.start_offset, known.anchor.store_timestamp_ms
 
 
 def check_begin(ends: LogEnds, begin: int, is_error: bool) -> int:
-    """Where reading can begin that should begin at `begin`; `DataLost` for what retention took away, if that is an error."""
+    """Return the first offset that can be read from `begin` on.  Raises `DataLost` for deleted records if `is_error`."""
     files = ends.files()
     low = files[0].start_offset if files else 0
     if begin < low and is_error:
@@ -231,8 +237,8 @@ def _end_of(file: OffsetFile) -> int:
     return file.start_offset + file.size_bytes
 
 
-def _stretches(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iterator[Batch | None]:
-    """Records of a file from a place on, past damage; None where the file ends as a full one does."""
+def _scan_file(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iterator[Batch | None]:
+    """Yield the records of a file from an offset on, past damage; yield None at the end of a finished file."""
     while True:
         batch, at, why = _scan_piece(mapped, at)
         if batch is not None:
@@ -254,9 +260,9 @@ def _stretches(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iter
 
 
 def _scan_piece(mapped: MappedFile, at: int) -> tuple[Batch | None, int, str]:
-    """Records of a piece of a file; where that stands, and why ("full": go on).
+    """Scan a piece of a file; return its records, where the scan stopped, and why ("full": call again).
 
-    The map is made anew for each piece: the pages of a whole file would count as this process's memory.
+    Each piece gets a new map, since the pages of a whole file would count as this process's memory.
     """
     import numpy as np  # 80 ms
 
@@ -266,7 +272,7 @@ def _scan_piece(mapped: MappedFile, at: int) -> tuple[Batch | None, int, str]:
     positions, sizes = np.empty(SCAN_ROWS, np.int64), np.empty(SCAN_ROWS, np.int32)
     place, why, rows = scan(view, at, stop, base, CHECK_PLACE, positions, sizes)
     if stop < len(view) and why in ("end", STOPS[TORN]):
-        if rows == 0:  # a record that reaches out of the piece, or what is torn
+        if rows == 0:  # a record that is larger than the piece, or torn
             place, why, rows = scan(view, at, len(view), base, CHECK_PLACE, positions[:1], sizes[:1])
         else:
             why = "full"
@@ -274,7 +280,7 @@ def _scan_piece(mapped: MappedFile, at: int) -> tuple[Batch | None, int, str]:
 
 
 def _next_newer(mapped: MappedFile, at: int, last_ms: int) -> int:
-    """The next record that is no older than the last good one: older ones are what a truncation left behind."""
+    """Return the next record that is not older than the last good one; a truncation leaves older ones."""
     reader = Reader(mapped.view, mapped.start_offset)
     at = find_in_file(mapped, at)
     while at >= 0:

@@ -1,4 +1,4 @@
-"""Whether the messages of a queue from a wanted queue offset on are still there."""
+"""Check that the messages from a requested queue offset on still exist."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LOG = logging.getLogger(__name__)
 
 
 def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> None:
-    """Raise `DataLost` for a queue whose messages from the wanted start on went with the log's first files, or log it.
+    """Raise `DataLost`, or log it, for a queue whose first requested messages were deleted with old log files.
 
-    The queues' files tell.  Where there are none, as beside a log alone or in an object store, nothing can be told.
-    `low`: where the log begins.
+    The queue files are the evidence.  A bare log and an object store have none, so nothing is checked there.
+    `low` is the log's first physical offset.
     """
     if low <= 0 or not any(options.start.queues.values()) or is_remote(store.path):
         return
     for lost in _lost(store, options, low):
         if options.fail_on_data_loss:
             raise lost
-        LOG.warning("%s; going on with what is there", lost)
+        LOG.warning("%s; continuing with the messages that exist", lost)
 
 
 def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLost]:
-    """Each queue that begins behind where it should."""
+    """Yield an error for each queue that begins after its requested start."""
     places = StorePaths(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
     if REAL_DISK.stat(places.queues) is None:
         return

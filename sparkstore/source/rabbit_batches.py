@@ -1,4 +1,4 @@
-"""Arrow batches of a queue of a RabbitMQ folder.  Messages come as objects: this format has no compiled path to columns."""
+"""Arrow batches of a queue of a RabbitMQ folder, built from message objects; no kernel builds columns of this format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from storageio import StoreCorrupt
 
 from ..object_disk import disk_for
 from ..schema import STORE_COLUMN
-from .batches import ReadRequest, told
+from .batches import ReadRequest, damage_batches
 from .splits import RabbitSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_BYTES = 16 << 20  # of bodies; one may be more
+BATCH_BYTES = 16 << 20  # of bodies in a batch; a single body may be larger
 
 _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
     "msg_id": lambda message: message.msg_id.hex(),
@@ -32,25 +32,25 @@ _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
 
 
 def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    """The messages of a queue, in the order a broker would deliver them; what is wrong as the options want it."""
+    """Yield the messages of a queue in delivery order, and its damage as the options choose."""
     folder = VhostFolder(split.folder, disk_for(split.folder))
     try:
-        said = 0 if split.is_first else len(folder.problems)
+        reported = 0 if split.is_first else len(folder.problems)
         rows = _rows(folder, split, request)
         while batch := _some(rows, request.options.batch_rows):
             yield _batch(batch, request)
-            said = yield from _problems(folder, said, split, request)
-        yield from _problems(folder, said, split, request)
+            reported = yield from _problems(folder, reported, split, request)
+        yield from _problems(folder, reported, split, request)
     finally:
         folder.close()
 
 
 def _rows(folder: VhostFolder, split: RabbitSplit, request: ReadRequest) -> Iterator[tuple[int, list[Any]]]:
-    """(bytes of the body, cells) of each message."""
+    """Yield the body size and the cells of each message."""
     for message in folder.messages(split.queue) if split.queue is not None else ():
         try:
             yield len(message.body), [_cell(message, name, split.store) for name in request.schema.names]
-        except StoreCorrupt as error:  # properties are decoded when they are wanted
+        except StoreCorrupt as error:  # properties are decoded only on access
             found = Problem(
                 message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found)
             )
@@ -64,7 +64,7 @@ def _cell(message: StoredMessage, name: str, store: str) -> Any:
 
 
 def _text(text: str) -> str:
-    """Without what no UTF-8 can say."""
+    """Replace bytes that are not UTF-8 by U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -88,9 +88,13 @@ def _batch(rows: list[list[Any]], request: ReadRequest) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=request.arrow)
 
 
-def _problems(folder: VhostFolder, said: int, split: RabbitSplit, request: ReadRequest) -> Generator[pa.RecordBatch, None, int]:
-    """Those that came since; returns how many there are now."""
-    for problem in dict.fromkeys(folder.problems[said:]):
+def _problems(
+    folder: VhostFolder, reported: int, split: RabbitSplit, request: ReadRequest
+) -> Generator[pa.RecordBatch, None, int]:
+    """Report the problems found since the last call; return how many there are now."""
+    for problem in dict.fromkeys(folder.problems[reported:]):
         file = f"{split.folder}/{problem.file}"
-        yield from told(Finding(file, problem.offset, problem.kind, problem.expected, problem.found), split.store, 0, request)
+        yield from damage_batches(
+            Finding(file, problem.offset, problem.kind, problem.expected, problem.found), split.store, 0, request
+        )
     return len(folder.problems)

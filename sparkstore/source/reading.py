@@ -1,4 +1,4 @@
-"""Shorter ways to a DataFrame.  Spark tells a Python source nothing of `select`, so the columns are said beforehand."""
+"""Functions that return a DataFrame.  They take the columns, because Spark does not tell a Python source what `select` uses."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
 def read_messages(
     spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
 ) -> DataFrame:
-    """The messages of RocketMQ stores; only the named columns are built (`store` and `problem` may be among them).
+    """Return the messages of RocketMQ stores; only the named columns are built (`store` and `problem` may be among them).
 
     `options` are those of the source, by Spark's names: `read_messages(spark, path, ["topic"], checkCrc=True)`.
-    Raises `MissingExtra` where the Python that Spark starts has no brokerstore.
+    Raises `MissingExtra` if the Python that Spark starts does not have brokerstore installed.
     """
     return _read(spark, path, None if columns is None else _schema(columns, message_schema), options)
 
 
 def read_meta(spark: SparkSession, path: str | Sequence[str], **options: object) -> DataFrame:
-    """Where each message is and when it was stored: no body, no properties, the fastest read of all."""
+    """Return positions and store times without body and properties: the fastest read."""
     return read_messages(spark, path, META_COLUMNS, **options)
 
 
 def read_rabbit(
     spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
 ) -> DataFrame:
-    """The messages of RabbitMQ folders."""
+    """Return the messages of RabbitMQ folders."""
     return _read(spark, path, _schema(RABBIT_COLUMNS if columns is None else columns, rabbit_schema), options)
 
 
@@ -65,10 +65,10 @@ def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | N
 
 
 def _name_absence(error: Exception) -> None:
-    """`MissingExtra` in place of a hundred lines: Spark looks for sources with the Python that it starts for its workers."""
+    """Raise `MissingExtra` instead of Spark's hundred lines: it looks for sources with its workers' Python."""
     if NOT_FOUND in str(error):
         python = os.environ.get("PYSPARK_PYTHON", "python3")
         raise MissingExtra(
-            f"the Python of Spark's workers ({python}) has no brokerstore: before Spark is started set PYSPARK_PYTHON to one "
-            f"that has it, here {sys.executable}, or activate its environment"
+            f"the Python of Spark's workers ({python}) does not have brokerstore installed: before starting Spark, set "
+            f"PYSPARK_PYTHON={sys.executable} or activate that environment"
         ) from None

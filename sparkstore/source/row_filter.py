@@ -1,4 +1,4 @@
-"""Which records of a batch are wanted: decided on the fixed fields and the topic, before any column is built."""
+"""Select records of a batch by fixed fields, topic, queue offset and key, before any column is built."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commitlog.arrow_columns import record_batch
 from commitlog.columns import FIXED, Batch, fixed_columns
 
-from ..options import OFFSET_MAX, Lane, ReadOptions
+from ..options import OFFSET_MAX, QueueKey, ReadOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .start_position import Starting
+    from .start_position import StartPosition
 
     Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ IN = "in"
 
 
 class Condition(NamedTuple):
-    """`operator` is one of `COMPARED`, or IN with a tuple of values."""
+    """One comparison; `operator` is a key of `COMPARED`, or IN with a tuple of values."""
 
     column: str
     operator: str
@@ -39,7 +39,7 @@ class Condition(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether a filter can decide it exactly: comparisons of numbers, and a topic's name."""
+        """Return whether a row filter decides it exactly: a comparison of numbers or a topic name."""
         values = self.value if self.operator == IN else (self.value,)
         if self.column == "topic":
             return self.operator in ("eq", IN) and all(isinstance(value, str) for value in values)
@@ -49,16 +49,16 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class RowFilter:
-    """All conditions hold; queue offsets lie in their queue's range; the key is one of the message's."""
+    """Keep records that meet all conditions, lie in their queue's offset range, and have the key."""
 
     conditions: tuple[Condition, ...] = ()
-    queue_starts: Mapping[Lane, int] = field(default_factory=dict)
-    queue_stops: Mapping[Lane, int] = field(default_factory=dict)
+    queue_starts: Mapping[QueueKey, int] = field(default_factory=dict)
+    queue_stops: Mapping[QueueKey, int] = field(default_factory=dict)
     key: str | None = None
 
     @classmethod
     def of(cls, options: ReadOptions) -> RowFilter:
-        """What the options ask for."""
+        """Return the filter that the options describe."""
         made = []
         if options.topics is not None:
             made.append(Condition("topic", IN, tuple(sorted(options.topics))))
@@ -71,16 +71,16 @@ class RowFilter:
         return cls(tuple(made), options.start.queues, options.stop.queues, options.key)
 
     def plus(self, conditions: list[Condition]) -> RowFilter:
-        """With more conditions."""
+        """Return the filter with more conditions."""
         return replace(self, conditions=(*self.conditions, *conditions))
 
-    def beginning(self, starting: Starting) -> RowFilter:
-        """With the queue offsets and the store time that a stream's query began with."""
+    def beginning(self, starting: StartPosition) -> RowFilter:
+        """Return the filter limited to the start position of a streaming query."""
         time = [] if starting.timestamp_ms is None else [Condition("store_timestamp_ms", "ge", starting.timestamp_ms)]
         return replace(self.plus(time), queue_starts=starting.queues)
 
     def apply(self, batch: Batch) -> Batch:
-        """The wanted records alone."""
+        """Return only the selected records."""
         batch = self._by_conditions(batch)
         if len(batch.positions) and (self.queue_starts or self.queue_stops):
             batch = _some(batch, self._in_ranges(batch))
@@ -89,7 +89,7 @@ class RowFilter:
         return batch
 
     def _by_conditions(self, batch: Batch) -> Batch:
-        """Numbers first: they are cheaper than names."""
+        """Compare numbers first: they are cheaper than topics."""
         import numpy as np
 
         wanted = np.ones(len(batch.positions), bool)
@@ -104,7 +104,7 @@ class RowFilter:
         return batch
 
     def _in_ranges(self, batch: Batch) -> Array:
-        """A queue that is not named keeps all of its messages."""
+        """Select by queue offset; a queue that is not named keeps all of its messages."""
         import numpy as np
         import pyarrow.compute as pc
 
@@ -136,7 +136,7 @@ def _of_topics(batch: Batch, conditions: list[Condition]) -> Array:
 
 
 def _has_key(batch: Batch, key: str) -> Array:
-    """Among the words of KEYS, or the whole of UNIQ_KEY: what the index of a broker would find."""
+    """Select records with the key among the words of KEYS or as UNIQ_KEY, as a broker's index does."""
     import numpy as np
 
     found = record_batch(batch, ["keys", "properties"])

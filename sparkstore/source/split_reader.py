@@ -1,9 +1,9 @@
-"""The records of a stretch of one log file, as a walk over the whole file would find them.
+"""Read the records of a split exactly as a walk over the whole file would find them.
 
-A stretch begin..end owns the records that *start* in it; the last one may reach past its end.  Where a stretch begins in the
-middle of a file, the walk is taken up one greatest record earlier and goes from record to record to the first that starts at
-or behind `begin`.  So damage before `begin`, bytes that a truncation left behind, and a body that holds copies of records are
-judged as a walk from the file's first byte judges them, and whatever is wrong is said by exactly one stretch.
+A split begin..end owns the records that *start* in it; the last one may extend past its end.  Where a split begins inside a
+file, the walk starts one maximum record size earlier and goes from record to record to the first one at or after `begin`.
+So damage before `begin`, bytes that a truncation left, and bodies that contain copies of records get the same verdict as in
+a walk from the file's first byte, and exactly one split reports each damaged place.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..object_disk import disk_for, is_remote
 if TYPE_CHECKING:
     from .splits import LogSplit
 
-PIECE_BYTES = 64 << 20  # of a file held at once
-LOOK_BACK = BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE  # the greatest record, unless a broker was told otherwise
+PIECE_BYTES = 64 << 20  # of a file mapped per step
+LOOK_BACK = BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE  # the largest record, unless the broker's maxMessageSize was raised
 BATCH_BYTES = 16 << 20  # of records in one batch; one record may be more
 
 
-class Stretch:
-    """The bytes of a file around the place of a walk: a map of it, or what was fetched.  All places are physical offsets."""
+class SplitReader:
+    """A window of a split's file: a map, or fetched bytes.  All positions are physical offsets."""
 
     def __init__(self, split: LogSplit) -> None:
-        """Opens.  Raises `DataLost` for a file that is gone."""
+        """Open the first window.  Raises `DataLost` for a deleted file."""
         self.split = split
         self.file_end = split.file_start + split.file_size
         self.low = max(split.file_start, split.begin - LOOK_BACK)
@@ -45,7 +45,7 @@ class Stretch:
         self.slide(self.low)
 
     def slide(self, at: int, size_bytes: int = PIECE_BYTES) -> None:
-        """Have what lies from `at` on; let go of what lies before."""
+        """Move the window to start at `at` or before; release the old one."""
         try:
             file = self._disk.open(self.split.file, Mode.READ)
             try:
@@ -54,7 +54,7 @@ class Stretch:
                     self.view = memoryview(file.read(at - self.split.file_start, stop - at))
                     self.base = at
                 else:
-                    self.view = file.map(self.split.file_size, writable=False).view  # the pages of the old map go with it
+                    self.view = file.map(self.split.file_size, writable=False).view  # this also releases the old map's pages
             finally:
                 file.close()
         except DiskError as error:
@@ -63,11 +63,11 @@ class Stretch:
 
     @property
     def reach(self) -> int:
-        """Up to where `view` goes."""
+        """Return the physical offset after `view`."""
         return self.base + len(self.view)
 
     def has_more(self, at: int) -> bool:
-        """Whether what begins at `at`, and ends behind `view`, was fetched now."""
+        """Fetch more of a record that starts at `at` and ends after `view`; return whether there was more."""
         if self.reach >= self.file_end:
             return False
         size = self.integer(at)
@@ -77,102 +77,102 @@ class Stretch:
         return True
 
     def keep_small(self, at: int) -> None:
-        """Let go of what a walk has behind it, now and then."""
+        """Release the part that the walk has passed, once it is large enough."""
         if at - self._slid_at > PIECE_BYTES:
             self.slide(at)
 
     def integer(self, at: int) -> int:
-        """The signed big-endian four bytes there; a record and a blank begin with their size."""
+        """Read a signed big-endian 32-bit integer; records and blanks start with their size."""
         return int.from_bytes(self.view[at - self.base : at - self.base + 4], "big", signed=True)
 
     def time_at(self, at: int) -> int:
-        """The store time of a checked record."""
+        """Return the store time of a checked record."""
         message = Reader(self.view, self.base).decode(at - self.base, 0)
         assert message is not None, "a record that was checked"
         return message.store_timestamp_ms
 
     def describe(self, at: int, why: str) -> Finding:
-        """What is wrong at a place; the finding's offset is one in the file."""
+        """Return a finding for a position; its offset is relative to the file."""
         found = describe(self.split.file, Place(self.view, at - self.base, self.base), why)
         return found._replace(offset=at - self.split.file_start)
 
     def is_done(self, at: int, why: str) -> bool:
-        """Whether a file ends properly there: in a blank over its rest, or with too little room for one."""
+        """Return whether a finished file ends there: with a blank over the rest, or with too little space for one."""
         left = self.file_end - at
         is_blank = why == STOPS[BLANK] and self.integer(at) == left
         return left == 0 or is_blank or (why == STOPS[TORN] and left < BLANK_SIZE)
 
 
-def walk(stretch: Stretch, checks: int, batch_rows: int) -> Iterator[Batch | Finding]:
-    """Batches of whole records, checked as `checks` says, and what is wrong between them."""
-    at, last_ms = _aligned(stretch)
-    split = stretch.split
+def walk(reader: SplitReader, checks: int, batch_rows: int) -> Iterator[Batch | Finding]:
+    """Yield batches of whole records that pass `checks`, and a finding for each damaged place between them."""
+    at, last_ms = _aligned(reader)
+    split = reader.split
     while at < split.end:
-        stretch.keep_small(at)
-        batch, at, why = _rows(stretch, at, checks, batch_rows)
+        reader.keep_small(at)
+        batch, at, why = _rows(reader, at, checks, batch_rows)
         if batch is not None:
-            last_ms = max(last_ms, stretch.time_at(stretch.base + int(batch.positions[-1])))
+            last_ms = max(last_ms, reader.time_at(reader.base + int(batch.positions[-1])))
             yield from _bounded(batch)
-        if at >= split.end or why == "full" or (why == STOPS[TORN] and stretch.has_more(at)):
+        if at >= split.end or why == "full" or (why == STOPS[TORN] and reader.has_more(at)):
             continue
-        if stretch.is_done(at, why):
+        if reader.is_done(at, why):
             return
-        finding = stretch.describe(at, why)
-        ahead = _next_newer(stretch, at + 1, last_ms)
+        finding = reader.describe(at, why)
+        ahead = _next_newer(reader, at + 1, last_ms)
         if why == STOPS[EMPTY] and ahead < 0 and split.is_open_end:
-            return  # the log's last file, whose end nobody looked for: here it is
+            return  # the end of the log's last file, which planning did not search for
         yield finding
         at = split.end if ahead < 0 else ahead
 
 
-def _aligned(stretch: Stretch) -> tuple[int, int]:
-    """Where the first record that starts at or behind `begin` lies, and the store time of the one before."""
-    split, at, last_ms = stretch.split, stretch.low, 0
+def _aligned(reader: SplitReader) -> tuple[int, int]:
+    """Return the offset of the first record at or after `begin`, and the store time of the one before."""
+    split, at, last_ms = reader.split, reader.low, 0
     if at > split.file_start:
-        found = find_record(stretch.view, at - stretch.base, len(stretch.view), stretch.base, _limit(stretch))
-        at = split.end if found < 0 else stretch.base + found
+        found = find_record(reader.view, at - reader.base, len(reader.view), reader.base, _limit(reader))
+        at = split.end if found < 0 else reader.base + found
     while at < split.begin:
-        stop = min(split.begin, stretch.reach)
-        place, why, records, _, last = count(stretch.view, at - stretch.base, stop - stretch.base, stretch.base, CHECK_PLACE)
-        at = stretch.base + place
-        last_ms = stretch.time_at(stretch.base + last) if records else last_ms
+        stop = min(split.begin, reader.reach)
+        place, why, records, _, last = count(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_PLACE)
+        at = reader.base + place
+        last_ms = reader.time_at(reader.base + last) if records else last_ms
         if at >= split.begin:
             break
-        size = Reader(stretch.view, stretch.base).check(at - stretch.base, CHECK_PLACE)
+        size = Reader(reader.view, reader.base).check(at - reader.base, CHECK_PLACE)
         if size > 0:
-            return at + size, stretch.time_at(at)
-        if size == TORN and stretch.has_more(at):
+            return at + size, reader.time_at(at)
+        if size == TORN and reader.has_more(at):
             continue
-        if stretch.is_done(at, why):
+        if reader.is_done(at, why):
             return split.end, last_ms
-        ahead = _next_newer(stretch, at + 1, last_ms)
+        ahead = _next_newer(reader, at + 1, last_ms)
         at = split.end if ahead < 0 else ahead
     return at, last_ms
 
 
-def _limit(stretch: Stretch) -> int:
-    """The end of the stretch as far as `view` goes, as a place in it."""
-    return min(stretch.split.end, stretch.reach) - stretch.base
+def _limit(reader: SplitReader) -> int:
+    """Return the end of the split, or of `view` if that comes first, as a position in `view`."""
+    return min(reader.split.end, reader.reach) - reader.base
 
 
-def _rows(stretch: Stretch, at: int, checks: int, batch_rows: int) -> tuple[Batch | None, int, str]:
-    """Records that end by the stretch's end, behind them the one that reaches past it; where and why that stopped."""
+def _rows(reader: SplitReader, at: int, checks: int, batch_rows: int) -> tuple[Batch | None, int, str]:
+    """Return records up to the split's end, or the one that extends past it; then where and why the scan stopped."""
     import numpy as np  # 80 ms
 
-    view, base = stretch.view, stretch.base
+    view, base = reader.view, reader.base
     positions, sizes = np.empty(batch_rows, np.int64), np.empty(batch_rows, np.int32)
-    limit = _limit(stretch)
-    stop = min(limit, at - base + BATCH_BYTES)  # what is looked at is in memory until the map goes
+    limit = _limit(reader)
+    stop = min(limit, at - base + BATCH_BYTES)  # pages that were read stay in memory until the map is released
     after, why, rows = scan(view, at - base, stop, base, checks, positions, sizes)
     if rows == 0 and why == STOPS[TORN]:
         after, why, rows = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
     elif rows and (why == STOPS[TORN] or (why == "end" and stop < limit)):
-        why = "full"  # looked at again, from there on
+        why = "full"  # the next call continues there
     return (Batch(view, base, positions[:rows], sizes[:rows]) if rows else None), base + after, why
 
 
 def _bounded(batch: Batch) -> Iterator[Batch]:
-    """In parts of bounded size."""
+    """Split a batch into parts of bounded size."""
     import numpy as np
 
     done, rows = 0, len(batch.positions)
@@ -183,19 +183,19 @@ def _bounded(batch: Batch) -> Iterator[Batch]:
         done += part
 
 
-def _next_newer(stretch: Stretch, at: int, last_ms: int) -> int:
-    """The next record before the end that lies where it says and is no older than the last good one; -1 without one.
+def _next_newer(reader: SplitReader, at: int, last_ms: int) -> int:
+    """Return the next record before the split's end that is not older than the last good one, or -1.
 
-    Older ones are what a truncation left behind.
+    A truncation leaves older records.
     """
-    while at < stretch.split.end:
-        view, base = stretch.view, stretch.base
-        found = find_record(view, at - base, len(view), base, _limit(stretch))
+    while at < reader.split.end:
+        view, base = reader.view, reader.base
+        found = find_record(view, at - base, len(view), base, _limit(reader))
         if found < 0:
-            if stretch.reach >= stretch.split.end:
+            if reader.reach >= reader.split.end:
                 return -1
-            at = max(at + 1, stretch.reach - LOOK_BACK)  # a record that began before would have been whole
-            stretch.slide(at)
+            at = max(at + 1, reader.reach - LOOK_BACK)  # an earlier record would have been complete
+            reader.slide(at)
             continue
         message: Any = Reader(view, base).decode(found, 0)
         if message.store_timestamp_ms >= last_ms:
@@ -207,4 +207,5 @@ def _next_newer(stretch: Stretch, at: int, last_ms: int) -> int:
 def _gone(split: LogSplit, error: DiskError) -> Exception:
     if error.errno != errno.ENOENT:
         return error
-    return DataLost(split.file, split.begin - split.file_start, "the file", "none: retention took it while it was wanted")
+    found = "none: retention deleted it while it was read; failOnDataLoss=false continues without it"
+    return DataLost(split.file, split.begin - split.file_start, "the file", found)

@@ -1,4 +1,4 @@
-"""What is read by which task: stretches of log files, planned once, so that a read of a live store sees one moment of it."""
+"""The plan of a read: which task reads which part of which file.  It is made once, so a read of a live store is a snapshot."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from ..options import OFFSET_MAX, ReadOptions
 from .queue_starts import check_queue_starts
 from .stores import FoundStore
 
-LOOK_AGAIN_S = 0.05  # a record that is being written is whole by then
-PIECE_BYTES = 64 << 20  # of a file walked at once
+LOOK_AGAIN_S = 0.05  # a record that is being written is complete by then
+PIECE_BYTES = 64 << 20  # of a file mapped per step
 CLOCK_SLACK_MS = 10 * 60 * 1000  # how far a broker's clock may have been set back between two records
 
 
 @dataclass(frozen=True)
 class LogSplit:
-    """Bytes begin..end (physical offsets) of one file: the records that start there.
+    """The records of one file that start at physical offsets begin..end.
 
-    `is_open_end`: the log's last file, whose records' end nobody has looked for.  `findings`: what planning found wrong; said
-    by the task, before its records.
+    `is_open_end`: this is the log's last file, and planning did not search for the end of its records.  `findings`: damage
+    found by planning, which the task reports before its records.
     """
 
     store: str
@@ -52,7 +52,7 @@ class LogSplit:
 
 @dataclass(frozen=True)
 class RabbitSplit:
-    """One queue of a virtual host's folder; the first of a folder also says what is wrong with the folder itself."""
+    """One queue of a virtual host's folder; the first split of a folder also reports the folder's own problems."""
 
     store: str
     folder: str
@@ -61,10 +61,10 @@ class RabbitSplit:
 
 
 def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
-    """The splits of one RocketMQ store.  Raises `DataLost` where a wanted start is gone already."""
+    """Plan the splits of one RocketMQ store.  Raises `DataLost` if a requested start was deleted."""
     files = LogFiles(disk_for(store.path), list(store.log_folders), options.file_bytes)
-    told = [finding for finding in files.check() if finding.is_problem]
-    whole = _whole_files(store, files, told)
+    damage = [finding for finding in files.check() if finding.is_problem]
+    whole = _whole_files(store, files, damage)
     low = min((split.file_start for split in whole), default=0)
     start, stop = options.start.physical_offset, options.stop.physical_offset
     if options.fail_on_data_loss and 0 < start < low:
@@ -73,13 +73,13 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
     made = [part for split in whole for part in _cut(split, start, stop, options.split_bytes)]
     if options.begin_ms is not None or options.end_ms is not None:
         made = _of_time(made, options)
-    if told:
-        made.insert(0, LogSplit(store.path, told[0].file, 0, 0, 0, 0, findings=tuple(told)))
+    if damage:
+        made.insert(0, LogSplit(store.path, damage[0].file, 0, 0, 0, 0, findings=tuple(damage)))
     return made
 
 
 def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
-    """A split a queue, of every virtual host or of the wanted one.  Raises `UnknownStore` where that is not there."""
+    """Plan one split per queue of all virtual hosts or the requested one.  Raises `UnknownStore` if it is absent."""
     from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
     made: list[RabbitSplit] = []
@@ -93,12 +93,14 @@ def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
             made += [RabbitSplit(store.path, path, name, number == 0) for number, name in enumerate(wanted or [None])]
         folder.close()
     if options.vhost is not None and options.vhost not in vhosts:
-        raise UnknownStore(f"{store.path}: no virtual host {options.vhost!r}; there are {', '.join(map(repr, vhosts))}")
+        raise UnknownStore(
+            f"{store.path}: no virtual host {options.vhost!r}; the virtual hosts are {', '.join(map(repr, vhosts))}"
+        )
     return made
 
 
 def log_range(store: FoundStore, begin: int, end: int, split_bytes: int, file_bytes: int | None = None) -> list[LogSplit]:
-    """Splits for the physical offsets begin..end, which the caller knows to be records: for a follower of the log."""
+    """Plan splits for the physical offsets begin..end, which the caller knows to be records."""
     files = LogFiles(disk_for(store.path), list(store.log_folders), file_bytes)
     made = [
         LogSplit(store.path, f.path, f.start_offset, f.size_bytes, f.start_offset, f.start_offset + f.size_bytes)
@@ -107,8 +109,8 @@ def log_range(store: FoundStore, begin: int, end: int, split_bytes: int, file_by
     return [part for split in made for part in _cut(split, begin, end, split_bytes)]
 
 
-def _whole_files(store: FoundStore, files: LogFiles, told: list[Finding]) -> list[LogSplit]:
-    """A split a file, the last ones cut to the end of the log's records; problems there go to `told`."""
+def _whole_files(store: FoundStore, files: LogFiles, damage: list[Finding]) -> list[LogSplit]:
+    """Return one split per file, the last one cut at the log's end; damage there goes to `damage`."""
     found = [file for file in files.files if file.size_bytes]
     made = [_split_of(store, file) for file in found]
     if is_remote(store.path):
@@ -116,7 +118,7 @@ def _whole_files(store: FoundStore, files: LogFiles, told: list[Finding]) -> lis
     while made:
         end, problem = _settled_end(found[-1], _clean_stop(store, found[-1]))
         if problem is not None:
-            told.append(problem)
+            damage.append(problem)
         made[-1] = replace(made[-1], end=end)
         if end > made[-1].begin:
             break
@@ -131,10 +133,10 @@ def _split_of(store: FoundStore, file: OffsetFile) -> LogSplit:
 
 
 def _clean_stop(store: FoundStore, file: OffsetFile) -> int:
-    """Where in a file to begin to look for its end: at the last record of the last clean stop, if that is still there; else 0.
+    """Return where to start the search for a file's end: the last record of a clean stop if valid, else 0.
 
-    As the engine does when it opens the store (`messagestore.recovery.log_end`): the headers of a gigabyte are not walked for a
-    store at rest.  Where somebody has written since, the checkpoint tells of another time.
+    The engine does the same when it opens a store (`messagestore.recovery.log_end`), so a cleanly stopped store needs no walk
+    over a gigabyte of headers.  If the store was written since, the checkpoint has a different time.
     """
     note = read_clean(REAL_DISK, store.path)
     place = -1 if note is None else note.last_offset - file.start_offset
@@ -143,14 +145,14 @@ def _clean_stop(store: FoundStore, file: OffsetFile) -> int:
     try:
         view = MappedFile.of(REAL_DISK, file, writable=False).view
     except DiskError:
-        return 0  # gone: whoever reads it says so
+        return 0  # deleted: the task that reads it reports that
     found = Reader(view, file.start_offset).decode(place, CHECK_ALL)
     checkpoint = read_checkpoint(REAL_DISK, os.path.join(store.path, CHECKPOINT_NAME)).values
     return place if found is not None and found.store_timestamp_ms == checkpoint.physic_msg_timestamp_ms else 0
 
 
 def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
-    """As `_end_of`; what is wrong there is looked at twice, since a writer may be in the middle of a record."""
+    """Call `_end_of`; check damage a second time, since a writer may be in the middle of a record."""
     end, problem = _end_of(file, start)
     if problem is None:
         return end, None
@@ -160,9 +162,9 @@ def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
 
 
 def _end_of(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
-    """The physical offset behind the last record of a file, from a record at `start` on, by headers; what is wrong there.
+    """Return the physical offset after a file's last record, and the damage there if any; `start` is a record.
 
-    Goes on behind damage as long as records come that are no older than the last good one.
+    Only headers are checked.  The walk continues past damage while records follow that are not older than the last good one.
     """
     mapped = MappedFile.of(REAL_DISK, file, writable=False)
     try:
@@ -185,9 +187,9 @@ def _end_of(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
 
 
 def _count_piece(mapped: MappedFile, at: int) -> tuple[int, str, int, int]:
-    """Records of a piece of a file: where that stands, why ("full": go on), how many, the last.
+    """Count the records of a piece of a file; return where that stopped, why ("full": call again), the count, the last record.
 
-    The map is made anew for each piece: the pages of a whole file would count as this process's memory.
+    Each piece gets a new map, since the pages of a whole file would count as this process's memory.
     """
     mapped.drop_map()
     view, base = mapped.view, mapped.start_offset
@@ -214,7 +216,7 @@ def _store_time(view: memoryview, at: int) -> int:
 
 
 def _cut(split: LogSplit, start: int, stop: int, split_bytes: int) -> Iterator[LogSplit]:
-    """The parts of a file within start..stop, none greater than `split_bytes`, and about equal."""
+    """Yield about equal parts of a file within start..stop, none larger than `split_bytes`."""
     begin, end = max(split.begin, start), min(split.end, stop)
     if begin >= end:
         return
@@ -225,7 +227,7 @@ def _cut(split: LogSplit, start: int, stop: int, split_bytes: int) -> Iterator[L
 
 
 def _of_time(splits: list[LogSplit], options: ReadOptions) -> list[LogSplit]:
-    """Without those that lie before or behind the wanted time for sure, by the first record of each."""
+    """Drop splits that are certainly outside the requested time, judged by the first record of each."""
     times = [None if is_remote(split.file) else _first_time(split) for split in splits]
     begin_ms, end_ms = options.begin_ms or 0, OFFSET_MAX if options.end_ms is None else options.end_ms
     kept = []
@@ -240,11 +242,11 @@ def _of_time(splits: list[LogSplit], options: ReadOptions) -> list[LogSplit]:
 
 
 def _first_time(split: LogSplit) -> int | None:
-    """The store time of the first record there; None where none begins."""
+    """Return the store time of a split's first record, or None if no record starts in it."""
     file = MappedFile(REAL_DISK, split.file, split.file_start, split.file_size, writable=False)
     try:
         view = file.view
     except DiskError:
-        return None  # gone: the task that reads it says so
+        return None  # deleted: the task that reads it reports that
     found = find_record(view, split.begin - split.file_start, len(view), split.file_start, split.end - split.file_start)
     return _store_time(view, found) if found >= 0 else None

@@ -16,7 +16,7 @@ from ..options import is_pattern
 
 @dataclass(frozen=True)
 class FoundStore:
-    """A folder that was asked for, and what it is."""
+    """A folder that a read names, and its kind."""
 
     path: str
     kind: FolderKind
@@ -24,14 +24,14 @@ class FoundStore:
 
     @property
     def is_rabbit(self) -> bool:
-        """Whether it is RabbitMQ's."""
+        """Return whether this is a RabbitMQ folder."""
         return self.kind is FolderKind.RABBITMQ
 
 
 def find_stores(paths: Sequence[str]) -> list[FoundStore]:
-    """What lies there, patterns resolved.  Raises `UnknownStore` for what is no store."""
+    """Return the stores that the paths and patterns name.  Raises `UnknownStore` for anything else."""
     found = []
-    for path in dict.fromkeys(name for asked in paths for name in _resolved(asked)):
+    for path in dict.fromkeys(name for given in paths for name in _resolved(given)):
         folder = identify(path, disk_for(path))
         if folder.kind is FolderKind.DLEDGER or (not folder.log_folders and folder.kind is not FolderKind.RABBITMQ):
             refuse_unread(folder)
@@ -40,7 +40,7 @@ def find_stores(paths: Sequence[str]) -> list[FoundStore]:
     kinds = {store.is_rabbit for store in found}
     if len(kinds) > 1:
         raise UnknownStore(
-            f"{', '.join(store.path for store in found)}: RocketMQ and RabbitMQ have other columns; load them apart"
+            f"{', '.join(store.path for store in found)}: RocketMQ and RabbitMQ have different columns; load them separately"
         )
     return found
 
@@ -50,5 +50,5 @@ def _resolved(path: str) -> list[str]:
         return [local_path(path).rstrip("/") or "/"]
     found = match(path) if is_remote(path) else sorted(glob.glob(local_path(path)))
     if not found:
-        raise UnknownStore(f"{path}: nothing matches")
+        raise UnknownStore(f"{path}: no folder matches this pattern")
     return [name.rstrip("/") for name in found]

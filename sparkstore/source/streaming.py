@@ -1,15 +1,15 @@
-"""The streaming source: a log followed by physical offset, batch by batch, up to what is durable.
+"""The streaming source: follow a log by physical offset, batch by batch, up to its durable end.
 
     spark.readStream.format("brokerstore").option("maxBytesPerTrigger", "64m").load("/data/store")
 
 Options of the batch source (`options.py`), and
 
-    maxBytesPerTrigger   most bytes of the log in one batch, give or take a record; all there is where it is not said
+    maxBytesPerTrigger   maximum bytes of the log in one batch, to within a record; default: everything available
     startingOffsets      earliest (default), latest, a physical offset, or JSON with queue offsets; this and startingTimestamp
-                         are for a new query alone: one that is resumed goes on with what it began with
-    endingOffsets, endingTimestamp    the stream goes no further
-    failOnDataLoss       true (default): records that retention took before they were read, and a store that was rewound, are
-                         errors; false: a line in the log, and the stream goes on with what is there
+                         apply only to a new query: a resumed one keeps its original start
+    endingOffsets, endingTimestamp    end of the stream
+    failOnDataLoss       true (default): records that retention deleted before they were read, and a store that was rewound, are
+                         errors; false: the stream logs a warning and continues with the records that exist
 
 A batch [a, b) owns the records that start in it, so a batch may be cut anywhere.  Offsets: `log_position.py`.
 """
@@ -36,7 +36,7 @@ from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
 from .queue_starts import check_queue_starts
 from .splits import CLOCK_SLACK_MS, LogSplit, log_range
-from .start_position import Starting
+from .start_position import StartPosition
 from .stores import FoundStore, find_stores
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ LATEST = "latest"
 
 
 class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives in a process beside the driver for as long as the query; a copy of it reads in each task."""
+    """The stream reader: one instance lives in a process beside the driver as long as the query, copies read in tasks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raises `BadOption`, `UnknownColumn` and `UnknownStore`."""
@@ -63,18 +63,18 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_foreign_options(parsed, is_rabbit=False)
         check_schema(schema)
         if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
-            raise BadOption(f"option badRecords: {REPORT} wants the column {PROBLEM_COLUMN!r} in the schema")
+            raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
         self._options = parsed
         self._request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
         self._store = _one_store(parsed.paths)
         self._ends = LogEnds(_root(self._store), list(self._store.log_folders), parsed.file_bytes)
         self._target: Position | None = None
 
-    # Where it stands
+    # Offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Of a query without a checkpoint."""
-        return self._initial()._replace(starting=Starting.of(self._options)).to_json()
+        """Return the start of a query without a checkpoint."""
+        return self._initial()._replace(starting=StartPosition.of(self._options)).to_json()
 
     def _initial(self) -> Position:
         options, low = self._options, self._ends.low()
@@ -88,7 +88,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(low)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Up to where the next batch goes: `start` itself when nothing new is durable."""
+        """Return the end of the next batch; it is `start` if nothing new is durable."""
         begin = Position.of_json(start)
         is_known = self._is_known(begin)
         end = self._end()
@@ -101,45 +101,45 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end._replace(starting=begin.starting).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
-        """By bytes, where the option says so."""
+        """Return a limit in bytes if the option is set."""
         return ReadAllAvailable() if self._max_bytes is None else ReadMaxBytes(self._max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
-        """What is durable now is all that this run reads."""
+        """Limit this run to the records that are durable now."""
         self._target = self._end()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """For the query's progress."""
+        """Return the durable end for the query's progress report."""
         return self._end().to_json()
 
     def _end(self) -> Position:
-        """What is durable, and not behind where the options end the stream."""
+        """Return the durable end, or the end that the options set if that comes first."""
         end = self._ends.end(self._options.end_ms)
         stop = self._options.stop.physical_offset
         return end if end.physical_offset <= stop else Position(stop)
 
     def _is_known(self, position: Position) -> bool:
-        """Whether the log still has what the stream stood on.  Raises `StoreRewound` where that is an error."""
+        """Return whether the log still has the position's anchor.  Raises `StoreRewound` where that is an error."""
         try:
             self._ends.check(position)
         except StoreRewound as error:
             if self._options.fail_on_data_loss:
                 raise
-            LOG.warning("%s; going on with what is there", error)
+            LOG.warning("%s; continuing with the records that exist", error)
             return False
         return True
 
     def _begin(self, offset: int) -> int:
-        """`offset`, or where the log begins if that is later.  Raises `DataLost` where that is an error."""
+        """Return `offset` or the log's start if that is later.  Raises `DataLost` where that is an error."""
         begin = check_begin(self._ends, offset, self._options.fail_on_data_loss)
         if begin > offset:
             LOG.warning("%s: %d bytes of the log were deleted before they were read", self._store.path, begin - offset)
         return begin
 
-    # Reading
+    # Reads
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Splits of a batch, which may be one that an earlier run planned."""
+        """Plan the splits of a batch, which an earlier run may have planned already."""
         first, last = Position.of_json(start), Position.of_json(end)
         for position in (first, last):
             self._is_known(position)
@@ -150,17 +150,17 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [StreamPartition(split, first.starting) for split in made]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task."""
+        """Read a split in a task."""
         if not isinstance(partition, StreamPartition):
             return iter(())
         return record_batches(partition.value, self._request.beginning(partition.starting))
 
 
 class StreamPartition(InputPartition):
-    """A split of a batch, and what its query began with."""
+    """A split of a batch and the start position of its query; pickled for a task."""
 
-    def __init__(self, split: LogSplit, starting: Starting | None) -> None:
-        """It is pickled for a task."""
+    def __init__(self, split: LogSplit, starting: StartPosition | None) -> None:
+        """Keep the split as the value that Spark passes on."""
         super().__init__(split)
         self.starting = starting
 
@@ -171,14 +171,14 @@ def _max_bytes(text: str | None) -> int | None:
     except ValueError:
         found = 0
     if found is not None and found <= 0:
-        raise BadOption(f"option {MAX_BYTES}: a positive number of bytes (k, m, g behind it) wanted, found {text!r}")
+        raise BadOption(f"option {MAX_BYTES}: expected a positive number of bytes (k, m or g may follow), found {text!r}")
     return found
 
 
 def _one_store(paths: tuple[str, ...]) -> FoundStore:
-    """The store that is followed."""
+    """Return the one store to follow."""
     if any(is_remote(path) for path in paths):
-        raise BadOption(f"path {', '.join(paths)}: a stream follows a mounted folder")
+        raise BadOption(f"path {', '.join(paths)}: a stream follows only a store in a mounted folder")
     found = find_stores(paths)
     if len(found) != 1:
         raise BadOption(f"path: a stream follows one store, found {', '.join(store.path for store in found)}")
@@ -188,7 +188,7 @@ def _one_store(paths: tuple[str, ...]) -> FoundStore:
 
 
 def _root(store: FoundStore) -> str:
-    """Where checkpoint and abort file lie: of a bare log folder the one above it."""
+    """Return the folder of checkpoint and abort file; for a bare log folder it is the parent."""
     if store.kind is not FolderKind.LOG:
         return store.path
     above = os.path.dirname(os.path.abspath(store.path))

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark's does once, however many tasks it gets."""
+"""One-time set-up of a Spark Python worker, which runs many tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def settled(items: Iterator[Item]) -> Iterator[Item]:
-    """The items as they are; behind them the worker is settled."""
+    """Yield the items, then call `settle` if this is a Spark worker."""
     yield from items
     if TaskContext.get() is not None:
         settle()
@@ -21,9 +21,9 @@ def settled(items: Iterator[Item]) -> Iterator[Item]:
 
 @cache
 def settle() -> None:
-    """Take what was imported out of the garbage collection.
+    """Exclude imported modules from garbage collection.
 
-    Spark collects the whole heap behind every task.  With the libraries that a task needs that takes 40 ms, in which the
-    next task waits; they live as long as the process in any case.
+    Spark collects the whole heap after every task.  With the imported libraries that takes 40 ms, and the next task waits.
+    The modules live as long as the process anyway.
     """
     gc.freeze()

@@ -142,7 +142,7 @@ def test_a_log_that_was_written_while_it_was_read_keeps_its_old_queues(made: Pat
         real(self, messages)
 
     monkeypatch.setattr(reindex_source._Writer, "commit", after_a_put)
-    with pytest.raises(StoreError, match="was written while it was read"):
+    with pytest.raises(StoreError, match="was written during the reindex"):
         reindex(made, monkeypatch)
     assert verify_store(str(made), SMALL).is_ok
 
@@ -168,7 +168,7 @@ def test_reindex_refuses_what_leaves_records_out(made: Path, monkeypatch: pytest
     """Queues and index of a part of the log took the place of whole ones."""
     before = tree(made)
     value = {"badRecords": "skip", "checkCrc": "false", "failOnDataLoss": "false"}.get(name, "70000")
-    with pytest.raises(BadOption, match=f"option {name.lower()}: a reindex takes every record"):
+    with pytest.raises(BadOption, match=f"option {name.lower()}: a reindex reads every record"):
         reindex(made, monkeypatch, **{name: value})
     assert tree(made) == before
 

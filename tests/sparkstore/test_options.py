@@ -92,7 +92,7 @@ def test_an_option_takes_its_values_and_refuses_others_by_its_name(
 @pytest.mark.parametrize("parse", [_read, _sink])
 def test_an_unknown_option_is_refused_by_name(parse: Any) -> None:
     """With the list of those that there are."""
-    with pytest.raises(BadOption, match=r"no option 'batchrow'.*there are path"):
+    with pytest.raises(BadOption, match=r"unknown option 'batchrow'.*the options are path"):
         parse("batchRow", "1")
 
 

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a queue beyond all": ({"queue_id": 70000}, "queue_id 70000"),
     "a part of a transaction": ({"sys_flag": 4}, "part of a transaction"),
     "a host that is none": ({"born_host": "nowhere"}, "ip:port wanted"),
-    "a delayed message": ({"properties": {"DELAY": "3"}}, "hold back"),
+    "a delayed message": ({"properties": {"DELAY": "3"}}, "rejects delayed messages"),
     "numbers that RocketMQ cannot parse": ({"properties": {"INNER_BASE": "x", "INNER_NUM": "1"}}, "a number of 64 bits wanted"),
 }
 
@@ -151,7 +151,7 @@ def test_a_row_that_no_store_takes_is_named(case: str) -> None:
         ({"body": "binary"}, None, MissingColumn, "'topic', or the option topic"),
         ({"topic": "string"}, None, MissingColumn, "'body'"),
         ({"topic": "string", "body": "int"}, None, UnknownColumn, "'body': expected binary or string, found int"),
-        ({**KINDS, "key": "string"}, None, UnknownColumn, "takes no column 'key'; it takes topic, body"),
+        ({**KINDS, "key": "string"}, None, UnknownColumn, "unknown column 'key' for the sink; the columns are topic, body"),
         ({**KINDS, "queue_id": "string"}, None, UnknownColumn, "'queue_id': expected int"),
         ({**KINDS, "queue_offset": "bigint"}, None, UnknownColumn, "'queue_offset'"),
     ],
@@ -172,14 +172,14 @@ def test_columns_that_do() -> None:
     ("given", "text"),
     [
         ({}, "no path"),
-        ({"path": "/x", "sinkld": "a"}, "no option 'sinkld'"),
+        ({"path": "/x", "sinkld": "a"}, "unknown option 'sinkld'"),
         ({"path": "/x", "sinkId": "a b"}, "option sinkId"),
         ({"path": "/x", "sinkId": "../a"}, "option sinkId"),
         ({"path": "/x", "sinkId": "a" * 65}, "option sinkId"),
-        ({"path": "/x", "queues": "0"}, "option queues: 1 to"),
-        ({"path": "/x", "batchId": "-1"}, "option batchId: a whole number"),
-        ({"path": "/x", "newStore": "yes"}, "option newStore: true or false"),
-        ({"path": "/x", "maxIndexNum": "many"}, "option maxIndexNum: 1 to 2147483647 wanted"),
+        ({"path": "/x", "queues": "0"}, "option queues: expected 1 to"),
+        ({"path": "/x", "batchId": "-1"}, "option batchId: expected a whole number"),
+        ({"path": "/x", "newStore": "yes"}, "option newStore: expected true or false"),
+        ({"path": "/x", "maxIndexNum": "many"}, "option maxIndexNum: expected 1 to 2147483647 bytes"),
         ({"path": "s3://bucket/x"}, "not through s3:"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_record_longer_than_a_log_file(tmp_path: Path, has_store: bool) -> Non
         commit_rows(options, "before", 0, rows_of(3))
     before = unsettled(tree(tmp_path))
     rows = [*rows_of(10), rows_of(1)[0] | {"topic": "new", "body": bytes(65_400)}]
-    with pytest.raises(InvalidMessage, match="the log's files have 65536"):
+    with pytest.raises(InvalidMessage, match="the log's files have only 65536"):
         commit_rows(options, "job", 0, rows)
     abort_batch(options, "job")
     assert unsettled(tree(tmp_path)) == before
@@ -364,13 +364,13 @@ def test_a_new_store_is_wanted(tmp_path: Path) -> None:
     parts = stage_rows(options, "job", rows_of(3))
     check_target(options.path, is_new_store=True)
     commit_rows(options_for(tmp_path / "store"), "other", 0, rows_of(2))
-    with pytest.raises(UnknownStore, match="there already"):
+    with pytest.raises(UnknownStore, match="the folder is not empty"):
         commit_batch(options, "job", 0, parts)
-    with pytest.raises(UnknownStore, match="there already"):
+    with pytest.raises(UnknownStore, match="the folder is not empty"):
         check_target(options.path, is_new_store=True)
     assert len(bodies(tmp_path / "store")) == 2
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UnknownStore, match="there already"):
+    with pytest.raises(UnknownStore, match="the folder is not empty"):
         check_target(str(tmp_path / "file"), is_new_store=True)
 
 
@@ -550,8 +550,8 @@ def test_a_wrong_sink_is_named_before_any_task(spark: SparkSession, tmp_path: Pa
     (rabbit / "msg_store_persistent").mkdir(parents=True)
     before = tree(tmp_path)
     other = spark.range(3).selectExpr("'t' topic", "cast('b' as binary) body", "id").write.format("brokerstore")
-    assert "takes no column 'id'" in failure_of(lambda: other.mode("append").save(str(tmp_path / "new")))
-    assert "only appended to" in failure_of(lambda: write.mode("overwrite").save(str(tmp_path / "new")))
+    assert "unknown column 'id'" in failure_of(lambda: other.mode("append").save(str(tmp_path / "new")))
+    assert "cannot be overwritten" in failure_of(lambda: write.mode("overwrite").save(str(tmp_path / "new")))
     assert "no store found" in failure_of(lambda: write.mode("append").save(str(tmp_path / "other")))
     assert "RocketMQ stores" in failure_of(lambda: write.mode("append").save(str(rabbit)))
     with MessageStore.open(tmp_path / "open", "r+"):

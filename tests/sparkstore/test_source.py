@@ -285,7 +285,7 @@ def test_several_stores_in_one_load(fixture_store: Any, made: Path) -> None:
     assert {row["store"] for row in found} == {str(made), str(other)}
     by_pattern = rows(f"{made.parent}/ma*")
     assert {row.pop("store") for row in by_pattern} == {str(made)} and by_pattern == dumped(made)
-    with pytest.raises(UnknownStore, match="nothing matches"):
+    with pytest.raises(UnknownStore, match="no folder matches"):
         rows(f"{made.parent}/zz*")
 
 
@@ -324,7 +324,7 @@ def test_a_pattern_through_fsspec(in_memory: str, made: Path) -> None:
     assert all(store.startswith("memory://") for store in stores)
     for store in stores:
         assert [row["physical_offset"] for row in found if row["store"] == store] == truth
-    with pytest.raises(UnknownStore, match="nothing matches"):
+    with pytest.raises(UnknownStore, match="no folder matches"):
         rows(f"{in_memory}/shop-*", schema)
 
 
@@ -429,7 +429,7 @@ def test_an_option_of_rocketmq_on_a_rabbitmq_folder(fixture_store: Any, name: st
     """It was taken and did nothing."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     value = {"bodyDecoding": "plain"}.get(name, "true" if name in ("checkCrc", "failOnDataLoss", "pushFilters") else "7")
-    with pytest.raises(BadOption, match=f"option {name}: for RocketMQ stores"):
+    with pytest.raises(BadOption, match=f"option {name}: applies to RocketMQ stores"):
         rows(folder, **{name: value})
 
 
@@ -438,9 +438,9 @@ def test_an_option_of_rabbitmq_on_a_rocketmq_store(made: Path, name: str) -> Non
     """All messages came where those of one queue were asked for."""
     from sparkstore.source.streaming import BrokerStreamReader
 
-    with pytest.raises(BadOption, match=f"option {name}: for RabbitMQ stores"):
+    with pytest.raises(BadOption, match=f"option {name}: applies to RabbitMQ stores"):
         rows(made, **{name: "x"})
-    with pytest.raises(BadOption, match=f"option {name}: for RabbitMQ stores"):
+    with pytest.raises(BadOption, match=f"option {name}: applies to RabbitMQ stores"):
         BrokerStreamReader({"path": str(made), name: "x"}, message_schema())
 
 
@@ -466,7 +466,7 @@ def test_bad_records_as_rows_beside_conditions(made: Path) -> None:
 
 
 BAD: list[tuple[dict[str, str], str]] = [
-    ({"topics": "a"}, "no option 'topics'"),
+    ({"topics": "a"}, "unknown option 'topics'"),
     ({"queueId": "x"}, "queueId"),
     ({"startingOffsets": "soon"}, "startingOffsets"),
     ({"startingOffsets": '{"t": 3}'}, "startingOffsets"),
@@ -508,7 +508,7 @@ def test_what_is_no_store(tmp_path: Path, fixture_store: Any) -> None:
         rows(tmp_path / "nothing")
     with pytest.raises(UnknownStore, match="no store found"):
         rows(tmp_path)
-    with pytest.raises(UnknownStore, match="load them apart"):
+    with pytest.raises(UnknownStore, match="load them separately"):
         rows([fixture_store("plain").store, fixture_store("rabbitmq-clean").folder.parent / "vhost"])
 
 

@@ -79,9 +79,9 @@ def test_an_error_names_file_and_offset_and_no_row_comes(spark: SparkSession, ma
     with pytest.raises(JobError) as caught, plain_errors():
         spark.read.format("brokerstore").load(str(made)).collect()
     assert caught.value.kind is StoreCorrupt and f"{file} at byte {at}" in str(caught.value)
-    with pytest.raises(JobError, match="no column 'nonsense'"), plain_errors():
+    with pytest.raises(JobError, match="unknown column 'nonsense'"), plain_errors():
         spark.read.format("brokerstore").schema("nonsense string").load(str(made)).collect()
-    with pytest.raises(JobError, match="no option 'colour'"), plain_errors():
+    with pytest.raises(JobError, match="unknown option 'colour'"), plain_errors():
         read_meta(spark, str(made), colour="red").collect()
     with pytest.raises(JobError, match="no such folder") as caught, plain_errors():
         spark.read.format("brokerstore").load("/nowhere/at/all").collect()
@@ -248,7 +248,7 @@ def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: P
     assert [[row[name] for name in same] for row in found] == [[row[name] for name in same] for row in kept]
     assert verify_store(str(tmp_path / "new")).is_ok
     before = tree(tmp_path / "new")
-    with pytest.raises(JobError, match="there already") as caught:
+    with pytest.raises(JobError, match="the folder is not empty") as caught:
         compact(spark, str(made), str(tmp_path / "new"))
     assert caught.value.kind is UnknownStore and tree(tmp_path / "new") == before
 
@@ -274,7 +274,7 @@ def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> 
         try:
             compact(spark, path, path)
         except Exception as error:
-            refused = [type(error).__name__, "there already" in str(error)]
+            refused = [type(error).__name__, "the folder is not empty" in str(error)]
         print("FOUND", json.dumps([type(spark).__module__, rows, report.is_ok, again.is_ok, stats(spark, path).count(),
                                    exported.messages, made.units, made.items, *refused]))
         spark.stop()
@@ -357,11 +357,11 @@ def test_wrong_use_of_the_command_line(
     for text, arguments in (
         ("already exists", ("export", of_json, "--to", tmp_path / "there")),
         ("PARSE", ("export", of_json, "--to", new, "--body-json", "struct<n")),
-        ("column body is wanted", ("export", of_json, "--to", new, "--body-json", "n int", "--columns", "keys")),
-        ("no column 'nonsense'", ("export", of_json, "--to", new, "--columns", "nonsense")),
+        ("columns: add body", ("export", of_json, "--to", new, "--body-json", "n int", "--columns", "keys")),
+        ("unknown column 'nonsense'", ("export", of_json, "--to", new, "--columns", "nonsense")),
         ("option tasks: 1 to", ("audit", of_json, "--tasks", "0")),
         ("option tasks: 1 to", ("reindex", of_json, "--tasks", "0")),
-        ("name=value wanted", ("stats", of_json, "-o", "topic")),
+        ("expected name=value", ("stats", of_json, "-o", "topic")),
         ("option vhost", ("stats", of_json, "-o", "vhost=x")),
     ):
         code, told, said = told_by(capsys, *arguments)

@@ -16,7 +16,7 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from sparkstore.errors import BadOption, DataLost, UnknownColumn
 from sparkstore.source import log_position
-from sparkstore.source.log_position import LogEnds, Position, Stand
+from sparkstore.source.log_position import Anchor, LogEnds, Position
 from storageio import StoreCorrupt, StoreRewound, UnknownStore
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def test_a_store_at_rest_is_durable_to_its_last_record(tmp_path: Path) -> None:
     last = fill(tmp_path, 50)[-1]
     found = ends_of(tmp_path).end()
     assert found.physical_offset == last.physical_offset + last.size_bytes
-    assert found.stand is not None
-    assert found.stand[:2] == (last.physical_offset, last.store_timestamp_ms)
+    assert found.anchor is not None
+    assert found.anchor[:2] == (last.physical_offset, last.store_timestamp_ms)
     assert found.physical_offset < sum(path.stat().st_size for path in (tmp_path / "commitlog").iterdir())
 
 
@@ -232,10 +232,10 @@ def test_a_store_that_was_rewound_or_replaced(tmp_path: Path) -> None:
 
 def test_positions_as_json() -> None:
     """There and back; another source's offset is refused."""
-    for position in (Position(0), Position(17, Stand(5, T0, -3))):
+    for position in (Position(0), Position(17, Anchor(5, T0, -3))):
         assert Position.of_json(json.loads(json.dumps(position.to_json()))) == position
     for found in ({}, {"index": 3}, {"physical_offset": "x"}, {"physical_offset": 1, "stand": {"a": 1}}):
-        with pytest.raises(BadOption, match="'physical_offset' wanted"):
+        with pytest.raises(BadOption, match="expected an offset with 'physical_offset'"):
             Position.of_json(found)
 
 
@@ -452,7 +452,7 @@ def test_retention_is_faster_than_a_task(tmp_path: Path) -> None:
         assert len(partitions) > 2
         if is_error:
             delete_first_files(tmp_path, 1)
-            with pytest.raises(DataLost, match="retention took it"):
+            with pytest.raises(DataLost, match="retention deleted it"):
                 list(reader.read(partitions[0]))
         else:
             (tmp_path / "commitlog" / f"{partitions[0].value.file_start:020d}").unlink()
@@ -469,10 +469,10 @@ def test_a_stream_over_a_rewound_store(tmp_path: Path, caplog: pytest.LogCapture
     assert strict.run() == loose.run() == wanted(80)
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "backup").rename(tmp_path / "store")
-    with pytest.raises(StoreRewound, match="recovered to less, or replaced"):
+    with pytest.raises(StoreRewound, match="truncated by a recovery, or replaced"):
         strict.run()
     assert loose.run() == []
-    assert "going on with what is there" in caplog.text
+    assert "continuing with the records that exist" in caplog.text
     clock.now_ms += 1
     fill(tmp_path / "store", 10, 90, clock=clock)
     assert loose.run() == wanted(10, 90)
@@ -619,7 +619,7 @@ def test_a_gap_and_a_rewound_store_fail_the_query(spark: SparkSession, tmp_path:
     assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(60) + [body(number) for number in kept]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "backup").rename(tmp_path / "store")
-    with pytest.raises(Exception, match=r"StoreRewound: .*recovered to less, or replaced"):
+    with pytest.raises(Exception, match=r"StoreRewound: .*truncated by a recovery, or replaced"):
         collected(tmp_path / "store")
 
 
