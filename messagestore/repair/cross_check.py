@@ -1,7 +1,7 @@
-"""Whether queues and index say what the log says: every unit and every item, both ways.
+"""Compare queues and index with the log in both directions: every unit and every item.
 
-The log is dispatched once more, into nothing: the units that come out are compared with the queue files' bytes, the index
-items as pairs of key hash and physical offset with those in the index files.  Nothing is changed.
+The log is dispatched again into memory. The resulting units are compared with the bytes of the queue files, and the index
+items, as pairs of key hash and physical offset, with those of the index files. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -32,43 +32,49 @@ if TYPE_CHECKING:
     Pairs = np.ndarray[Any, np.dtype[Any]]
 
 END_MAX = (1 << 63) - 1
-KEYS_MAX = 1 << 17  # items gathered at once
-OF_THE_LOG = "queue_offset"  # the kind of a problem that no rebuild mends
-NO_FOLDER = "topic_name"  # another
+KEYS_MAX = 1 << 17  # items collected per batch
+OF_THE_LOG = "queue_offset"  # a kind of problem that a rebuild does not fix
+NO_FOLDER = "topic_name"  # another kind that a rebuild does not fix
 Lane = tuple[str, int]
 Accepts = Callable[[bytes, bytes], bool]
 
 
 class LogBounds:
-    """What part of a log is compared: all of it, or, of a log in use, what lies before an end and was not deleted since."""
+    """Limit the comparison to part of a log.
+
+    By default this is the whole log. For a log in use, it is what lies before an end offset and was not deleted meanwhile.
+    """
 
     def __init__(self, end_offset: int = END_MAX, min_offset: Callable[[], int] = lambda: 0) -> None:
-        """`min_offset()`: where the log begins now."""
+        """Create the bounds; `min_offset()` returns where the log begins now."""
         self.end_offset = end_offset
         self.min_offset = min_offset
 
     @property
     def is_growing(self) -> bool:
-        """Whether a writer appends to the log."""
+        """Return whether a writer appends to the log."""
         return self.end_offset < END_MAX
 
     def may_have(self, physical_offset: int) -> bool:
-        """Whether a record that begins there is compared."""
+        """Return whether a record at this offset is compared."""
         return not self.is_growing or self.min_offset() <= physical_offset < self.end_offset
 
     def is_gone(self, physical_offset: int) -> bool:
-        """Whether retention deleted the record that began there."""
+        """Return whether retention has deleted the record at this offset."""
         return self.is_growing and physical_offset < self.min_offset()
 
 
 class Agreement:
-    """One comparison.  `problems` in the order they were found; the counts are of what was compared."""
+    """Run one comparison of queues and index with the log.
+
+    `problems` lists findings in the order of discovery; `units` and `items` count what was compared.
+    """
 
     def __init__(
         self, queues: ConsumeQueues, index: IndexFiles | None, levels: DelayLevels, log_min_offset: int,
         bounds: LogBounds | None = None,
     ) -> None:  # fmt: skip
-        """Queues and index opened for reading.  `bounds`: of a log in use."""
+        """Create a comparison for queues and index opened for reading; `bounds` is for a log in use."""
         self._bounds = bounds or LogBounds()
         self._queues = queues
         self._index = index
@@ -78,7 +84,7 @@ class Agreement:
         self._kernel = Dispatcher(levels.current_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
         self._next: dict[Lane, int] = {}
-        self._numbers: dict[Lane, tuple[int, int]] = {}  # behind the last one that the log gave, and behind the greatest
+        self._numbers: dict[Lane, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()
         self._has_light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
@@ -87,7 +93,7 @@ class Agreement:
         self.problems: list[Finding] = []
 
     def compare(self, files: LogFiles, progress: Callable[[int], None] | None = None) -> None:
-        """Over the whole log; damaged stretches of it are passed over (the log's own verification names them)."""
+        """Compare the whole log. Damaged ranges are skipped; the verification of the log reports them."""
         pairs: list[Any] = []
         self._files = files
         for step in files.walk():
@@ -102,7 +108,7 @@ class Agreement:
             self._compare_index(pairs)
 
     def _piece(self, piece: Piece) -> list[Any]:
-        """Whole records in a row: their units compared, their items gathered."""
+        """Compare the units of consecutive whole records and return their index items."""
         at, why, done = piece.start, "full", 0
         gathered = []
         while at < piece.stop:
@@ -118,20 +124,20 @@ class Agreement:
         return gathered
 
     def _has_no_queue(self, topic: str) -> bool:
-        """Asked by the kernel; a topic that can have none is said once."""
+        """Return whether the kernel must skip a topic; report a topic that cannot name a folder once."""
         if topic not in self._nameless and has_no_folder_name(topic):
             self._nameless.add(topic)
             self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
         return self.is_ignored(topic)
 
     def expect_light(self, kernel: Dispatcher) -> None:
-        """Compare light queues from now on if the kernel met a record of one, though the folder has none."""
+        """Compare LMQ queues from now on if the kernel met a record of one, even if the folder has none."""
         self._has_light = self._has_light or kernel.may_be_light
 
     def light(self, piece: Piece) -> None:
-        """Units of light queues, which hold records of other topics, compared; pieces come in log order.
+        """Compare the units of LMQ queues, which point to records of other topics. Pieces must come in log order.
 
-        A record's place is behind the one before it, whatever its number: a queue closes gaps, and numbers may come again.
+        A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
         """
         if not self._has_light or not names_light_queues(piece.view[piece.start : piece.stop]):
             return
@@ -143,16 +149,16 @@ class Agreement:
                 self._run(name, queue_id, place, light_unit(message))
 
     def light_ends(self) -> dict[Lane, int]:
-        """Of light queues: the number behind the last unit that was compared."""
+        """Return, for each LMQ queue, the queue offset behind the last unit that was compared."""
         return {lane: end for lane, end in self._next.items() if is_light(lane[0])}
 
     def _fresh_index(self) -> IndexBuffer:
-        """Room for the items of one stretch: a single slot, since nobody will search it."""
+        """Return an empty index buffer for one batch. It has a single slot because it is never searched."""
         self._items[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
         return IndexBuffer(self._items, 1, KEYS_MAX)
 
     def _pairs_of(self, data: bytearray | memoryview, buffer: IndexBuffer) -> Any:
-        """(hash, physical offset) of every item of an index."""
+        """Return (hash, physical offset) of every item of an index."""
         import numpy as np
 
         count = max(FIRST_ITEM, min(int.from_bytes(buffer.header()[36:40], "big", signed=True), buffer.items))
@@ -166,7 +172,7 @@ class Agreement:
     # Queues
 
     def _run(self, topic: str, queue_id: int, first: int, units: bytes) -> None:
-        """Consecutive units of one queue against its file."""
+        """Compare consecutive units of one queue with its file."""
         lane = (topic, queue_id)
         self.units += len(units) // UNIT_SIZE
         queue = self._queues.get(topic, queue_id)
@@ -185,13 +191,14 @@ class Agreement:
             self._say(
                 queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
             )
-            break  # one a run: the rest follows from it
+            break  # one finding per run: later differences follow from it
 
     def _placed(self, queue: ConsumeQueue | None, lane: Lane, first: int, units: bytes) -> tuple[int, bytes]:
-        """Where units go, and which, by section 2.3: dispatch closes a gap in the log's numbers and passes over a number whose
-        place is taken, but for number 0, which goes anywhere.
+        """Return the queue offset of the first unit to compare, and the units, as dispatch would write them.
 
-        That is the log's own trouble, said once where it begins; no rebuild of the queue changes it.
+        Dispatch closes a gap in the log's queue offsets and skips an offset that is already used, except offset 0, which is
+        accepted anywhere (`docs/formats/consumequeue.md#how-a-unit-gets-its-place`). Such a jump is an error in the log itself:
+        it is reported once where it begins, and a rebuild of the queue does not change it.
         """
         known, (goes_on, fresh) = self._next.get(lane), self._numbers.get(lane, (first, first))
         after = first + len(units) // UNIT_SIZE
@@ -205,7 +212,7 @@ class Agreement:
         return known, units[UNIT_SIZE * max(0, known - first) :]
 
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
-        """Units behind the last one that the log knows of."""
+        """Yield a finding if a queue has units behind the last one that the log accounts for."""
         known = self._next.get((queue.topic, queue.queue_id))
         end = queue.find_physical(self._bounds.end_offset) if self._bounds.is_growing else queue.max_offset
         unit = queue.unit(end - 1)
@@ -220,7 +227,7 @@ class Agreement:
     # Index
 
     def _compare_index(self, pairs: list[Any]) -> None:
-        """Both ways, as sorted pairs."""
+        """Compare index items with the log in both directions, as sorted pairs."""
         import numpy as np
 
         assert self._index is not None
@@ -230,7 +237,9 @@ class Agreement:
         for file in self._index.files:
             try:
                 parts.append(self._pairs_of(file.buffer.data, file.buffer))
-                if not self._bounds.is_growing or file is not self._index.files[-1]:  # the chains of that one change
+                if (
+                    not self._bounds.is_growing or file is not self._index.files[-1]
+                ):  # the writer still changes the chains of the newest file
                     file.check()
             except StoreCorrupt as error:
                 self.problems.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
@@ -255,9 +264,9 @@ class Agreement:
 
 
 def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Accepts) -> Iterator[tuple[int, bytes, bytes]]:
-    """(queue offset, wanted unit, found unit) where a queue's files say something else than `units`, which begin at `first`.
+    """Yield (queue offset, expected unit, found unit) where a queue's files differ from `units`, which begin at `first`.
 
-    `is_right`: whether a unit that was found is right though it is another than the one that was wanted (`accepts`).
+    `is_right` decides whether a differing unit is correct nevertheless (see `accepts`).
     """
     at, stop = first, first + len(units) // UNIT_SIZE
     while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
@@ -274,19 +283,19 @@ def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Ac
 
 
 def accepts(topic: str, levels: DelayLevels, files: LogFiles | None) -> Accepts:
-    """Return what units of a topic may say beside what the kernel makes of their records."""
+    """Return a predicate for units of a topic that may differ from what the kernel computes for their records."""
     if topic != SCHEDULE_TOPIC or files is None:
         return _is_extended
     return lambda found, wanted: _is_extended(found, wanted) or levels.accepts(found, wanted, files.message_at)
 
 
 def _is_extended(found: bytes, wanted: bytes) -> bool:
-    """Whether a unit has an address in the place of the tags code."""
+    """Return whether a unit has an extended-unit address in place of the tags code."""
     return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
 
 
 def unit_text(data: bytes) -> str:
-    """A unit in words."""
+    """Return a unit as readable text."""
     if not data:
         return "no unit"
     physical_offset, size_bytes, tags_code = UNIT.unpack(data)

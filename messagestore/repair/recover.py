@@ -1,9 +1,9 @@
-"""The recovery of a folder that nobody has open: first a plan, then, if asked, its execution.
+"""Plan and execute the recovery of a store folder that no process has open.
 
-Order: what is cut or written over is kept in `brokerstore/` first; the log is mended; queues and index that disagree with it
-are rebuilt; numbers of consumers that point beyond their queue are set back; last the store is opened and closed once, which
-writes the checkpoint and takes the abort file away.  An abort file is there from the first change on, so that a recovery that
-is killed is taken for a crash and can be run again to the same end.
+`apply` works in this order: copy what will be cut or overwritten into `brokerstore/`; repair the log; rebuild queues and index
+that disagree with it; clamp consumer offsets that lie behind the end of their queue; open and close the store once, which
+writes the checkpoint and removes the abort file. The abort file exists from the first change on, so an interrupted recovery
+counts as a crash and can be repeated with the same result.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from .symlinks import refuse_links
 
 FOR_EVER_MS = (1 << 63) - 1
 BATCH = "batchconsumequeue"
-NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have held none
+NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
 
 
 class Choice(Enum):
-    """What to do about damage to safely stored data."""
+    """Choose what to do about damage to safely stored data."""
 
-    REFUSE = "refuse"  # plan only
-    SKIP = "skip-bad"  # close holes with filler records and keep everything behind them
+    REFUSE = "refuse"  # make a plan, change nothing
+    SKIP = "skip-bad"  # close holes with filler records and keep all later records
     TRUNCATE = "truncate"  # end the log at the first hole, as RocketMQ does
 
 
 @dataclass
 class Plan:
-    """What recovery would do.  Offsets are physical."""
+    """Describe what recovery would do or has done. Offsets are physical."""
 
     root: str
     was_clean: bool
@@ -76,7 +76,7 @@ class Plan:
     bytes_cut: int = 0
     actions: list[str] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
-    force_reasons: list[str] = field(default_factory=list)  # what points behind the cut and stays as it is
+    force_reasons: list[str] = field(default_factory=list)  # files that may point behind the cut and are not changed
     is_forced: bool = False
 
     @property
@@ -86,16 +86,16 @@ class Plan:
 
     @property
     def needs_choice(self) -> bool:
-        """Whether nothing can be done before somebody chose."""
+        """Return whether `apply` needs a choice other than `REFUSE` before it changes anything."""
         return self.is_damaged and self.choice == Choice.REFUSE.value
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the plan as a dictionary for JSON."""
         return asdict(self) | {"needs_choice": self.needs_choice, "needs_force": self.needs_force}
 
 
 def cut_refusals(disk: Disk, root: str, log_end: int) -> list[str]:
-    """Return what speaks against a cut of the log: files that are not changed and point, or may point, behind `log_end`."""
+    """Return reasons against cutting the log at `log_end`: files that are not changed and point, or may point, behind it."""
     reasons = []
     timers = timers_behind(disk, root, log_end)
     if timers.units:
@@ -109,17 +109,17 @@ def cut_refusals(disk: Disk, root: str, log_end: int) -> list[str]:
 
 
 class Seen(NamedTuple):
-    """What a look at a folder found, handed on to the mending."""
+    """Hold the result of inspecting a folder, for the repair that follows."""
 
     plan: Plan
     found: Survey
-    wrong: dict[str, list[dict[str, Any]]]  # what disagrees with the log
-    has_sound_files: bool  # no log file of a wrong size, missing or strange
-    has_sound_log: bool  # no hole and no tail either
+    wrong: dict[str, list[dict[str, Any]]]  # disagreements with the log, by kind of file
+    has_sound_files: bool  # no log file is missing, a stray or of a wrong size
+    has_sound_log: bool  # sound files, and neither a hole nor a tail
 
 
 def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
-    """Which derived files disagree with the log."""
+    """Add the derived files that disagree with the log to the plan."""
     for name, problems in wrong.items():
         if problems:
             plan.actions.append(f"rebuild {name}: {len(problems)} disagreements with the log")
@@ -127,17 +127,18 @@ def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
 
 
 class Recovery:
-    """One folder, looked at and, by `apply`, mended."""
+    """Inspect one store folder and, with `apply`, repair it."""
 
     def __init__(
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
         keep_backup: bool = True, follow_links: bool = False, force: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """Read only.  Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
+        """Open the folder read-only.
 
-        `force` truncates the log even where timers or other files, which are not changed, point behind the cut, and takes a
-        record of an unknown version for damage if all but its magic is a whole record of a known version.
+        `force` truncates the log even where timers or other files, which are not changed, point behind the cut. It also treats
+        a record of an unknown version as damage if everything but its magic number is a whole record of a known version. Raises
+        `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
         """
         refuse_unsupported(disk, root, looks_at_log=False)
         self.root = root
@@ -145,18 +146,18 @@ class Recovery:
         self.disk = disk
         self.keep_backup = keep_backup
         self.force = force
-        self.follow_links = follow_links  # whether a log that is a link out of the store may be written to
+        self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
-        self.report_path: str | None = None  # of what `apply` did
+        self.report_path: str | None = None  # path of the report that `apply` wrote
         self._given = settings_or_default(config, StoreConfig, "config")
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
         self.places = StorePaths(root, self.config.store_path_commit_log)
         self.was_clean = not AbortFile(disk, root).is_present
 
-    # Looking
+    # Planning
 
     def plan(self) -> Plan:
-        """Walk the whole log and compare queues and index with it."""
+        """Scan the whole log, compare queues and index with it, and return the plan."""
         return self._look().plan
 
     def _look(self) -> Seen:
@@ -189,12 +190,12 @@ class Recovery:
         return Seen(plan, found, wrong, has_sound_files, has_sound_log)
 
     def _has_ring(self) -> bool:
-        """Whether a process that was killed left records that it had not committed to the files."""
+        """Return whether a killed process left records in the ring file that it had not committed to the log files."""
         ring = self.disk.stat(os.path.join(self.places.own, RING_NAME))
         return not self.was_clean and ring is not None and ring.kind is Kind.FILE
 
     def _restore_ring(self) -> int:
-        """How many records came from it."""
+        """Copy the records of the ring file into the log and return their number."""
         if not self._has_ring():
             return 0
         log = self._log(writable=True)
@@ -204,7 +205,10 @@ class Recovery:
             log.close()
 
     def _numbers_beyond(self) -> list[str]:
-        """Of consumers and delays, where the queues are as they will be."""
+        """List consumer and delay offsets that lie behind the end of their queue, one text each.
+
+        The queues must already agree with the repaired log.
+        """
         queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
         try:
             return clamp_offsets(self.disk, self.places.config, queues, only_look=True, batch=batch)
@@ -222,7 +226,7 @@ class Recovery:
         return ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
 
     def _safe_ms(self) -> int:
-        """Up to which store time everything was on the disk: all of it after a clean stop."""
+        """Return the store time in milliseconds up to which every record was synced; no limit after a clean stop."""
         if self.was_clean:
             return FOR_EVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
@@ -238,13 +242,13 @@ class Recovery:
             return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force)
         except (DiskError, UnsupportedFormat):
             raise
-        except StoreError:  # queue files beyond use: the log alone has to say it
+        except StoreError:  # unreadable queue files: survey the log alone
             return survey(self._files(), self._safe_ms(), None, None, self.is_ignored(), force=self.force)
         finally:
             queues.close()
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
-        """Holes and tail."""
+        """Add the repair of holes and tail to the plan."""
         cut = self._cut_at(found)
         plan.valid_end = found.end if cut is None else cut
         plan.records_kept = found.records
@@ -258,7 +262,9 @@ class Recovery:
                 plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
                 plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
         if found.tail is not None:
-            is_lost = self.was_clean and self._has_units_behind(found.tail.start)  # no crash: the record was on the disk
+            is_lost = self.was_clean and self._has_units_behind(
+                found.tail.start
+            )  # without a crash, the record was complete once
             plan.records_dropped += is_lost
             what = "damaged last record" if is_lost else "crash tail"
             plan.actions.append(f"cut the {what} at {found.tail.start}: {found.tail.finding.kind}")
@@ -267,7 +273,7 @@ class Recovery:
             plan.force_reasons = cut_refusals(self.disk, self.root, cut)
 
     def _has_units_behind(self, offset: int) -> bool:
-        """Whether a queue has a unit of a record that ends behind `offset`; False where the queues cannot be read."""
+        """Return whether a queue has a unit for a record that ends behind `offset`; False if the queues cannot be read."""
         queues = self._queues()
         try:
             return queues.max_physical_offset() > offset
@@ -279,7 +285,7 @@ class Recovery:
             queues.close()
 
     def _cut_at(self, found: Survey) -> int | None:
-        """Where the log ends now; None where it keeps its end."""
+        """Return the offset at which to cut the log, or None if it keeps its end."""
         if not found.holes:
             return found.tail.start if found.tail is not None else None
         if self.choice is Choice.SKIP:
@@ -289,7 +295,7 @@ class Recovery:
         return None
 
     def _disagreements(self) -> dict[str, list[dict[str, Any]]]:
-        """Problems of queues and index; a folder that cannot be read at all is one."""
+        """Return the problems of queues and index; an unreadable folder counts as one problem."""
         files = self._files()
         wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(files)}
         low = files.files[0].start_offset if files.files else 0
@@ -334,15 +340,16 @@ class Recovery:
         return index
 
     def is_ignored(self) -> Callable[[str], bool]:
-        """Topics that get no ordinary queue (`excluded_topics`)."""
+        """Return a predicate for topics that get no ordinary queue (see `excluded_topics`)."""
         return excluded_topics(self.disk, self.root)
 
-    # Mending
+    # Repair
 
     def apply(self) -> Plan:
-        """Do what `plan` says.  Raises `StoreLocked` while somebody writes.
+        """Execute the plan and return it.
 
-        Changes nothing while a choice or `force` is missing, and where there is nothing to do.
+        Changes nothing while a choice or `force` is missing, or if there is nothing to do. Raises `StoreLocked` while another
+        process has the store open for writing.
         """
         lock = self.disk.lock(self.places.lock)
         try:
@@ -355,12 +362,12 @@ class Recovery:
                 refuse_links(self.disk, self.places)
             AbortFile(self.disk, self.root).create(process_id())
             move_sidecars(self.disk, self.places.own)
-            if not seen.has_sound_files:  # first of all: the ring goes to a log that can be opened
+            if not seen.has_sound_files:  # first, because the ring needs a log that can be opened
                 mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if self._restore_ring():
-                seen = self._look()  # the log has more now than it was looked at with
+                seen = self._look()  # the log has grown since the first inspection
             mend_config(self.disk, self.places.config, self.root, keep_backup=self.keep_backup)
-            if seen.has_sound_log:  # nothing that was looked at is changed, so nothing needs a second look
+            if seen.has_sound_log:  # nothing that was inspected changed since
                 self._rebuild_wrong(seen.wrong, seen.found.end)
             else:
                 self._mend_log(seen.found if seen.has_sound_files else self._survey())
@@ -374,7 +381,7 @@ class Recovery:
         return plan
 
     def _mend_log(self, found: Survey) -> None:
-        """Fillers into holes, or the end at the first; then the tail."""
+        """Fill the holes, or cut the log at the first of them; then cut the tail."""
         log = self._log(writable=True)
         try:
             cut = self._cut_at(found)
@@ -392,7 +399,7 @@ class Recovery:
         return CommitLog(paths, disk=self.disk, file_size_bytes=self.config.mapped_file_size_commit_log, writable=writable)
 
     def _fill(self, log: CommitLog, hole: Hole, found: Survey, store_ms: int) -> None:
-        """Keep the hole's bytes beside the store, write the fillers, sync."""
+        """Back up the hole's bytes, write the filler records, and sync."""
         file = log.queue.find(hole.start)
         assert file is not None, "a hole lies in a file"
         at, stop = hole.start - file.start_offset, hole.stop - file.start_offset
@@ -406,7 +413,10 @@ class Recovery:
         file.flush()
 
     def _rebuild_wrong(self, wrong: dict[str, list[dict[str, Any]]], end: int | None) -> None:
-        """Queues or index that disagree with the log, which is whole now and ends at `end`, if that is known."""
+        """Rebuild the queues or index that disagree with the log.
+
+        The log is whole by now. `end` is where it ends, or None if that is not known.
+        """
         if wrong[BATCH]:
             rebuild_batch(self._files(), self.disk, self.places, keeps=self.keep_backup)
         what = {name for name, problems in wrong.items() if problems} - {BATCH}
@@ -422,7 +432,7 @@ class Recovery:
             log.close()
 
     def _set_checkpoint_back(self) -> None:
-        """It must not claim more than the log holds now.  A damaged one, a short one too, is written whole."""
+        """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
         last = self._files().end().last
         last_ms = last.store_timestamp_ms if last is not None else 0
         is_damaged = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged
@@ -439,20 +449,20 @@ class Recovery:
             checkpoint.close()
 
     def _keep_numbers(self) -> None:
-        """Keep the files of consumers' and delays' numbers where the opening will set some back."""
+        """Back up the consumer and delay offset files if the next open will clamp any of them."""
         if self.keep_backup and self._numbers_beyond():
             for table in (ConsumerOffsets, LmqConsumerOffsets, DelayOffsets):
                 keep_file(self.disk, self.root, os.path.join(self.places.config, table.file_name))
 
     def _open_once(self, plan: Plan) -> None:
-        """A writer's opening and closing: checkpoint, note of the clean stop, no abort file."""
-        config = self.config.but(deliver_delayed=False)  # who mends a folder wants no message put
+        """Open and close the store for writing: this writes the checkpoint and the clean stop, and removes the abort file."""
+        config = self.config.but(deliver_delayed=False)  # a repair must not put any message
         engine = Engine(self.root, config, self.disk, None, writable=True)
         plan.actions += [f"set back {line}" for line in engine.clamped_offsets if f"set back {line}" not in plan.actions]
         engine.close()
 
     def _report(self, plan: Plan) -> None:
-        """What was done, as JSON beside the store."""
+        """Write the executed plan as JSON into the store's `brokerstore/` folder."""
         folder = os.path.join(self.root, OWN_FOLDER)
         self.disk.make_folder(folder)
         self.report_path = os.path.join(folder, f"recover-{self.disk.now_ms()}.json")

@@ -1,4 +1,4 @@
-"""Every check of a store's folder: the log, queues and index against it, the checkpoint, the config files.  Changes nothing."""
+"""Check a store folder without changing it: the log, queues and index against the log, the checkpoint, the config files."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from .excluded_topics import excluded_topics
 from .misplaced_sidecars import strange_sidecars
 
 Progress = Callable[[int], None]
-PASSES = 2  # over the log: once alone, once with queues and index
-PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # between two comparisons of a store in use
-SETTLED_S = 1.0  # what two comparisons find that are so far apart is no delay of the writer's
+PASSES = 2  # over the log: the log alone, then queues and index against it
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # seconds between comparisons of a store in use
+SETTLED_S = 1.0  # a problem that lasts this long is not just the writer's lag
 TABLES: tuple[type[ConfigTable], ...] = (
     Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
 )  # fmt: skip
@@ -47,7 +47,10 @@ TABLES: tuple[type[ConfigTable], ...] = (
 
 @dataclass
 class StoreReport:
-    """What was found; `units` and `items` are those of the log that were looked for in queues and index."""
+    """Hold the result of a verification.
+
+    `units` and `items` count what the log requires in queues and index, and what was therefore compared.
+    """
 
     log: LogReport
     units: int = 0
@@ -59,36 +62,37 @@ class StoreReport:
 
     @property
     def problems(self) -> list[Finding]:
-        """Damage and disagreements, those of the log first."""
+        """Return damage and disagreements, those of the log first."""
         return [*self.log.problems, *self.more_problems]
 
     @property
     def notes(self) -> list[Finding]:
-        """What is worth knowing and no damage."""
+        """Return findings that are worth knowing but are not damage."""
         return [*self.log.notes, *self.more_notes]
 
     @property
     def is_ok(self) -> bool:
-        """No problem at all."""
+        """Return whether there is no problem."""
         return not self.problems
 
     @property
     def checked_to(self) -> int | None:
-        """The physical offset up to which a store in use was checked; None for one at rest, which was checked whole."""
+        """Return the physical offset up to which a store in use was checked; None for a store at rest, which was checked
+        completely."""
         return self.log.checked_to
 
     def counts(self) -> dict[str, int]:
-        """All figures, by name."""
+        """Return all counts by name."""
         return {name: getattr(self, name) for name in ("queues", "units", "index_files", "items")} | self.log.counts()
 
 
 def verify_store(
     root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
 ) -> StoreReport:
-    """Check everything.  `progress` is called with bytes; in all they are `PASSES` times the log's.
+    """Check everything. `progress` is called with a number of bytes; the total is `PASSES` times the size of the log.
 
-    Somebody may have the store open for writing, this process included: the end of the log is taken first then, and log, queues
-    and index are checked up to it (`StoreReport.checked_to`).
+    A store that a process, including this one, has open for writing can be checked too. In that case the end of the log is read
+    first, and log, queues and index are checked up to it (`StoreReport.checked_to`).
     """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
     if disk.is_locked(check.places.lock):
@@ -103,9 +107,10 @@ def verify_store(
 
 
 def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK) -> list[Finding]:
-    """The part of `verify_store` that needs no walk over the log's bodies: batch queues, checkpoint and config files.
+    """Check batch queues, checkpoint and config files; return problems and notes.
 
-    For whoever looks at log, queues and index in another way.  Problems and notes.
+    This is the part of `verify_store` that does not read the bodies of log records. It is for callers that check log, queues
+    and index in another way.
     """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
     if disk.is_locked(check.places.lock):
@@ -120,7 +125,10 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
 
 
 def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
-    """Queues and index may be behind the log for a moment, and files go: a problem is what two comparisons in a row find."""
+    """Check a store that is open for writing; report only problems that two consecutive comparisons find.
+
+    Queues and index may lag behind the log for a moment, and files may be deleted during the check.
+    """
     log = verify_growing_log(check.folders, check.disk, check.config.mapped_file_size_commit_log, progress)
     check.end_offset = log.checked_to
     report = _beside_log(check, log, progress)
@@ -138,7 +146,7 @@ def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
 
 
 def _beside_log(check: _Check, log: LogReport, progress: Progress | None) -> StoreReport:
-    """One comparison of all that lies beside the log of a store in use."""
+    """Compare everything except the log of a store in use, once."""
     report = check.report = StoreReport(log)
     check.config = check.asked
     try:
@@ -146,13 +154,13 @@ def _beside_log(check: _Check, log: LogReport, progress: Progress | None) -> Sto
         check.batch_queues()
         check.checkpoint()
         check.config_files()
-    except DiskError as error:  # a file went between listing and opening it
+    except DiskError as error:  # a file was deleted between listing and opening it
         check.problem(error.file, 0, "unreadable", "a readable file", str(error))
     return report
 
 
 class _Check:
-    """One verification."""
+    """Run one verification and collect its findings in `report`."""
 
     report: StoreReport
 
@@ -162,14 +170,14 @@ class _Check:
         self.folders = LogPaths.parse(disk, self.places.commit_log).folders
         self.asked = config
         self.config = config
-        self.end_offset: int | None = None  # of the log of a store in use
-        self.ends: dict[tuple[str, int], int] | None = None  # of every queue, where queues could be read
+        self.end_offset: int | None = None  # end of the checked log of a store in use
+        self.ends: dict[tuple[str, int], int] | None = None  # end offset of every queue; None if the queues could not be read
 
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.report.more_problems.append(Finding(file, offset, kind, expected, found))
 
     def derived(self, progress: Progress | None) -> None:
-        """Queues and index; one that cannot be read at all is a problem."""
+        """Compare queues and index with the log; report an unreadable one as a problem."""
         try:
             self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
             self._compare(progress)
@@ -203,19 +211,22 @@ class _Check:
                 index.close()
 
     def _files(self) -> LogFiles:
-        """The log's, as far as it is checked."""
+        """Return the log files up to the end of the checked range."""
         return LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log, end_offset=self.end_offset)
 
     def _bounds(self) -> LogBounds:
         return LogBounds(END_MAX if self.end_offset is None else self.end_offset, self._min_offset)
 
     def _min_offset(self) -> int:
-        """Where the log begins now."""
+        """Return the physical offset where the log begins now."""
         files = self._files().files
         return files[0].start_offset if files else self.end_offset or 0
 
     def queue_ends(self) -> None:
-        """Where queues end, without a comparison; not known where they cannot be read, which is another check's problem."""
+        """Read where queues end, without a comparison.
+
+        The ends stay unknown if the queues cannot be read; another check reports that.
+        """
         with suppress(StoreError):
             self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
             size = self.config.mapped_file_size_consume_queue
@@ -231,7 +242,7 @@ class _Check:
         self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues} | self._batch_ends()
 
     def batch_queues(self) -> None:
-        """Where there are any."""
+        """Compare batch queues with the log, if there are any."""
         batch = BatchQueues(self.disk, self.places.batch, writable=False)
         try:
             is_batch_topic = batch_topics(Topics(self.disk, self.places.config), batch)
@@ -251,7 +262,7 @@ class _Check:
         self.report.more_problems += agreement.problems
 
     def checkpoint(self) -> None:
-        """Whether it can be true: it claims no more than the log holds."""
+        """Report a damaged checkpoint, one with times after the log's last record, and a leftover abort file."""
         path = os.path.join(self.places.root, CHECKPOINT_NAME)
         found = read_checkpoint(self.disk, path)
         if found.is_damaged:
@@ -273,7 +284,7 @@ class _Check:
             )
 
     def _batch_ends(self) -> dict[tuple[str, int], int]:
-        """Of queues whose units hold many messages."""
+        """Return the end offsets of all batch queues."""
         batch = BatchQueues(self.disk, self.places.batch, writable=False)
         try:
             return {(queue.topic, queue.queue_id): queue.max_offset for queue in batch}
@@ -281,7 +292,7 @@ class _Check:
             batch.close()
 
     def config_files(self) -> None:
-        """Whether each can be read, and numbers of consumers lie inside of their queues."""
+        """Report unreadable config files and consumer offsets behind the end of their queue."""
         for kind in TABLES:
             path = os.path.join(self.places.config, kind.file_name)
             try:
@@ -296,19 +307,21 @@ class _Check:
                 self.problem(file, 0, kind_name, expected, found)
 
     def sidecars(self) -> None:
-        """Report links and folders in place of our own small files."""
+        """Report symlinks and folders in place of our own small files."""
         self.report.more_problems += strange_sidecars(self.disk, self.places.own)
 
     def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
-        """Numbers beyond the end of a queue: a consumer would pass over the next messages in silence."""
+        """Yield offsets behind the end of a queue, with which a consumer would silently skip the next messages."""
         if not isinstance(table, ConsumerOffsets):
             return
         if self.end_offset is not None:
-            self.queue_ends()  # messages may have come and been consumed since the queues were read
+            self.queue_ends()  # messages may have been put and consumed since
         ends = self.ends
         if ends is None:
             return
         known = ends
-        for change in table.set_back(lambda topic, queue_id: known.get((topic, queue_id), 0)):  # in memory alone
+        for change in table.set_back(
+            lambda topic, queue_id: known.get((topic, queue_id), 0)
+        ):  # changes the table in memory only
             where = f"{change.key} queue {change.queue_id}"
             yield table.path, "offset_ahead", f"{where}: at most {change.after}", str(change.before)

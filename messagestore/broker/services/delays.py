@@ -1,13 +1,13 @@
-"""Messages that wait: put to SCHEDULE_TOPIC_XXXX, and brought to their own topic when they are due (section 9).
+"""Deliver delayed messages to their own topics when they are due (`docs/formats/broker-topics.md#delays`).
 
-Level L waits in queue L - 1, whose units hold the time a message is due; all of a level wait equally long, so a queue is
-delivered from its front.  `config/delayOffset.json` says how far each level came.
+Delayed messages wait in SCHEDULE_TOPIC_XXXX. Level L uses queue L - 1, whose units hold the due time. All messages of a level
+wait equally long, so a queue is delivered from its front. `config/delayOffset.json` holds the progress of each level.
 
-What is promised: nothing is delivered before it is due, and nothing is left out, but for what cannot be put at all.  Each
-message is delivered once, also across a kill of this process or of the machine: `delayOffset.json` is written only when what
-it counts as delivered is on the disk, and after an unclean stop `delay_resume.py` finds in the log what was delivered since.
-A broker's own kill may repeat what it delivered since it last wrote the file; opened here after that, its deliveries are found
-in the same way, and so are a master's in the log of its slave, or in a copy: neither brings `delayOffset.json` along.
+Guarantees: no message is delivered before it is due, and none is skipped unless it can never be put. Each message is delivered
+once, even if this process is killed or the machine crashes: `delayOffset.json` is written only after the deliveries it counts
+are synced, and after an unclean stop `delay_resume.py` searches the log for later deliveries. A killed broker may repeat the
+deliveries since it last wrote the file. If the store is opened here instead, they are found in the log. The same search finds a
+master's deliveries in the log of its slave or in a copy, neither of which has the master's `delayOffset.json`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from .internal_puts import InternalPuts
 
 LOG = logging.getLogger(__name__)
-DELIVERED_AT_ONCE = 1000  # of one level before the others are looked at
-LOOK_S = 1.0  # the shortest delay there is: a message that comes now is met before it is due
+DELIVERED_AT_ONCE = 1000  # messages of one level before the other levels get their turn
+LOOK_S = 1.0  # the shortest delay: a message put now is seen before it is due
 
 
 class Delays:
-    """Delivery of one open store.  The housekeeper calls `deliver_due`, `persist` and nobody else does."""
+    """Deliver the delayed messages of one open store. Only the housekeeper calls `deliver_due` and `persist`."""
 
     def __init__(self, parts: StoreParts, admission: Admission, puts: InternalPuts) -> None:
-        """Reads how far each level came.  A file beyond use is said, and then nothing is delivered."""
+        """Read the progress of each level. If the file is unreadable, an error is logged and nothing is delivered."""
         self._parts = parts
         self._admission = admission
         self._puts = puts
@@ -50,11 +50,11 @@ class Delays:
         self._is_dirty = False
         self._said: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
-        self.is_doubtful = False  # whether more may be delivered than the file says, though the store was closed
+        self.is_doubtful = False  # more may be delivered than the file counts, even after a clean stop
         self._is_slave = parts.config.broker_role is Role.SLAVE
         self._read()
         if self._is_slave:
-            forget_delay_note(parts.disk, parts.places.own)  # its log gets deliveries that its own files do not count
+            forget_delay_note(parts.disk, parts.places.own)  # its log gets deliveries that its own file does not count
 
     def _read(self) -> None:
         disk, places = self._parts.disk, self._parts.places
@@ -65,7 +65,7 @@ class Delays:
             LOG.error("no delayed message is delivered: %s", error)
 
     def resume(self) -> None:
-        """Count what was delivered after the file was written.  A slave leaves that to the day it is a master."""
+        """Skip messages delivered after the progress file was written. A slave does this only when it becomes a master."""
         if self._offsets is None or self._is_slave:
             return
         for level, offset in delivered_since(self._parts, self._offsets).items():
@@ -74,7 +74,7 @@ class Delays:
             self._is_dirty = True
 
     def deliver_due(self) -> float:
-        """Deliver what is due; seconds until the next message is."""
+        """Deliver all due messages and return the seconds until the next one is due."""
         if self._offsets is None:
             return LOOK_S
         now = self._parts.now_ms()
@@ -86,7 +86,7 @@ class Delays:
             yield queue_id + 1
 
     def _deliver(self, level: int, now: int) -> int | None:
-        """One level's due messages; when its next one is due."""
+        """Deliver one level's due messages and return the due time of its next one in milliseconds; None if there is none."""
         assert self._offsets is not None
         queue = self._parts.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None or not self._parts.flags.accepts_puts:
@@ -106,9 +106,12 @@ class Delays:
         return now if self._offsets.get(level) < queue.max_offset else None
 
     def _put(self, message: Message) -> str:
-        """Deliver one; why it can never be, or nothing.  Raises `PutRejected` for what may pass, such as a full disk."""
+        """Deliver one message. Return why it can never be put, or an empty string.
+
+        Raises `PutRejected` for a temporary failure such as a full disk.
+        """
         try:
-            if message.topic in self._parts.topics:  # one that is not was deleted, and is not made anew
+            if message.topic in self._parts.topics:  # a deleted topic is not created again
                 self._admission.admit(message.topic)
             self._puts.put(message, message.queue_id, waits=False)
         except (InvalidMessage, PutRejected) as error:
@@ -118,9 +121,9 @@ class Delays:
         return ""
 
     def _due(self, level: int, code: int, physical_offset: int, now: int) -> int:
-        """When a unit's message is due: at once where its time cannot be meant, as in the broker.
+        """Return when a unit's message is due in milliseconds; `now` if its time is implausible, as in the broker.
 
-        Whatever time it has may be meant where it was written by levels that are not known.
+        A unit written under unknown delay levels keeps its time, because any time may be correct there.
         """
         levels = self._parts.levels
         if is_ext_address(code):
@@ -130,7 +133,7 @@ class Delays:
         return code if levels.at(physical_offset) is None or code <= now + levels.longest_ms(level) else now
 
     def persist(self) -> None:
-        """Write down how far each level came, when what was delivered is on the disk."""
+        """Write the progress of each level after syncing the deliveries it counts."""
         if self._offsets is None or not self._is_dirty:
             return
         position, offsets = self._parts.log.written_offset, self._offsets.levels()

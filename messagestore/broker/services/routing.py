@@ -1,6 +1,6 @@
-"""Where a put goes that is more than one record in one queue: delays, light queues, batch queues.
+"""Route puts that need more than one record in one queue: delayed messages, LMQ, batch queues.
 
-A plain message never comes here: `MessageStore.put` asks `is_special` first.
+`MessageStore.put` asks `is_special` first, so plain messages do not come here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SPECIAL = frozenset({DELAY, LIGHT_NAMES, INNER_COUNT})
 
 
 class Routing:
-    """Of one open store."""
+    """Route the puts of one open store."""
 
     def __init__(self, parts: StoreParts, admission: Admission) -> None:
-        """Nothing is looked at yet."""
+        """Create the router without reading anything."""
         self._parts = parts
         self._admission = admission
         self._levels = len(parts.levels.current_ms)
@@ -38,14 +38,14 @@ class Routing:
         self.batch = BatchPuts(parts)
 
     def is_special(self, message: Message) -> bool:
-        """Whether `append` has anything to do but append."""
+        """Return whether `append` has to do more than append the record."""
         properties = message.properties
         if properties is not None and not SPECIAL.isdisjoint(properties):
             return True
         return bool(message.sys_flag & IS_BATCH) or message.topic in self._admission.batch_queues_of
 
     def append(self, message: Message, queue_id: int) -> PutResult:
-        """Append as the properties ask for.  Raises `InvalidMessage`."""
+        """Append a message as its properties demand. Raises `InvalidMessage`."""
         raw = encode_properties(message)
         level = delay_level(decode_properties(raw).get(DELAY, "0"))
         if self._waits(message, level):
@@ -53,7 +53,10 @@ class Routing:
         return self._append(message, raw, queue_id)
 
     def append_each(self, messages: list[Message], queue_ids: list[int]) -> PutResult:
-        """One after the other, if nothing is wrong with any; the first one's result, with how many are in."""
+        """Append messages one after the other, if all are valid.
+
+        Returns the first message's result, with the number of messages and their total size.
+        """
         refusal = self._refusal_of_any(messages, queue_ids)
         if refusal is not None:
             return refusal
@@ -74,8 +77,11 @@ class Routing:
         return first
 
     def _refusal_of_any(self, messages: list[Message], queue_ids: list[int]) -> PutResult | None:
-        """Why one of many can never be put, though room may still run out; None when all can.  Raises `InvalidMessage`."""
-        self._parts.log.appender._prepare(messages, queue_ids)  # what `append_many` checks before it writes
+        """Return why one of the messages can never be put, or None. Raises `InvalidMessage`.
+
+        A put can still fail later because the disk is full.
+        """
+        self._parts.log.appender._prepare(messages, queue_ids)  # the checks of `append_many` before it writes
         for message in messages:
             pairs = decode_properties(encode_properties(message))
             level = delay_level(pairs.get(DELAY, "0"))
@@ -86,7 +92,7 @@ class Routing:
         return None
 
     def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
-        """Why a message can never be put to its topic, now or when its delay is over."""
+        """Return why a message can never be put to its topic, now or when its delay is over; None if it can."""
         count, names = pairs.get(INNER_COUNT), pairs.get(LIGHT_NAMES, "")
         if message.topic in self._admission.batch_queues_of:
             return batch_refusal(message, count)
@@ -100,12 +106,12 @@ class Routing:
         return None if self._levels else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
 
     def _waits(self, message: Message, level: int) -> bool:
-        """Whether a put with this DELAY goes to the topic of waiting messages first."""
+        """Return whether a put with this delay level goes to SCHEDULE_TOPIC_XXXX first."""
         transaction = message.sys_flag & TRANSACTION_MASK
         return level > 0 and message.topic != SCHEDULE_TOPIC and transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
     def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
-        """All or none in one file; a batch takes no delay (section 7.4)."""
+        """Append all messages to one file or none. A batch takes no delay (`docs/formats/put-rules.md#wire-batch`)."""
         for message in messages:
             properties = message.properties or {}
             delay = properties.get(DELAY, "0")
@@ -118,7 +124,10 @@ class Routing:
             return self._parts.log.appender.append_batch(messages, queue_id)
 
     def append_scheduled(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
-        """Have it wait; what could not be delivered is refused now, since nobody is there then who could be told."""
+        """Schedule a delayed message.
+
+        A message that could not be delivered later is refused now, while the caller can still be told.
+        """
         if not 0 <= queue_id < QUEUES_MAX:
             raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         refusal = self._delay_refusal() or self._refusal(message, decode_properties(raw))
@@ -129,7 +138,7 @@ class Routing:
         return self._parts.log.appender.append(waiting, waiting.queue_id)
 
     def append_undelayed(self, message: Message, queue_id: int) -> PutResult:
-        """Append with its DELAY for what it is: how it came here."""
+        """Append a message immediately and keep its DELAY property, which then only records how the message got here."""
         return self._append(message, encode_properties(message), queue_id)
 
     def _append(self, message: Message, raw: bytes, queue_id: int) -> PutResult:

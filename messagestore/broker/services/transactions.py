@@ -1,11 +1,12 @@
-"""Transactions as a broker keeps them (section 9).
+"""Keep transactional messages as a broker does (`docs/formats/broker-topics.md#transactions`).
 
-Begin puts a *half message* to RMQ_SYS_TRANS_HALF_TOPIC, where no consumer of the topic sees it.  Commit puts it to its topic,
-with the commit bits and the half record's offset; commit and rollback both write an op record that names the half message.
-Those that nobody decided are found again after a restart (`half_messages.py`); `check` asks about them as a broker's service
-does: one that stays undecided is put again with its number of checks, so that the group CID_RMQ_SYS_TRANS can move on.
+`begin` puts a *half message* to RMQ_SYS_TRANS_HALF_TOPIC, where consumers of the real topic do not see it. A commit puts the
+message to its real topic, with the commit bits and the physical offset of the half record. Commit and rollback both write an op
+record that names the half message. After a restart, undecided half messages are found again (`half_messages.py`). `check` asks
+about them as the broker's check service does. A half message that stays undecided is put again with an increased check count,
+so that the offset of the group CID_RMQ_SYS_TRANS can advance.
 
-The group's offsets say only what the disk confirms: a half message counts as done when the record that decided it is flushed.
+The group's offsets count only what is flushed: a half message is done when the record that decided it is flushed.
 """
 
 from __future__ import annotations
@@ -54,15 +55,21 @@ Decide = Callable[[HalfMessage], bool | None]
 
 
 def _decided_from_ms(half: HalfMessage) -> int:
-    """No op record about it is older.  Copies keep the time the first was born, by a producer's clock that may be ahead."""
+    """Return the earliest time in milliseconds that an op record about a half message can have.
+
+    Copies keep the born time of the first half message, which comes from a producer whose clock may be ahead.
+    """
     return min(half.message.born_timestamp_ms, half.message.store_timestamp_ms)
 
 
 class Transaction:
-    """One message that is prepared.  In a `with` block it is committed at the end, and rolled back by an error."""
+    """Represent one prepared message.
+
+    As a context manager it commits at the end of the block, and rolls back if the block raises.
+    """
 
     def __init__(self, transactions: Transactions, result: PutResult, transaction_id: str) -> None:
-        """Made by `Transactions.begin`."""
+        """Create a transaction; called by `Transactions.begin`."""
         self._transactions = transactions
         self.half = result
         self.transaction_id = transaction_id
@@ -70,22 +77,22 @@ class Transaction:
         self.is_decided = False
 
     def commit(self) -> PutResult:
-        """Have the message appear in its topic; where it went.  Raises `InvalidMessage` when it was decided already."""
+        """Put the message to its topic and return the result. Raises `InvalidMessage` if it is already decided."""
         result = self._transactions.commit(self.half.queue_offset)
         self.committed, self.is_decided = result, True
         return result
 
     def rollback(self) -> None:
-        """Have it never appear.  Raises `InvalidMessage` when it was decided already."""
+        """Discard the message. Raises `InvalidMessage` if it is already decided."""
         self._transactions.rollback(self.half.queue_offset)
         self.is_decided = True
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the transaction itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Decide, unless the block did."""
+        """Commit or roll back, unless the block did."""
         if self.is_decided:
             return
         if kind is None:
@@ -95,22 +102,22 @@ class Transaction:
 
 
 class Transactions:
-    """Of one open store.  Read from the queues when first needed."""
+    """Manage the transactions of one open store. Their state is read from the queues at first use."""
 
     def __init__(self, parts: StoreParts, admission: Admission, puts: InternalPuts) -> None:
-        """Nothing is read yet."""
+        """Create the manager without reading anything."""
         self._parts = parts
         self._admission = admission
         self._puts = puts
         self._guard = threading.RLock()
-        self._open: dict[int, tuple[int, int]] | None = None  # half offset -> (physical offset, end of the deciding record)
-        self._ops: deque[tuple[int, int]] = deque()  # (queue offset, greatest half offset) of op records not passed yet
-        self._sent: dict[int, PutResult] = {}  # half offset -> where it was committed to, while no op record says so
-        self._newest: dict[int, int] = {}  # half offset -> that of the copy that a check put last
-        self._earlier: dict[int, list[int]] = {}  # the reverse: of an undecided copy, all before it
+        self._open: dict[int, tuple[int, int]] | None = None  # half offset -> (physical offset, end of deciding record)
+        self._ops: deque[tuple[int, int]] = deque()  # (queue offset, greatest half offset) of pending op records
+        self._sent: dict[int, PutResult] = {}  # half offset -> committed record still without an op record
+        self._newest: dict[int, int] = {}  # half offset -> that of its newest copy
+        self._earlier: dict[int, list[int]] = {}  # newest copy -> half offsets of all earlier copies
 
     def begin(self, message: Message, queue_id: int, producer_group: str) -> Transaction:
-        """Prepare a message for a queue of its own topic, which is admitted."""
+        """Put a half message for a queue of the message's own topic, which is already admitted."""
         self._parts.settle()
         raw = encode_properties(message)
         pairs = decode_properties(raw)
@@ -134,12 +141,18 @@ class Transactions:
         return Transaction(self, result, unique)
 
     def _put(self, message: Message) -> PutResult:
-        """To a topic of the broker's own, queue 0.  The sync is waited for without the lock, so that many share one."""
+        """Put a message to queue 0 of one of the broker's own topics.
+
+        The caller waits for the sync after it releases the lock, so that several transactions share one sync.
+        """
         self._admission.admit(message.topic)
         return self._puts.put(message, 0, waits=False)
 
     def commit(self, half_offset: int) -> PutResult:
-        """Put a half message to its topic, then say so; after a full disk between the two, only say so."""
+        """Put a half message to its topic, then write the op record.
+
+        If an earlier call failed between the two, for example because the disk was full, only the op record is written.
+        """
         with self._guard:
             newest = self._newest.get(half_offset, half_offset)
             if newest not in self._sent:
@@ -150,7 +163,7 @@ class Transactions:
         return result
 
     def _send(self, half: HalfMessage) -> None:
-        """Put a half message to its topic.  It is committed from here on, whatever becomes of the op record."""
+        """Put a half message to its topic. From here on it counts as committed, whether or not the op record is written."""
         message = half.message.to_message()
         message.topic, message.queue_id, message.store_host = half.topic, half.queue_id, None
         message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
@@ -161,12 +174,12 @@ class Transactions:
         self._load()[half.queue_offset] = (half.message.physical_offset, result.physical_offset + result.size_bytes)
 
     def _finish_sent(self) -> None:
-        """Write the op records that a full disk kept back."""
+        """Write the op records that an earlier commit could not write."""
         for half_offset in list(self._sent):
             self._decide(half_offset)
 
     def rollback(self, half_offset: int) -> None:
-        """Say that a half message is not wanted."""
+        """Mark a half message as rolled back."""
         with self._guard:
             self._finish_sent()
             half = self._undecided(self._newest.get(half_offset, half_offset))
@@ -184,18 +197,18 @@ class Transactions:
         return half
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
-        """A record of ours, which a transient pool may not have brought to the files yet."""
+        """Return a record of ours, committing the transient store pool first if the record may still be there."""
         parts = self._parts
         if parts.log.buffers is not None and physical_offset >= parts.log.committed_offset:
             parts.flusher.commit(0)
         return parts.log.message_at(physical_offset)
 
     def _decide(self, half_offset: int) -> PutResult:
-        """Write the op record, and forget what was kept until it is there."""
+        """Write the op record and drop the state that was kept for it."""
         properties = {"TAGS": OP_TAG, WAIT: "true"}
         op = self._put(Message(OP_TOPIC, b"%d," % half_offset, properties=properties, queue_id=0))
         open_ = self._load()
-        if half_offset in open_:  # the group's offset may have passed one whose op record came late
+        if half_offset in open_:  # the group's offset may have passed a late op record
             open_[half_offset] = (open_[half_offset][0], op.physical_offset + op.size_bytes)
         self._ops.append((op.queue_offset, half_offset))
         self._sent.pop(half_offset, None)
@@ -203,22 +216,22 @@ class Transactions:
         return op
 
     def _forget_earlier(self, half_offset: int) -> list[int]:
-        """Nobody is led to this copy any more; the offsets of those before it."""
+        """Remove the mappings from earlier copies to this one and return their half offsets."""
         earlier = self._earlier.pop(half_offset, [])
         for offset in earlier:
             del self._newest[offset]
         return earlier
 
     def _lead_on(self, half_offset: int, copy_offset: int) -> None:
-        """Whoever holds a half message, or a copy before it, decides about the copy that was put now."""
+        """Redirect holders of a half message, or of an earlier copy, to the copy that was put now."""
         earlier = [*self._forget_earlier(half_offset), half_offset]
         self._earlier[copy_offset] = earlier
         self._newest.update(dict.fromkeys(earlier, copy_offset))
 
-    # What nobody decided
+    # Undecided half messages
 
     def undecided(self, older_than_ms: int = 0) -> list[HalfMessage]:
-        """Half messages that nobody decided, oldest first; those born less than so many milliseconds ago are left out."""
+        """Return undecided half messages, oldest first, without those born less than `older_than_ms` milliseconds ago."""
         self._parts.settle()
         newest_ms = self._parts.now_ms() - older_than_ms
         with self._guard:
@@ -231,10 +244,11 @@ class Transactions:
         return found
 
     def check(self, decide: Decide, older_than_ms: int, times_max: int) -> int:
-        """Ask about each undecided half message: True commits it, False rolls it back, None leaves it open; how many asked.
+        """Call `decide` for each undecided half message and return how many were asked about.
 
-        One that stays open is put again, with one check more; past `times_max` checks it goes to TRANS_CHECK_MAX_TIME_TOPIC.
-        So does one that no topic takes, a filler of a recovery's too: it would keep those behind it from being asked about.
+        True commits the message, False rolls it back, None leaves it open. A message that stays open is put again with its
+        check count increased. After `times_max` checks it goes to TRANS_CHECK_MAX_TIME_TOPIC. A message that no topic accepts
+        goes there too, as does a filler record of a recovery: otherwise it would block the check of all later ones.
         """
         with self._guard:
             self._finish_sent()
@@ -245,7 +259,7 @@ class Transactions:
             asked += 1
             with self._guard:
                 if self._load().get(half.queue_offset, (0, 0))[1] != UNDECIDED:
-                    continue  # decided meanwhile
+                    continue  # decided by another thread meanwhile
                 if answer is None:
                     self._put_again(half, is_over)
                 elif answer:
@@ -265,12 +279,14 @@ class Transactions:
             self._put_again(half, is_given_up=True)
 
     def _put_again(self, half: HalfMessage, is_given_up: bool) -> None:
-        """Behind the others, so that the group's offset passes it."""
+        """Put the half message behind the others, so that the group's offset can pass it."""
         again = half.message.to_message()
         again.store_host = None
         if is_given_up:
             again.topic = GIVEN_UP_TOPIC
-            again.properties_raw = without_pairs(half.message.properties_raw, (LIGHT_NAMES,))  # nobody reads it there
+            again.properties_raw = without_pairs(
+                half.message.properties_raw, (LIGHT_NAMES,)
+            )  # a given-up message belongs to no LMQ
         else:
             raw = without_pairs(half.message.properties_raw, (CHECK_TIMES,))
             again.properties_raw = with_pairs(raw, {CHECK_TIMES: str(half.check_times + 1)})
@@ -286,7 +302,7 @@ class Transactions:
     # Progress
 
     def _load(self) -> dict[int, tuple[int, int]]:
-        """What is open, found from the queues the first time."""
+        """Return the open half messages; read them from the queues the first time."""
         if self._open is None:
             table = self._parts.consumer_offsets()
             start = table.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
@@ -301,14 +317,14 @@ class Transactions:
         return self._open
 
     def save_progress(self) -> None:
-        """Move the group's offsets past what is decided for good, or lost.  Nothing is read for it."""
+        """Advance the group's offsets past half messages that are durably decided or lost. Reads no record."""
         with self._guard:
             if self._open is None:
                 return
             flushed = self._parts.flusher.flushed_offset
             low = self._parts.log.min_offset
             for offset, (physical, end) in list(self._open.items()):
-                is_lost = end == UNDECIDED and physical < low  # retention was there first
+                is_lost = end == UNDECIDED and physical < low  # retention deleted it
                 if not is_lost and (end == UNDECIDED or end > flushed):
                     break
                 del self._open[offset]
