@@ -131,11 +131,11 @@ class Agreement:
         return self.is_ignored(topic)
 
     def expect_light(self, kernel: Dispatcher) -> None:
-        """Compare LMQ queues from now on if the kernel met a record of one, even if the folder has none."""
+        """Compare LMQs from now on if the kernel met a record of one, even if the folder has none."""
         self._has_light = self._has_light or kernel.may_be_light
 
     def light(self, piece: Piece) -> None:
-        """Compare the units of LMQ queues, which point to records of other topics. Pieces must come in log order.
+        """Compare the units of LMQs, which point to records of other topics. Pieces must come in log order.
 
         A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
         """
@@ -149,7 +149,7 @@ class Agreement:
                 self._run(name, queue_id, place, light_unit(message))
 
     def light_ends(self) -> dict[Lane, int]:
-        """Return, for each LMQ queue, the queue offset behind the last unit that was compared."""
+        """Return, for each LMQ, the queue offset behind the last unit that was compared."""
         return {lane: end for lane, end in self._next.items() if is_light(lane[0])}
 
     def _fresh_index(self) -> IndexBuffer:

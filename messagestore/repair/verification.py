@@ -77,8 +77,10 @@ class StoreReport:
 
     @property
     def checked_to(self) -> int | None:
-        """Return the physical offset up to which a store in use was checked; None for a store at rest, which was checked
-        completely."""
+        """Return the physical offset up to which a store in use was checked.
+
+        None for a store at rest, which is checked completely.
+        """
         return self.log.checked_to
 
     def counts(self) -> dict[str, int]:

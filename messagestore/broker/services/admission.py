@@ -1,4 +1,4 @@
-"""Which topics may be put to, and with how many queues: each is written to topics.json before its first message."""
+"""Decide which topics accept puts, and with how many queues; write each to topics.json before its first message."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from .names import SYSTEM_QUEUES
 if TYPE_CHECKING:
     from ..config.topics import TopicConfig
 
-TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer (section 7.2)
+TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer
 TOPIC_SIZE_LIMIT = 255
 RETRY_PREFIX = "%RETRY%"
 
 
 class Admission:
-    """Knows the topics that are written down.  `queues_of` is read on every put; a topic with batch queues is never in it."""
+    """Keep the topics that are written to topics.json.
+
+    Every put reads `queues_of`, which never contains a topic with batch queues.
+    """
 
     def __init__(
         self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, delay_levels: int,
         on_new: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`on_new` is called when a topic was made, which may have been deleted before."""
+        """Create it; `on_new` is called after a topic is created, which may be one that was deleted before."""
         self._topics = topics
         self._queues = queues
         self._batch = batch
@@ -41,9 +44,9 @@ class Admission:
         self.batch_queues_of: dict[str, int] = {}
 
     def admit(self, topic: str, queues: int | None = None) -> int:
-        """Know a topic, and write it down if it is new; the number of queues to put to.
+        """Register a topic, write it to topics.json if it is new, and return its number of write queues.
 
-        Raises `InvalidMessage` for a name that cannot be one.
+        Raises `InvalidMessage` for an invalid name.
         """
         reason = topic_problem(topic)
         if reason:
@@ -60,7 +63,7 @@ class Admission:
     def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
         """Replace the attributes of an admitted topic.
 
-        Raises `InvalidMessage` where they change the queue type of a topic that has messages: no reader would find them.
+        Raises `InvalidMessage` if that changes the queue type of a topic that has messages: readers would no longer find them.
         """
         is_batch = attributes.get(QUEUE_TYPE) == BATCH_QUEUES
         if is_batch != self._has_batch_queues(topic) and self._has_messages(topic):
@@ -74,12 +77,12 @@ class Admission:
             self._on_new()
 
     def _has_batch_queues(self, topic: str) -> bool:
-        """By its attribute, or by the queues it has."""
+        """Return whether the topic's attribute or its existing queues make it a batch topic."""
         known = self._topics.get(topic)
         return (known is not None and known.is_batch) or self._batch.knows(topic)
 
     def _has_messages(self, topic: str) -> bool:
-        """Whether any message was put to it, dispatched or not."""
+        """Return whether any message was put to the topic, dispatched or not."""
         has_queues = self._queues.queue_ids(topic) or self._batch.queue_ids(topic)
         return bool(has_queues) or any(self._offsets.topic(topic).queues())
 
@@ -89,13 +92,13 @@ class Admission:
         return number
 
     def _usual_number(self, topic: str) -> int | None:
-        """Of queues, for topics of the broker's own."""
+        """Return the number of queues of one of the broker's own topics; None for any other topic."""
         if topic == SCHEDULE_TOPIC:
             return self._delay_levels
         return SYSTEM_QUEUES.get(topic)
 
     def _write_down_existing(self) -> None:
-        """A table that is made for a first topic must name those that have queues already, or they would count as deleted."""
+        """Add topics that already have queues to an empty table: a topic missing from a table counts as deleted."""
         if not self._topics.names():
             for name in self._queues.topics():
                 if not name.startswith(LIGHT_PREFIX):
@@ -103,7 +106,7 @@ class Admission:
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why no message of such a topic can be put; None when it can (sections 0 and 7.2)."""
+    """Return why no message of such a topic can be put, or None (`docs/formats/put-rules.md#checks-before-a-write`)."""
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:

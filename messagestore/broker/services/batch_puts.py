@@ -1,7 +1,7 @@
-"""Records that hold many messages, for topics with batch queues (section 2.6).
+"""Put records that hold many messages to topics with batch queues (`docs/formats/put-rules.md#batch-topics`).
 
 A topic with the attribute queue.type=BatchCQ takes records whose producer put INNER_NUM messages into one body (system flag
-0x80).  The record gets INNER_BASE, the queue offset of its first message, and the queue's counter grows by INNER_NUM.
+0x80). The record gets INNER_BASE, the queue offset of its first message, and the queue's next offset grows by INNER_NUM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def batch_refusal(message: Message, count: str | None) -> PutResult | None:
-    """Why a topic with batch queues never takes a message; None when it does.  `count`: the property INNER_NUM."""
+    """Return why a topic with batch queues never takes a message, or None. `count`: the property INNER_NUM."""
     is_batch = bool(message.sys_flag & IS_BATCH)
     if is_batch != (count is not None):
         return refused(PutStatus.MESSAGE_ILLEGAL, f"system flag 0x80 and {INNER_COUNT} go together")
@@ -31,15 +31,15 @@ def batch_refusal(message: Message, count: str | None) -> PutResult | None:
 
 
 class BatchPuts:
-    """Of one open store."""
+    """Append records to the batch queues of one open store."""
 
     def __init__(self, parts: StoreParts) -> None:
-        """`guard` is held around every append to such a topic: between two numbers nobody may come."""
+        """Create it; `guard` serializes appends to batch topics, so that no other append uses the same queue offsets."""
         self._parts = parts
         self.guard = threading.RLock()
 
     def append(self, message: Message, raw: bytes, count: str | None, queue_id: int) -> PutResult:
-        """Append to a topic with batch queues.  `count`: the property INNER_NUM."""
+        """Append a message to a topic with batch queues. `count`: the property INNER_NUM."""
         refusal = batch_refusal(message, count)
         if refusal is not None:
             return refusal

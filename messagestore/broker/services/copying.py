@@ -1,7 +1,7 @@
-"""Chosen topics into a new store, which may have files of other sizes.
+"""Copy selected topics into a new store, which may have files of other sizes.
 
-Records are put in the order of the log with all that they hold: queue, queue offset, times, hosts, flags, properties.  So
-offsets that consumers committed stay true, and go along with what topics.json and subscriptionGroup.json say.
+Records are appended in log order with all their fields: queue, queue offset, times, hosts, flags, properties. Committed
+consumer offsets therefore stay valid. They are copied as well, with the entries of topics.json and subscriptionGroup.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Copied(NamedTuple):
-    """What went over."""
+    """Report what was copied."""
 
     messages: int
     topics: list[str]
@@ -33,14 +33,14 @@ class Copied(NamedTuple):
 
 
 class CopyClock:
-    """The target's clock: the store time of the record that is copied."""
+    """Act as the target's clock: return the store time of the record that is being copied."""
 
     def __init__(self) -> None:
-        """No record yet."""
+        """Start at 0, before the first record."""
         self.now_ms = 0
 
     def __call__(self) -> int:
-        """Milliseconds."""
+        """Return the current time in milliseconds."""
         return self.now_ms
 
 
@@ -52,7 +52,10 @@ def copy_topics(
     topics: Iterable[str],
     progress: Callable[[int], None] | None = None,
 ) -> Copied:
-    """Everything of these topics.  `target` is new and runs with `clock`.  Light queues come with the records they hold."""
+    """Copy all records, offsets and groups of these topics.
+
+    `target` is new and uses `clock`. LMQs come with the records they point to. Raises `PutRejected` if a put fails.
+    """
     wanted = list(dict.fromkeys(topics))
     for topic in wanted:
         if not topic.startswith(LIGHT_PREFIX):
@@ -74,7 +77,7 @@ def copy_topics(
 
 
 def check_topics(source: StoreParts, topics: Iterable[str]) -> None:
-    """Raise `InvalidMessage` for one that is not there."""
+    """Raise `InvalidMessage` for a topic that the source does not have."""
     known = {*source.queues.topics(), *source.derived.batch.topics(), *source.topics.names()}
     for topic in topics:
         if topic not in known:
@@ -82,7 +85,7 @@ def check_topics(source: StoreParts, topics: Iterable[str]) -> None:
 
 
 def _prepare(source: StoreParts, target: StoreParts, admission: Admission, topic: str) -> None:
-    """The topic as topics.json has it."""
+    """Create the topic in the target as the source's topics.json describes it."""
     config = source.topics.get(topic)
     if config is not None:
         target.topics.put(config)
@@ -97,18 +100,18 @@ def _is_queued(message: StoredMessage) -> bool:
 
 
 def _records(source: StoreParts, wanted: set[str]) -> Iterable[StoredMessage]:
-    """Of these topics, in the log's order.  Of a store that nobody writes, or up to where its writer is now."""
+    """Return the records of these topics in log order; with a running writer, those dispatched so far."""
     end = source.dispatch_limit() if source.writable else None
     return (message for message in source.log.messages(None, end) if message.topic in wanted)
 
 
 def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> list[str]:
-    """Offsets of the copied topics, and what is said of the groups that have them.
+    """Copy the offsets and subscription entries of the groups that have read the topics; return the groups.
 
-    None lies behind its queue's end: one whose records all left the log begins at 0 in the copy.  They stand in the file that
-    they stood in: a broker with light queues reads its own alone.
+    Offsets are clamped to the end of the copied queue: a queue whose records all left the log begins at 0 in the copy. They are
+    written to the same file as in the source, because a broker with LMQ enabled reads only its own offset file.
     """
-    offsets = source.consumer_offsets()  # of a writer: with what is committed and not yet in the file
+    offsets = source.consumer_offsets()  # with a writer, includes commits not yet in the file
     groups = SubscriptionGroups(source.disk, source.places.config)
     copied_groups = SubscriptionGroups(target.disk, target.places.config)
     found = sorted({group for topic in topics for group in offsets.groups(topic)})
@@ -126,6 +129,9 @@ def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> l
 
 
 def _end(target: StoreParts, topic: str, queue_id: int) -> int:
-    """Of a queue of the copy.  A record of many counts as all of them, which the counter of its append does not know."""
+    """Return the end of a queue of the copy.
+
+    A batch record counts as all its messages, which the append counter does not know.
+    """
     batch = target.derived.batch.get(topic, queue_id)
     return batch.max_offset if batch is not None else target.offsets.next_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""Delayed messages: as they wait in SCHEDULE_TOPIC_XXXX, and as they are delivered to their own topic."""
+"""Convert delayed messages: to the form that waits in SCHEDULE_TOPIC_XXXX, and to the form delivered to their own topic."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .putting import with_pairs
 
 
 def delay_level(text: str) -> int:
-    """Of a property DELAY.  Raises `InvalidMessage` for what no broker could read."""
+    """Return the level in a property DELAY. Raises `InvalidMessage` for text that no broker could read."""
     if not is_java_number(text, 32):
         raise InvalidMessage(f"property {DELAY} is {text!r}: a number of 32 bits wanted")
     return int(text)
 
 
 def scheduled(message: Message, raw: bytes, queue_id: int, level: int, levels: int) -> Message:
-    """The message as it waits: its own topic and queue in properties, a level above the last one brought down to it.
+    """Return the message in its waiting form, with its own topic and queue as properties.
 
-    `raw`: its properties as the log keeps them.
+    A level above the last one is lowered to the last. `raw`: the message's properties as the log keeps them.
     """
     level = min(level, levels)
     pairs = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE: str(queue_id)}
@@ -35,7 +35,7 @@ def scheduled(message: Message, raw: bytes, queue_id: int, level: int, levels: i
 
 
 def delivered(waiting: StoredMessage) -> Message | None:
-    """The message as it goes to its own topic, its properties kept; None where they do not say which."""
+    """Return the message for its own topic, with its properties kept; None if they do not name a topic and queue."""
     pairs = waiting.all_properties
     topic, queue = pairs.get(REAL_TOPIC), pairs.get(REAL_QUEUE, "")
     if topic is None or topic_problem(topic) or not is_java_number(queue, 32) or not 0 <= int(queue) < QUEUES_MAX:

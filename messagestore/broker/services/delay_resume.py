@@ -1,11 +1,12 @@
-"""Which delayed messages were delivered already although `delayOffset.json` does not say so.
+"""Find delayed messages that were delivered although `delayOffset.json` does not count them.
 
-Asked after an unclean stop, and where the file does not belong to the log: a copy has none, a slave's log gets the deliveries
-of its master.  Deliveries of a level come in the order of its queue, so all before the last one that was delivered is done
-with: delivered too, or passed over.  A delivered record keeps the waiting one's properties, body and born time; such a record
-in the queue that the waiting one names, stored after the file was last written, is its delivery, and that of no other.
-`brokerstore/delays.json` holds the log's end as it was when the file was written; without it (a real broker wrote the folder,
-or a slave) the level is looked at from its first message on, so that equal ones are told apart by their number.
+This is needed after an unclean stop, and where the file does not belong to the log: a copy has no such file, and a slave's log
+receives the deliveries of its master. A level is delivered in queue order, so every message before the last delivered one is
+done: delivered or skipped. A delivered record keeps the properties, body and born time of the waiting one. Such a record in the
+queue that the waiting message names, stored after the file was last written, is the delivery of exactly one message.
+
+`brokerstore/delays.json` holds the end of the log at the time the file was written. Without it, for example in a folder of a
+real broker or a slave, a level is searched from its first message on, so that equal messages are told apart by counting.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ if TYPE_CHECKING:
 
 NAME = "delays.json"
 SIZE_MAX = 1 << 20
-FORGOTTEN = -1  # a position: of the store of a slave
+FORGOTTEN = -1  # the position in the store of a slave
 PRINT_SIZE = 16
 ADDED = (INNER_BASE, LIGHT_OFFSETS)  # properties that a delivery gets
 
 
 def write_delay_note(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:
-    """Where the log ended when these offsets were true."""
+    """Write the end of the log at the time when these offsets were true."""
     disk.make_folder(folder)
     data = json.dumps({"position": position, "offsets": {str(level): offset for level, offset in offsets.items()}})
     replace_file(disk, os.path.join(folder, NAME), data.encode())
 
 
 def read_delay_note(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
-    """None when there is none that can be read."""
+    """Return (log position, level to offset), or None if there is no readable file."""
     return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
 def forget_delay_note(disk: Disk, folder: str) -> None:
-    """From now on the log may get deliveries that no file counts."""
+    """Record that the log may receive deliveries that no file counts from now on."""
     write_delay_note(disk, folder, FORGOTTEN, {})
 
 
 def is_forgotten(disk: Disk, folder: str) -> bool:
-    """Whether it may have got some since the offsets were last written."""
+    """Return whether the log may have received deliveries since the offsets were last written."""
     note = read_delay_note(disk, folder)
     return note is not None and note[0] == FORGOTTEN
 
@@ -63,10 +64,10 @@ def _parsed(note: Any) -> tuple[int, dict[int, int]]:
 
 
 def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
-    """Level to the queue offset to go on at, of the levels that came further than the file says."""
+    """Return the next queue offset of each level that is ahead of the file."""
     note = read_delay_note(parts.disk, parts.places.own)
     if note is not None and note[0] > parts.log.written_offset:
-        note = None  # the log was cut since
+        note = None  # the log was cut after the file was written
     further = {}
     for queue_id in parts.queues.queue_ids(SCHEDULE_TOPIC):
         level, known = queue_id + 1, offsets.get(queue_id + 1)
@@ -78,16 +79,16 @@ def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
 
 
 class _Search:
-    """Deliveries behind a place of the log, of one level."""
+    """Search the log behind a position for deliveries of one level."""
 
     def __init__(self, parts: StoreParts, position: int) -> None:
-        """`position` `FORGOTTEN`: behind the first message that is looked for."""
+        """Create a search. With `FORGOTTEN` as the position, it starts behind the first message that is searched for."""
         self._parts = parts
         self._position = position
         self._found: dict[tuple[str, int], _Deliveries] = {}
 
     def go_on(self, queue_id: int, start: int) -> int:
-        """Behind the last message from `start` on that was delivered: one before it that was not was passed over."""
+        """Return the offset behind the last delivered message from `start` on; undelivered ones before it were skipped."""
         queue = self._parts.queues.get(SCHEDULE_TOPIC, queue_id)
         assert queue is not None, "one that was listed"
         newest_ms = self._parts.log.appender.last_store_timestamp_ms
@@ -106,7 +107,7 @@ class _Search:
         return self._of_queue(waiting).take(waiting)
 
     def _of_queue(self, waiting: StoredMessage) -> _Deliveries:
-        """Into the waiting one's own queue."""
+        """Return the deliveries in the queue that the waiting message belongs to."""
         pairs = waiting.all_properties
         topic, queue_id = pairs.get(REAL_TOPIC, ""), pairs.get(REAL_QUEUE, "")
         key = (topic, int(queue_id) if is_java_number(queue_id, 32) else -1)
@@ -115,7 +116,7 @@ class _Search:
         return self._found[key]
 
     def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
-        """Delayed messages of a queue, which may be one of batches."""
+        """Yield the delayed messages of a queue or batch queue behind the position."""
         for physical_offset in self._places(topic, queue_id):
             message = self._parts.log.message_at(physical_offset)
             if message is not None and DELAY in message.all_properties:
@@ -130,17 +131,17 @@ class _Search:
 
 
 class _Deliveries:
-    """Of one queue, in the log's order.  Each is taken once, and with it those before it."""
+    """Match the deliveries in one queue, in log order. Each delivery, and all before it, can match only once."""
 
     def __init__(self, messages: Iterator[StoredMessage]) -> None:
-        """Kept are their prints alone: a whole log's may be asked for."""
+        """Read the deliveries. Only their fingerprints are kept, because a whole log may have to be searched."""
         self._places: dict[bytes, list[int]] = {}
         self._next = 0
         for message in messages:
             self._places.setdefault(_print(message), []).append(message.physical_offset)
 
     def take(self, waiting: StoredMessage) -> bool:
-        """Whether there is one of this message; one that is not there changes nothing."""
+        """Return whether this message has an unused delivery, and use it up."""
         places = self._places.get(_print(waiting), [])
         index = bisect_left(places, max(self._next, waiting.physical_offset + 1))
         if index == len(places):
@@ -150,7 +151,7 @@ class _Deliveries:
 
 
 def _print(message: StoredMessage) -> bytes:
-    """What a waiting message and its delivery have in common, in few bytes."""
+    """Return a short hash of what a waiting message and its delivery have in common."""
     pairs = sorted(pair for pair in message.properties.items() if pair[0] not in ADDED)
     parts = (message.born_timestamp_ms, message.body_crc, len(message.body), message.reconsume_times, pairs)
     return blake2b(repr(parts).encode(), digest_size=PRINT_SIZE).digest()

@@ -1,9 +1,9 @@
-"""Which half messages are undecided, told by what lies in the broker's queues alone (section 9).
+"""Find undecided half messages from the broker's queues alone (`docs/formats/broker-topics.md#transactions`).
 
-A half message is decided when an op record names its queue offset.  That is not all: op records are written after the
-decision, so after a kill a committed message may lie in its topic and no op record tell of it; and a check puts a half message
-again, so that the decision may name an earlier copy.  Copies share their UNIQ_KEY and the time they were born; a producer that
-gives two messages one UNIQ_KEY has two transactions.
+A half message is decided when an op record names its queue offset. Two more cases count: op records are written after the
+decision, so after a kill a committed message may be in its topic without an op record; and a check puts a half message again,
+so the decision may name an earlier copy. Copies share their UNIQ_KEY and born time. Two different messages with the same
+UNIQ_KEY are two transactions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ...parts import StoreParts
 
 NOWHERE = -1
-OFFSETS_MAX = 1 << 16  # of one op record
-FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again although it was too young to be asked about
+OFFSETS_MAX = 1 << 16  # offsets read from one op record
+FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again before it was old enough to be checked
 Family = tuple[str, int]  # transaction id and time born, which a half message, its copies and its committed message share
 
 
@@ -29,52 +29,52 @@ class HalfMessage(NamedTuple):
     """A message that was prepared and is neither committed nor rolled back."""
 
     queue_offset: int  # in the queue of half messages
-    message: StoredMessage  # as it lies there
+    message: StoredMessage  # as stored in the half topic
 
     @property
     def transaction_id(self) -> str:
-        """The producer's; empty where the record has none."""
+        """Return the producer's transaction id; empty if the record has none."""
         pairs = self.message.all_properties
         return pairs.get(TRANSACTION_ID) or pairs.get(UNIQUE_KEY, "")
 
     @property
     def producer_group(self) -> str:
-        """Who can decide."""
+        """Return the producer group that can decide the transaction."""
         return self.message.all_properties.get(PRODUCER_GROUP, "")
 
     @property
     def topic(self) -> str:
-        """Where a commit puts it."""
+        """Return the topic of a commit; empty if the record does not name one."""
         return self.message.all_properties.get(REAL_TOPIC, "")
 
     @property
     def queue_id(self) -> int:
-        """Where a commit puts it; -1 where the record does not say."""
+        """Return the queue id of a commit; -1 if the record does not name one."""
         text = self.message.all_properties.get(REAL_QUEUE, "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
     @property
     def is_placed(self) -> bool:
-        """Whether the record says where a commit puts it."""
+        """Return whether the record names the topic and queue of a commit."""
         return bool(self.topic) and self.queue_id >= 0
 
     @property
     def check_times(self) -> int:
-        """How often somebody was asked."""
+        """Return how often the producer was asked about the message."""
         text = self.message.all_properties.get(CHECK_TIMES, "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 class OpRecord(NamedTuple):
-    """Half messages that were decided."""
+    """Hold an op record: the half messages that it marks as decided."""
 
     queue_offset: int
     half_offsets: list[int]
-    end_offset: int  # physical, behind the record
+    end_offset: int  # physical offset behind the record
 
 
 def half_messages(parts: StoreParts, start: int) -> Iterator[HalfMessage]:
-    """From a queue offset on."""
+    """Yield the half messages from a queue offset on."""
     queue = parts.queues.get(HALF_TOPIC, 0)
     for place, unit in queue.units(start) if queue is not None else ():
         message = parts.log.message_at(unit.physical_offset)
@@ -83,7 +83,7 @@ def half_messages(parts: StoreParts, start: int) -> Iterator[HalfMessage]:
 
 
 def op_records(parts: StoreParts, since_ms: int) -> list[OpRecord]:
-    """Those stored at or after a time, in their order."""
+    """Return the op records stored at or after a time, in queue order."""
     queue = parts.queues.get(OP_TOPIC, 0)
     found: list[OpRecord] = []
     for place in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
@@ -98,13 +98,13 @@ def op_records(parts: StoreParts, since_ms: int) -> list[OpRecord]:
 
 
 def _offsets(body: bytes) -> list[int]:
-    """Numbers with a comma behind each."""
+    """Return the numbers in the body of an op record, each followed by a comma."""
     parts = body.split(b",", OFFSETS_MAX)[:OFFSETS_MAX]
     return [int(part) for part in parts if part.isdigit() and len(part) < 19]
 
 
 def decided(parts: StoreParts, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
-    """Queue offset of each decided half message to where the record that shows it ends."""
+    """Return, for each decided half message, its queue offset and the physical end of the record that proves the decision."""
     shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
     by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
     for half in _named(parts, halves, list(shown)):
@@ -117,7 +117,7 @@ def decided(parts: StoreParts, halves: list[HalfMessage], ops: list[OpRecord]) -
 def _decided_end(
     parts: StoreParts, half: HalfMessage, shown: dict[int, int], family: list[tuple[HalfMessage, int]]
 ) -> int | None:
-    """By an op record about it or about a copy of it, or by the committed message; None for none of them."""
+    """Return the end of the op record about the half message or a copy of it, or of the committed message; else None."""
     if half.queue_offset in shown:
         return shown[half.queue_offset]
     for other, end in family:
@@ -127,7 +127,7 @@ def _decided_end(
 
 
 def _pass_over_earlier(halves: list[HalfMessage], ends: dict[int, int | None]) -> None:
-    """A copy stands for those before it, which are done with where it ends: else each would be committed after a kill."""
+    """Mark earlier copies as decided at the end of the latest copy; otherwise each would be committed again after a kill."""
     later: dict[Family, HalfMessage] = {}
     for half in reversed(halves):
         copy = later.get(_family(half))
@@ -143,7 +143,10 @@ def _family(half: HalfMessage) -> Family:
 
 
 def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
-    """Whether one of two half messages is the other put again: a check counts itself, a broker may say where the first lay."""
+    """Return whether one half message is the other put again.
+
+    A check increases the check count; a broker may add the property `FIRST_COPY`.
+    """
     if not one.transaction_id or _family(one) != _family(other):
         return False
     is_put_back = FIRST_COPY in one.message.all_properties or FIRST_COPY in other.message.all_properties
@@ -151,7 +154,7 @@ def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
 
 
 def _named(parts: StoreParts, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
-    """The half messages that op records name, those before the given ones too."""
+    """Yield the half messages that op records name, including those before the given ones."""
     known = {half.queue_offset: half for half in halves}
     queue = parts.queues.get(HALF_TOPIC, 0)
     for offset in offsets:
@@ -165,14 +168,16 @@ def _named(parts: StoreParts, halves: list[HalfMessage], offsets: list[int]) -> 
 
 
 def _committed_end(parts: StoreParts, half: HalfMessage) -> int | None:
-    """Where the committed message ends that a half message became; None when it became none."""
+    """Return the physical end of the message that the half message became; None if it was not committed."""
     topic, key = half.topic, half.message.all_properties.get(UNIQUE_KEY)
     candidates = _by_key(parts, topic, key) if key and parts.index is not None else _behind(parts, half)
     for message in candidates:
         if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT or message.topic != topic:
             continue
         is_its_own = message.prepared_transaction_offset == half.message.physical_offset
-        if is_its_own or _are_copies(half, HalfMessage(NOWHERE, message)):  # it keeps the properties of the copy it was
+        if is_its_own or _are_copies(
+            half, HalfMessage(NOWHERE, message)
+        ):  # a committed message keeps the properties of its half message
             return message.physical_offset + message.size
     return None
 
@@ -186,7 +191,7 @@ def _by_key(parts: StoreParts, topic: str, key: str) -> Iterator[StoredMessage]:
 
 
 def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
-    """Without an index or a key: everything that came into the half message's own queue after it."""
+    """Yield all messages of the half message's own queue that were stored after it; used without an index or a key."""
     for physical_offset in _places_behind(parts, half):
         message = parts.log.message_at(physical_offset)
         if message is not None:
@@ -194,7 +199,7 @@ def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
 
 
 def _places_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
-    """In its own queue, which may be one of batches."""
+    """Yield their physical offsets; the queue may be a batch queue."""
     start = half.message.physical_offset
     queue, batch = parts.queues.get(half.topic, half.queue_id), parts.derived.batch.get(half.topic, half.queue_id)
     if queue is not None:

@@ -1,4 +1,4 @@
-"""Puts of the services: without the checks that are for users, and with the durability that the flush mode promises."""
+"""Put messages for the services: without the checks for user puts, with the durability of the flush mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .routing import Routing
 
 
 class InternalPuts:
-    """Puts of one open store's services."""
+    """Put messages for the services of one open store."""
 
     def __init__(self, parts: StoreParts, routing: Routing) -> None:
         """Create it for a store opened for writing."""
@@ -18,9 +18,9 @@ class InternalPuts:
         self._routing = routing
 
     def put(self, message: Message, queue_id: int, *, waits: bool = True) -> PutResult:
-        """Put a message to an admitted topic, whatever its property DELAY.
+        """Put a message to an admitted topic, ignoring its property DELAY.
 
-        `waits=False` leaves the sync to a later call of `wait`.  Raises `PutRejected`, and what a failed sync raises.
+        `waits=False` leaves the sync to a later call of `wait`. Raises `PutRejected`, and the error of a failed sync.
         """
         parts = self._parts
         parts.check_open()

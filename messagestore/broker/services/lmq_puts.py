@@ -1,9 +1,9 @@
-"""Numbers in light queues, given at the put (section 10).
+"""Assign queue offsets in LMQs at the put (`docs/formats/broker-topics.md#lmq`).
 
-A message that names queues `%LMQ%...` in INNER_MULTI_DISPATCH is a message of each of them, and gets its number in each as
-INNER_MULTI_QUEUE_OFFSET.  Numbers are given and used under one lock, so that the log holds them in their order.  RocketMQ has a
-limit on the number of light queues and a status for it, and enforces neither; here the message that would make one too
-many is refused.
+An LMQ (light message queue) holds messages of other topics. A message that names queues `%LMQ%...` in INNER_MULTI_DISPATCH
+belongs to each of them, and gets its queue offset in each as INNER_MULTI_QUEUE_OFFSET. Offsets are assigned and used under one
+lock, so that the log holds them in order. RocketMQ has a limit on the number of LMQs and a status for it, but enforces neither;
+here a message that would exceed the limit is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME_SIZE_MAX = 255
 
 
 def light_refusal(names: str) -> PutResult | None:
-    """Why no message can be in these light queues, however few there are; None when one can."""
+    """Return why no message can belong to these LMQs, whatever their number; None if one can."""
     for name in names.split(","):
         if not name.startswith(LIGHT_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
             return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LIGHT_PREFIX}name can be")
@@ -32,17 +32,20 @@ def light_refusal(names: str) -> PutResult | None:
 
 
 class LightPuts:
-    """Of one open store.  The counters are those of the ordinary queues: topic `%LMQ%name`, queue id 0."""
+    """Append messages to the LMQs of one open store.
+
+    The counters are those of ordinary queues: topic `%LMQ%name`, queue id 0.
+    """
 
     def __init__(self, parts: StoreParts) -> None:
-        """Nothing is looked at before the first message that needs it."""
+        """Create it; nothing is read before the first message that needs it."""
         self._parts = parts
         self._guard = threading.Lock()
         self._known: set[str] | None = None
         self.queues_max = parts.config.max_lmq_consume_queue_num
 
     def append(self, message: Message, raw: bytes, names: str, queue_id: int) -> PutResult:
-        """Append a message with its numbers.  `raw`: its properties as the log keeps them."""
+        """Append a message with its LMQ offsets. `raw`: its properties as the log keeps them."""
         refusal = light_refusal(names)
         if refusal is not None:
             return refusal
@@ -59,7 +62,7 @@ class LightPuts:
             return result
 
     def _append(self, message: Message, raw: bytes, listed: list[str], queue_id: int) -> PutResult:
-        """Under the lock.  A name that stands twice gets its number twice and moves its counter by two, as in a broker."""
+        """Append under the lock. A repeated name gets two offsets and moves its counter by two, as in a broker."""
         offsets = self._parts.offsets
         numbers = ",".join(str(offsets.next_offset(name, 0)) for name in listed)
         numbered = with_properties(message, with_pairs(raw, {LIGHT_OFFSETS: numbers}))
@@ -81,7 +84,7 @@ class LightPuts:
 
 
 def with_properties(message: Message, raw: bytes) -> Message:
-    """The same message with other properties."""
+    """Return the same message with other properties."""
     return Message(
         message.topic, message.body, queue_id=message.queue_id, flag=message.flag, sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,

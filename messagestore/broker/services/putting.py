@@ -1,15 +1,19 @@
-"""Results of refused puts, and properties as the log keeps them."""
+"""Build results of refused puts, and edit properties in the form that the log keeps."""
 
 from __future__ import annotations
 
 from commitlog import PutResult, PutStatus, delete_property
 from storageio import InvalidMessage
 
-NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)  # for good
+NEVER = (
+    PutStatus.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED,
+    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+)  # a retry cannot succeed
 
 
 def refused(status: PutStatus, reason: str) -> PutResult:
-    """The result of a put that wrote nothing."""
+    """Return the result of a put that wrote nothing."""
     result: PutResult = PutResult.__new__(PutResult)
     result.status, result.reason, result.message_count = status, reason, 0
     result.physical_offset = result.queue_offset = result.queue_id = -1
@@ -19,7 +23,7 @@ def refused(status: PutStatus, reason: str) -> PutResult:
 
 
 def encoded_pairs(pairs: dict[str, str]) -> bytes:
-    """Properties as the log keeps them (format page `commitlog.md`, section 1.3)."""
+    """Return properties as the log keeps them (`docs/formats/commitlog.md#properties`). Raises `InvalidMessage`."""
     for name, value in pairs.items():
         if not name or not value or "\x01" in name + value or "\x02" in name + value:
             raise InvalidMessage(f"property {name!r} with value {value!r}: both need text without \\x01 and \\x02")
@@ -27,7 +31,7 @@ def encoded_pairs(pairs: dict[str, str]) -> bytes:
 
 
 def with_pairs(raw: bytes, pairs: dict[str, str]) -> bytes:
-    """Properties as the log keeps them, with these set, last, and all others where they were."""
+    """Return encoded properties with these set at the end; all others keep their order."""
     raw = without_pairs(raw, tuple(pairs))
     if raw and not raw.endswith(b"\x02"):
         raw += b"\x02"
@@ -35,7 +39,7 @@ def with_pairs(raw: bytes, pairs: dict[str, str]) -> bytes:
 
 
 def without_pairs(raw: bytes, names: tuple[str, ...]) -> bytes:
-    """Properties as the log keeps them, without some."""
+    """Return encoded properties without some of them."""
     for name in names:
         raw = delete_property(raw, name.encode())
     return raw

@@ -1,8 +1,8 @@
-"""Raw log bytes from a master to a slave, so that a folder can be replicated.
+"""Copy raw log bytes from a master to a slave, to replicate a folder.
 
-The master hands out whole records from any offset (`read_log_bytes`); a store opened with `Role.SLAVE` takes them at its end
-(`append_data`), after checking that each is a whole record that says it lies there, with its checksums.  Then the slave's own
-dispatcher makes queues and index, so both folders say the same.  A slave refuses puts.
+The master returns whole records from any offset (`read_log_bytes`). A store opened with `Role.SLAVE` appends them at its end
+(`append_data`) after it checks that each is a whole record with its own offset and correct checksums. The slave's own
+dispatcher builds queues and index, so both folders hold the same. A slave refuses puts.
 
     offset = slave.log_end
     while data := master.read_log_bytes(offset):
@@ -32,10 +32,10 @@ _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
 
 def read_log_bytes(parts: StoreParts, offset: int, max_bytes: int) -> bytes:
-    """Whole records from `offset` on, as they lie in one file, of about `max_bytes`; one at least.  Empty at the log's end.
+    """Return whole records of one file from `offset` on: about `max_bytes`, at least one record. Empty at the log's end.
 
-    A file's blank record ends what is given: its eight bytes, and the next range begins in the next file.  Raises
-    `StoreCorrupt` for damage, and `InvalidMessage` for an offset that is not in the log, or inside a blank.
+    The result ends with a file's blank record, of which eight bytes are returned; the next range begins in the next file.
+    Raises `StoreCorrupt` for damage, and `InvalidMessage` for an offset outside the log or inside a blank.
     """
     end = parts.dispatch_limit() if parts.writable else parts.log.queue.end_offset
     low = max(parts.log.min_offset, 0)
@@ -50,7 +50,7 @@ def read_log_bytes(parts: StoreParts, offset: int, max_bytes: int) -> bytes:
     if _is_zeros(reader, file, at):
         if _is_end(parts, file, at):
             return b""
-        if _is_zeros(reader, file, at):  # else a writer has gone on meanwhile
+        if _is_zeros(reader, file, at):  # otherwise a writer has appended meanwhile
             raise InvalidMessage(f"offset {offset}: inside a blank, or behind the log's end; no record begins there")
     while at < stop and (at == start or at - start < max_bytes):
         size = reader.check(at, CHECK_ALL)
@@ -64,13 +64,14 @@ def read_log_bytes(parts: StoreParts, offset: int, max_bytes: int) -> bytes:
 
 
 def _is_zeros(reader: Reader, file: MappedFile, at: int) -> bool:
-    """Whether zeros lie there, or so few bytes of a file that not even a blank begins in them."""
+    """Return whether there are zeros at `at`, or too few bytes of the file for even a blank record."""
     return file.size_bytes - at < BLANK_SIZE or STOPS.get(reader.check(at, CHECK_ALL)) == "empty"
 
 
 def _is_end(parts: StoreParts, file: MappedFile, at: int) -> bool:
-    """Whether zeros are the end of the log.  A writer knows where it ends; a reader walks the last file, where it must: no
-    record ends in a zero or in a blank's magic.
+    """Return whether zeros mark the end of the log.
+
+    A writer knows its end. A reader scans the last file if necessary: no record ends in a zero or in a blank's magic number.
     """
     if parts.writable:
         return False
@@ -81,7 +82,10 @@ def _is_end(parts: StoreParts, file: MappedFile, at: int) -> bool:
 
 
 def _stopped(parts: StoreParts, file: MappedFile, at: int, code: int, start: int) -> int:
-    """Where the range ends at a place that is no record; damage only where nothing came before it."""
+    """Return where the range ends at a place without a record.
+
+    Raises `StoreCorrupt` only if no record precedes it in the range.
+    """
     if code == BLANK:
         return at + BLANK_SIZE
     if at == start and STOPS[code] != "empty":
@@ -90,10 +94,10 @@ def _stopped(parts: StoreParts, file: MappedFile, at: int, code: int, start: int
 
 
 def append_data(parts: StoreParts, offset: int, data: bytes) -> int:
-    """Take log bytes at the log's end; where the log ends now, which is where the next bytes go.
+    """Append log bytes at the log's end; return the new end, which is where the next bytes go.
 
-    A record that is not whole at the end of `data` is left out, to come again with the next bytes.  Nothing is written of
-    bytes that are wrong anywhere: `StoreCorrupt` names the place, `UnsupportedFormat` a record of an unknown version,
+    An incomplete record at the end of `data` is ignored; it must come again with the next bytes. Invalid bytes anywhere in
+    `data` leave the log unchanged: `StoreCorrupt` names their offset, `UnsupportedFormat` a record of an unknown version,
     `InvalidMessage` an offset that is not the end.
     """
     parts.check_open()
@@ -106,7 +110,7 @@ def append_data(parts: StoreParts, offset: int, data: bytes) -> int:
 
 
 class _Appending:
-    """One call."""
+    """Run one call of `append_data`."""
 
     def __init__(self, parts: StoreParts, offset: int, data: bytes) -> None:
         self._parts = parts
@@ -115,14 +119,14 @@ class _Appending:
         self._offset = offset
 
     def run(self) -> int:
-        """Check everything, then write it, file by file."""
+        """Check everything, then write it file by file."""
         is_first = not self._log.queue.files
         end = self._log.written_offset
         begins_file = self._offset >= 0 and self._offset % self._log.file_size_bytes == 0
         if self._offset != end and not (is_first and begins_file):
             raise InvalidMessage(f"bytes for offset {self._offset}: the log ends at {end}, and an empty one begins with a file")
         at, place = 0, self._offset
-        pieces: list[tuple[int, bytes, int, bool]] = []  # offset, records, newest store time, whether a blank follows
+        pieces: list[tuple[int, bytes, int, bool]] = []  # (offset, records, newest store time, blank follows)
         while at < len(self._data):
             size, stamp, why = self._records(at, place)
             pieces.append((place, self._data[at : at + size], stamp, why == BLANK))
@@ -143,7 +147,7 @@ class _Appending:
         return place - place % size + size
 
     def _records(self, start: int, place: int) -> tuple[int, int, int]:
-        """(bytes of whole records, newest store time, what comes behind) of one file."""
+        """Return (bytes of whole records, newest store time, why the scan stopped) for one file."""
         data, at, stamp = self._data, start, 0
         stop = min(len(data), start + self._file_end(place) - place)
         limit = max(self._parts.config.max_message_size, BODY_SIZE_MAX_DEFAULT) + (1 << 17)
@@ -165,7 +169,10 @@ class _Appending:
         return at - start, stamp, TORN
 
     def _write(self, place: int, records: bytes, stamp: int, is_closed: bool) -> None:
-        """Records, their first size field last, so that a reader beside us sees all or nothing; then perhaps a blank."""
+        """Write records, and a blank record if the file is closed.
+
+        The first size field is written last, so that a concurrent reader sees all records or none.
+        """
         appender = self._log.appender
         if not self._log.queue.files:
             first = place - place % self._log.file_size_bytes
@@ -190,7 +197,7 @@ class _Appending:
             appender.attach(file.view, file.start_offset, end, stamp)
 
     def _roll(self) -> None:
-        """Go on in the next file, unless that is where we are."""
+        """Continue in the next file, unless the appender is already there."""
         appender = self._log.appender
         if appender.position == 0 and appender.base == self._log.queue.files[-1].start_offset:
             return
@@ -200,8 +207,8 @@ class _Appending:
 
 
 def _refuse_unknown_version(data: bytes, at: int, base: int) -> None:
-    """Raise `UnsupportedFormat` where a master sent a record of a version that is not known here."""
-    view = memoryview(data + bytes(BLANK_SIZE))  # a record is followed by one more, or by room for a blank record
+    """Raise `UnsupportedFormat` for a record of an unknown version."""
+    view = memoryview(data + bytes(BLANK_SIZE))  # a record is always followed by space for a blank record
     if is_unknown_version(view, at, base):
         raise unsupported_record(unknown_version("log bytes", Place(view, at, base))._replace(offset=base + at))
 

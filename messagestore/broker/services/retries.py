@@ -1,10 +1,10 @@
-"""Messages that a consumer sends back (section 9, row B10), as a real broker writes them.
+"""Handle messages that a consumer sends back, as a real broker does (`docs/formats/broker-topics.md#messages-sent-back`).
 
-Sent back for the n-th time a message waits in a delay level, 3 + n unless the consumer says which, and comes again in
-`%RETRY%group`.  Past the group's `retryMaxTimes` it goes to `%DLQ%group` at once, and nobody tries again.
+A message sent back for the n-th time waits in delay level 3 + n, unless the consumer names a level, and then appears in
+`%RETRY%group`. After the group's `retryMaxTimes` it goes to `%DLQ%group` immediately and is not retried.
 
-A record that holds many messages is refused, as a broker does: neither topic has batch queues, and without flag and count a
-client would not take it apart any more.
+A record that holds many messages is refused, as in a broker: neither topic has batch queues, and without flag and count a
+client could not split the record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEAD_QUEUE = 0
 
 
 def _refuse_batch(message: StoredMessage) -> None:
-    """It would wait, be refused when it is due, and be lost: nobody has it any more by then."""
+    """Raise `InvalidMessage` for a record of many messages: it would be refused when it is due, and so be lost."""
     if message.sys_flag & IS_BATCH or INNER_COUNT in message.all_properties:
         raise InvalidMessage(
             f"a record of many messages of {message.topic} cannot be sent back: put it once more and acknowledge it"
@@ -38,10 +38,10 @@ def _refuse_batch(message: StoredMessage) -> None:
 
 
 class Retries:
-    """Of one open store."""
+    """Handle the messages sent back to one open store."""
 
     def __init__(self, disk: Disk, config_folder: str, admission: Admission, puts: InternalPuts) -> None:
-        """Nothing is read before it is needed."""
+        """Create it; subscription groups are read at first use."""
         self._disk = disk
         self._config_folder = config_folder
         self._admission = admission
@@ -49,7 +49,7 @@ class Retries:
         self._groups: SubscriptionGroups | None = None
 
     def group(self, name: str) -> SubscriptionGroup:
-        """As subscriptionGroup.json has it; a group that it does not name is written there, as a broker does."""
+        """Return a group of subscriptionGroup.json. An unknown group is added to the file, as in a broker."""
         if self._groups is None:
             self._groups = SubscriptionGroups(self._disk, self._config_folder)
         known = self._groups.get(name)
@@ -60,7 +60,7 @@ class Retries:
         return known
 
     def set_group(self, name: str, *, retry_max_times: int | None = None, retry_queues: int | None = None) -> None:
-        """How often a group tries again, and in how many queues."""
+        """Set how often a group retries, and in how many queues."""
         self.group(name)
         wanted = {"retry_max_times": retry_max_times, "retry_queues": retry_queues}
         assert self._groups is not None
@@ -68,10 +68,11 @@ class Retries:
         self._groups.persist()
 
     def send_back(self, message: StoredMessage, group: str, level: int = 0) -> PutResult:
-        """Have a message come again, or not any more.  `level`: of the delay, 0 for the usual one, below 0 for dead at once.
+        """Schedule a message for another delivery, or move it to the dead letter queue.
 
-        Under the flush mode's promise: when this returns the message will come again although the old one is acknowledged.
-        Raises `InvalidMessage` for a record of many messages, before anything is written.
+        `level`: the delay level, 0 for the default one, below 0 for the dead letter queue. The put has the durability of the
+        flush mode, so the message is delivered again even if the old one is acknowledged. Raises `InvalidMessage` for a record
+        of many messages, before anything is written.
         """
         _refuse_batch(message)
         known = self.group(group)
@@ -89,7 +90,7 @@ class Retries:
         return self._puts.put_delayed(back, raw, random.randrange(queues), level or FIRST_LEVEL + message.reconsume_times)
 
     def _marked(self, message: StoredMessage) -> bytes:
-        """Its properties, with where it came from first."""
+        """Return the message's properties with its first topic and message id."""
         pairs = message.all_properties
         if not message.topic:
             raise InvalidMessage("a record without a topic cannot be sent back")

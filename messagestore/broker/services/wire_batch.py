@@ -1,4 +1,4 @@
-"""A batch as RocketMQ's clients send it (section 7.4).
+"""Encode and decode a batch as RocketMQ clients send it (`docs/formats/put-rules.md#wire-batch`).
 
 offset  size  field            of each member
 0       4     total            whole member
@@ -24,7 +24,7 @@ MEMBERS_MAX = 1 << 20
 
 
 def encode_wire_batch(messages: Sequence[Message]) -> bytes:
-    """Members, end to end."""
+    """Return the encoded members, one after the other."""
     parts = []
     for message in messages:
         raw = encode_properties(message)
@@ -34,7 +34,7 @@ def encode_wire_batch(messages: Sequence[Message]) -> bytes:
 
 
 def decode_wire_batch(topic: str, queue_id: int, data: bytes, batch_properties: bytes, **fields: Any) -> list[Message]:
-    """The messages that the members become, each with the batch's properties behind its own."""
+    """Return the messages of a batch, each with the batch's properties after its own. Raises `InvalidMessage`."""
     messages: list[Message] = []
     at = 0
     while at < len(data):
@@ -52,7 +52,7 @@ def decode_wire_batch(topic: str, queue_id: int, data: bytes, batch_properties: 
 
 
 def _member(data: bytes, at: int) -> tuple[int, bytes, bytes, int]:
-    """(flag, body, properties, size) of the member at a place; every length is looked at before it is used."""
+    """Return (flag, body, properties, size) of the member at an offset; every length is checked before it is used."""
     left = len(data) - at
     if left < HEAD.size + PROPERTIES_SIZE.size:
         raise InvalidMessage(f"batch member at {at}: {left} bytes are none")
