@@ -1,6 +1,6 @@
-"""Checking and repairing a folder that nobody has open: what is wrong, what could be done, and doing it.
+"""Check and repair store folders that no process has open.
 
-`verification` and `agreement` look and change nothing.  `recover` plans and executes; `rebuild_store` makes queues and index
-anew; `damage`, `fillers`, `mend_files` and `rebuild` are their steps.  What every opening does by itself lies one room up, in
-`log_end.py`.
+`verification`, `cross_check` and `batch_cross_check` only read. `recover` plans and executes a repair, and `rebuild_store`
+rebuilds queues and index. `damage`, `fillers`, `repair_files` and `rebuild` are their steps. What every open does by itself is
+in `messagestore/recovery/`.
 """

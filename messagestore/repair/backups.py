@@ -1,6 +1,6 @@
-"""What a recovery removes or writes over is kept in `brokerstore/kept-...`, named after where it lay.
+"""Keep what a recovery removes or overwrites in `brokerstore/kept-...`, named after its original path.
 
-Whoever needs it no more deletes it; nothing reads it.
+Nothing reads these files; the operator may delete them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PIECE = 1 << 20
 
 
 def kept_path(disk: Disk, root: str, path: str) -> str:
-    """Return a free name in the store's own folder for what lies, or lay, at `path`."""
+    """Return a free name in the store's own folder for a copy of what is or was at `path`."""
     name = os.path.relpath(path, root).replace(os.sep, "-")
     return free_path(disk, os.path.join(root, OWN_FOLDER, f"kept-{name}"))
 
 
 def keep_file(disk: Disk, root: str, path: str) -> None:
-    """Copy a file, if there is one, before it is written over; the copy is on the disk when this returns."""
+    """Copy a file, if it exists, before it is overwritten; the copy is synced when this returns."""
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE:
         return

@@ -1,4 +1,4 @@
-"""Whether batch queues say what the log says: every record of a topic that has them against the next unit of its queue."""
+"""Compare batch queues with the log: each record of a batch topic must match the next unit of its queue."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from consumequeue import BatchQueues, BatchUnit
 from ..broker.config.topics import Topics
 from ..write.derived_queues import batch_unit
 
-PROBLEMS_MAX = 100  # of one queue
-NO_NUMBERS = "batch_numbers"  # the kind of a problem that no rebuild mends
+PROBLEMS_MAX = 100  # problems reported for one queue
+NO_NUMBERS = "batch_numbers"  # a kind of problem that a rebuild does not fix
 Lane = tuple[str, int]
 
 
 def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool]) -> Iterator[Finding]:
-    """Units that are missing, wrong, or of no record, and records that can have none; of a queue at most so many."""
+    """Yield missing, wrong and dangling units, and records with invalid numbers; at most `PROBLEMS_MAX` wrong units per
+    queue."""
     units: dict[Lane, Iterator[BatchUnit]] = {}
     low = files.files[0].start_offset if files.files else 0
     found: Counter[Lane] = Counter()
@@ -29,7 +30,7 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
         where = f"{batch.folder}/{message.topic}/{message.queue_id}"
         if not wanted.is_valid:
             yield Finding(where, message.physical_offset, NO_NUMBERS, "the numbers of its messages", "none that can be")
-            units[lane] = _units(batch, lane, message.physical_offset + 1)  # a unit from before it was damaged stays
+            units[lane] = _units(batch, lane, message.physical_offset + 1)  # skip a unit written before the record was damaged
             continue
         if lane not in units:
             units[lane] = _units(batch, lane, low)
@@ -37,7 +38,7 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
         if unit != wanted:
             found[lane] += 1
             yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
-            units[lane] = _units(batch, lane, message.physical_offset + 1)  # in step again
+            units[lane] = _units(batch, lane, message.physical_offset + 1)  # resynchronize behind this record
     for lane, rest in units.items():
         if found[lane] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
             yield Finding(
@@ -46,7 +47,7 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
 
 
 def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> Iterator[StoredMessage]:
-    """The records that belong into batch queues, in the log's order."""
+    """Yield the records that belong in batch queues, in log order."""
     for message in files.messages():
         if isinstance(message, Finding) or not is_batch_topic(message.topic):
             continue
@@ -55,13 +56,16 @@ def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> It
 
 
 def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool] | None:
-    """Whether a topic has batch queues, by its attribute or by its folder; None where none has: nobody need walk the log."""
+    """Return a predicate for topics with batch queues, by attribute or by folder.
+
+    None if there are no such topics; the log need not be scanned then.
+    """
     configs = [topics.get(name) for name in topics.names()]
     named = {config.name for config in configs if config is not None and config.is_batch}
     return (lambda topic: topic in named or batch.knows(topic)) if named or batch.is_used else None
 
 
 def _units(batch: BatchQueues, lane: Lane, low: int) -> Iterator[BatchUnit]:
-    """Those of records that the log still has."""
+    """Return the units of records that the log still has."""
     queue = batch.get(*lane)
     return (unit for unit in queue.units() if unit.physical_offset >= low) if queue is not None else iter(())

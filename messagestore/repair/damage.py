@@ -1,7 +1,7 @@
-"""Where a log is damaged, what lies behind the damage, and which messages it took.
+"""Find where a log is damaged, what lies behind the damage, and which messages are lost.
 
-Holes are found by the walk that goes on past damage (`commitlog.walk`).  Whether a hole is a crash tail or damage to safely
-stored data: `ARCHITECTURE.md`, "A torn tail is not damage".
+Holes are found by a scan that continues behind damage (`commitlog.walk`). Whether a hole is a crash tail or damage to safely
+stored data: see `docs/explanation/torn-tail-and-damage.md`.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from storageio import StoreCorrupt
 from .fillers import Lost
 from .lost_messages import Gap, swallowed
 
-MISSING_MAX = 10_000  # files in a row that are taken for lost; a name that is further off is no file of this log
+MISSING_MAX = 10_000  # missing files in a row; a file name further away does not belong to this log
 
 
 class Hole(NamedTuple):
-    """Bytes start..stop of the log that are no whole records; physical offsets."""
+    """Describe bytes start..stop of the log that are not whole records; physical offsets."""
 
     start: int
     stop: int
-    file_end: int  # of the file that it lies in
+    file_end: int  # end of the file that contains it
     finding: Finding
 
 
 @dataclass
 class Survey:
-    """What one walk over a log found."""
+    """Hold the result of one scan of a log."""
 
     records: int = 0
-    end: int = 0  # behind the last whole record or blank
+    end: int = 0  # physical offset behind the last whole record or blank
     last_offset: int = -1
     last_store_timestamp_ms: int = 0
-    holes: list[Hole] = field(default_factory=list)  # with whole records behind them
-    tail: Hole | None = None  # with none behind it
-    first_damaged: int = -1  # the first hole that has a safely stored record behind it
-    records_after: list[int] = field(default_factory=list)  # for each hole, whole records in front of it
-    gaps: list[Gap] = field(default_factory=list)  # in the queue offsets of the records, across holes
-    lost: dict[int, list[Lost]] = field(default_factory=dict)  # by the hole's start
-    times: list[int] = field(default_factory=list)  # store time of the last record in front of each hole
-    findings: list[Finding] = field(default_factory=list)  # of files: names, sizes, gaps
+    holes: list[Hole] = field(default_factory=list)  # holes followed by whole records
+    tail: Hole | None = None  # the hole at the end, followed by no whole record
+    first_damaged: int = -1  # start of the first hole before a safely stored record
+    records_after: list[int] = field(default_factory=list)  # for each hole, the number of whole records before it
+    gaps: list[Gap] = field(default_factory=list)  # jumps in queue offsets across holes
+    lost: dict[int, list[Lost]] = field(default_factory=dict)  # lost messages by the start of their hole
+    times: list[int] = field(default_factory=list)  # store time of the last record before each hole
+    findings: list[Finding] = field(default_factory=list)  # findings about file names, sizes and gaps
 
     @property
     def is_damaged(self) -> bool:
-        """Whether safely stored data is hurt: opening for writing would refuse."""
+        """Return whether safely stored data is damaged; opening for writing refuses such a store."""
         return self.first_damaged >= 0
 
 
@@ -62,11 +62,11 @@ def survey(
     files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None,
     is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, force: bool = False,
 ) -> Survey:  # fmt: skip
-    """Walk the whole log.  `safe_ms`: what was stored at or before it was on the disk at the last checkpoint.
+    """Scan the whole log. Records stored at or before `safe_ms` were on disk at the last checkpoint.
 
-    `progress` is called with the bytes of records that were looked at since it was called last.  `is_unnumbered`: topics
-    without ordinary queues, in which a missing record moves no other's number.  Raises `UnsupportedFormat` for a record of an
-    unknown version; `force` takes one for damage if all but its magic is a whole record of a known version.
+    `progress` is called with the number of record bytes scanned since its last call. `is_unnumbered` names topics without
+    ordinary queues, in which a missing record does not shift other queue offsets. Raises `UnsupportedFormat` for a record of an
+    unknown version; `force` treats it as damage if everything but its magic number is a whole record of a known version.
     """
     found = _walk(files, safe_ms, in_detail=False, progress=progress, force=force)
     if found.holes:
@@ -78,7 +78,7 @@ def survey(
 def _walk(
     files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None, force: bool
 ) -> Survey:
-    """One pass.  `in_detail` looks at every record: which messages the holes have swallowed, and which are older than safe."""
+    """Scan the log once. `in_detail` decodes every record, to find lost messages and records older than `safe_ms`."""
     _refuse_wide_gaps(files)
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
     walk = _Walk(files, safe_ms, found, in_detail)
@@ -98,7 +98,10 @@ def _walk(
 
 
 def _refuse_wide_gaps(files: LogFiles) -> None:
-    """Before anything is made of them: a file without a record, which no step of the walk tells of, may have any number."""
+    """Raise `StoreCorrupt` for an implausibly wide gap between files.
+
+    This comes first, because the scan does not report a file without records, whose name may contain any number.
+    """
     for before, after in pairwise(files.files):
         if (size := files.file_size_bytes) and after.start_offset - before.start_offset > size * MISSING_MAX:
             told, found = f"at most {MISSING_MAX} files missing before it", f"a gap from {before.start_offset} on"
@@ -106,21 +109,21 @@ def _refuse_wide_gaps(files: LogFiles) -> None:
 
 
 class _Walk:
-    """Turns the steps of a walk into holes."""
+    """Convert the steps of a scan into holes."""
 
     def __init__(self, files: LogFiles, safe_ms: int, found: Survey, in_detail: bool) -> None:
         self._in_detail = in_detail
         self._starts = {file.path: file.start_offset for file in files.files}
         self._size = files.file_size_bytes
-        self._reached = files.files[0].start_offset if files.files else 0  # first byte of the file looked at, or the next
+        self._reached = files.files[0].start_offset if files.files else 0  # start of the current or next file
         self._safe_ms = safe_ms
         self._found = found
-        self._open: list[Hole] = []  # begun and not seen to end
-        self._next: dict[tuple[str, int], int] = {}  # queue offset expected next
-        self._last_hole: dict[tuple[str, int], int] = {}  # number of holes when the lane was last seen
+        self._open: list[Hole] = []  # holes whose end is not known yet
+        self._next: dict[tuple[str, int], int] = {}  # next expected queue offset
+        self._last_hole: dict[tuple[str, int], int] = {}  # number of holes when the queue was last seen
 
     def problem(self, finding: Finding) -> None:
-        """Begin a hole, if none is open in this file."""
+        """Begin a hole, unless one is open in this file."""
         self._enter(finding.file)
         start = self._starts[finding.file] + finding.offset
         end = self._starts[finding.file] + max(self._size, 1)
@@ -128,13 +131,13 @@ class _Walk:
             self._open.append(Hole(start, start, end, finding))
 
     def blank(self, step: Blank) -> None:
-        """The file is over."""
+        """Take the blank record that ends a file."""
         self._enter(step.file)
         self._close(self._starts[step.file] + step.offset)
         self._found.end = max(self._found.end, self._starts[step.file] + self._size)
 
     def piece(self, step: Piece) -> None:
-        """Whole records: what is open ends here."""
+        """Take a range of whole records, which ends any open hole."""
         found = self._found
         self._enter(step.file)
         self._close(step.base + step.start)
@@ -147,13 +150,13 @@ class _Walk:
         found.end = step.base + step.stop
 
     def _take_last(self, step: Piece) -> None:
-        """Only the last record of a piece is looked at."""
+        """Decode only the last record of a piece."""
         last = Reader(step.view, step.base).decode(step.positions[-1], 0)
         assert last is not None, "a record that was checked"
         self._found.last_store_timestamp_ms, self._found.last_offset = last.store_timestamp_ms, last.physical_offset
 
     def _record(self, message: StoredMessage) -> None:
-        """Count it, and see what is missing before it."""
+        """Count a record and detect what is missing before it."""
         found = self._found
         if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             self._sequence((message.topic, message.queue_id), message.queue_offset)
@@ -163,7 +166,7 @@ class _Walk:
         found.records += 1
 
     def _enter(self, path: str) -> None:
-        """Files that are missing before this one are holes as long as a file."""
+        """Add a hole of one file's length for each file missing before this one."""
         start = self._starts[path]
         while self._size and self._reached + self._size < start:
             self._reached += self._size
@@ -172,7 +175,7 @@ class _Walk:
         self._reached = max(self._reached, start)
 
     def _close(self, stop: int) -> None:
-        """Every open hole ends at `stop`, or at its file's end."""
+        """End every open hole at `stop`, or at the end of its file."""
         for hole in self._open:
             self._found.holes.append(hole._replace(stop=min(stop, hole.file_end)))
             self._found.records_after.append(self._found.records)
@@ -180,7 +183,7 @@ class _Walk:
         self._open = []
 
     def _sequence(self, lane: tuple[str, int], queue_offset: int) -> None:
-        """A jump in the queue offsets says what the holes since the lane was last seen have swallowed."""
+        """Record a jump in the queue offsets: these messages were in the holes since the queue was last seen."""
         expected, since, now = self._next.get(lane), self._last_hole.get(lane, 0), len(self._found.holes)
         if expected is not None and queue_offset > expected and now > since:
             self._found.gaps.append(Gap(*lane, expected, queue_offset, since, now - 1))
@@ -188,6 +191,6 @@ class _Walk:
         self._last_hole[lane] = now
 
     def finish(self) -> None:
-        """What is still open is the tail; from its first byte on nothing is whole."""
+        """Make the hole that is still open the tail; nothing behind its first byte is whole."""
         if self._open:
             self._found.tail = self._open[0]

@@ -1,4 +1,4 @@
-"""Topics whose records get no ordinary queue when queues are made or checked against the log."""
+"""Decide which topics get no ordinary queue when queues are built or checked against the log."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from storageio import Disk, InvalidMessage, Kind
 from ..broker.config.topics import Topics, is_deleted
 from ..paths import OWN_FOLDER
 
-BATCH_FOLDER = "batchconsumequeue"  # queues of another form (format page, section 2.6)
+BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-unit
 QUEUE_FOLDER = "consumequeue"
-REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # where a rebuild that was killed left the old ones
+REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # old queues after a killed rebuild
 
 
 def excluded_topics(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
-    """Whether a topic was deleted, has batch queues, or a name that no folder can have.
+    """Return a predicate for topics that are deleted, have batch queues, or have a name that no folder can have.
 
-    Deleted is one that topics.json, where there is one, does not name and that has no queue folder either: a broker takes both
-    away, while a store without a broker writes queues and no table.
-    `topics` are those of an open store, which get more as it works; else the file is read.
+    A deleted topic is missing from an existing topics.json and has no queue folder: a broker removes both, while a store
+    without a broker writes queues but no table. `topics` is the growing table of an open store; without it the file is read.
     """
     known = topics or Topics(disk, os.path.join(root, "config"))
     folder = os.path.join(root, BATCH_FOLDER)
@@ -40,8 +39,10 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None) -> Call
 
 
 def has_no_folder_name(topic: str) -> bool:
-    """Whether no queue of a topic can be: one wrong bit makes "my/topic" of "my-topic", and records of RocketMQ's have no
-    checksum over their topic.  Such a record is in the log alone, and keeps nobody out.
+    """Return whether a topic can have no queue because its name cannot be a folder name.
+
+    A flipped bit turns "my-topic" into "my/topic", and RocketMQ's records have no checksum over the topic. Such a record stays
+    in the log only, and does not prevent opening the store.
     """
     try:
         check_topic(topic)

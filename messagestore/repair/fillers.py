@@ -1,8 +1,8 @@
-"""Filler records: what a hole in the log is closed with.
+"""Build filler records, which close a hole in the log.
 
-A blank record in the middle of a file would send a real broker to the next file, so a hole becomes ordinary records that add
-up to its size.  One for each message that was lost keeps the queue offsets of all later ones; the rest is padding that enters
-no queue (its transaction bits say "rolled back").  Up to the end of a file a blank record does.
+A blank record in the middle of a file would make a real broker skip to the next file. So a hole becomes ordinary records that
+add up to its size. One record per lost message keeps the queue offsets of all later messages. The rest is padding that enters
+no queue because its transaction bits mean "rolled back". A hole that extends to the end of a file is closed by a blank record.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ HOST = "127.0.0.1:10911"
 
 
 class Lost(NamedTuple):
-    """A message that a queue has a place for."""
+    """Identify a lost message for which a queue has a position."""
 
     topic: str
     queue_id: int
     queue_offset: int
-    light: tuple[tuple[str, int], ...] = ()  # light queues that have a place for it too, with its number in each
+    light: tuple[tuple[str, int], ...] = ()  # LMQs that contain it too, with its queue offset in each
 
     @property
     def least_bytes(self) -> int:
-        """Of its filler."""
+        """Return the minimum size of its filler record in bytes."""
         return least_size(self.topic) + len(self.light_pairs)
 
     @property
     def light_pairs(self) -> bytes:
-        """The properties that bring a record into light queues, as the log keeps them."""
+        """Return the encoded properties that put a record into LMQs."""
         if not self.light:
             return b""
         names, numbers = (",".join(map(str, column)) for column in zip(*self.light, strict=True))
@@ -46,7 +46,7 @@ class Lost(NamedTuple):
 
 
 def least_size(topic: str) -> int:
-    """Of a record of that topic with nothing in it."""
+    """Return the minimum size in bytes of a record of this topic."""
     size = len(topic.encode("utf-8", "replace"))
     return RECORD_SIZE_MIN + size + (1 if size > TOPIC_SIZE_MAX_V1 or len(topic) > TOPIC_SIZE_MAX_V1 else 0)
 
@@ -54,7 +54,10 @@ def least_size(topic: str) -> int:
 def fill(
     offset: int, size_bytes: int, lost: list[Lost], store_timestamp_ms: int, *, to_file_end: bool
 ) -> tuple[bytes, list[Lost]]:
-    """Bytes for the hole of `size_bytes` at physical offset `offset`, and the lost messages that found no room in it."""
+    """Return the bytes that fill a hole, and the lost messages that did not fit.
+
+    The hole has `size_bytes` bytes at physical offset `offset`.
+    """
     data = bytearray(size_bytes)
     at, stop = 0, size_bytes - (BLANK_SIZE if to_file_end else 0)
     left_out: list[Lost] = []
@@ -78,9 +81,9 @@ def fill(
 
 
 def _dress(size_bytes: int, lost: list[Lost]) -> int:
-    """Bytes for mark and checksum in each filler, or for the checksum, if there is room for all of them.
+    """Return the bytes for mark and checksum in each filler, or for the checksum alone, if all fillers have space for them.
 
-    Padding needs none: what is left is the last filler's, or more than any needs.
+    Padding needs no such reserve: the rest belongs to the last filler, or is larger than any record needs.
     """
     least = sum(message.least_bytes for message in lost)
     for dress in (len(MARK) + CRC_SIZE, CRC_SIZE):
@@ -90,7 +93,7 @@ def _dress(size_bytes: int, lost: list[Lost]) -> int:
 
 
 def _least_behind(lost: list[Lost]) -> list[int]:
-    """What must be left behind each filler, if anything is: the least of a later one or of the padding."""
+    """Return how many bytes must remain behind each filler, if any remain: the minimum of later fillers and of padding."""
     least = least_size(SHORT_TOPIC)
     behind = []
     for message in reversed(lost):
@@ -100,7 +103,7 @@ def _least_behind(lost: list[Lost]) -> list[int]:
 
 
 def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None:
-    """The rest in records that enter no queue."""
+    """Fill the rest with records that enter no queue."""
     while at < len(data):
         left = len(data) - at
         size = left if left <= FILLER_SIZE_MAX else min(FILLER_SIZE_MAX, left - least_size(FILLER_TOPIC))
@@ -110,7 +113,7 @@ def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None
 
 
 def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
-    """One record of exactly `size` bytes, with mark and checksum where they fit."""
+    """Write one record of exactly `size` bytes, with mark and checksum if they fit."""
     room = size - lost.least_bytes
     assert room >= 0, "the walk ends no hole before there is room for a filler"
     with_crc = room >= CRC_SIZE

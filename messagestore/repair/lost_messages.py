@@ -1,10 +1,10 @@
-"""Which messages the holes of a log have swallowed, and in which hole each of them gets its place again.
+"""Determine which messages were lost in the holes of a log, and which hole gets the filler record of each.
 
-A queue's unit says both.  Where queues are damaged too, a jump in the queue offsets of the records says which messages are
-missing, and only that they lay in one of the holes between two records: they go, in their order, into the first hole that has
-room for one more.  What no hole has room for is left out, so a number that jumped for another reason costs nothing.
+A unit of a queue tells both. Where queues are damaged too, a jump in the queue offsets of the records tells which messages are
+missing, and only that they were in one of the holes between two records. Their fillers go, in order, into the first hole that
+has enough space. Messages that fit into no hole are ignored, so a jump with another cause does no harm.
 
-Units of light queues at the place of another queue's unit are of the same message, whose filler stands in all of them.
+Units of LMQs with the same physical offset as another queue's unit belong to the same message, whose filler is in all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .fillers import Lost, least_size
 
 
 class Gap(NamedTuple):
-    """Queue offsets `first` to before `stop` that no record has, and the numbers of the holes that may have had them."""
+    """Describe queue offsets `first` to before `stop` that no record has, and the numbers of the holes that may contain
+    them."""
 
     topic: str
     queue_id: int
@@ -32,23 +33,23 @@ class Gap(NamedTuple):
 
 
 class Bounds(Protocol):
-    """Of a hole: physical offsets."""
+    """Describe the bounds of a hole as physical offsets."""
 
     @property
     def start(self) -> int:
-        """Its first byte."""
+        """Return the offset of its first byte."""
 
     @property
     def stop(self) -> int:
-        """Behind its last byte."""
+        """Return the offset behind its last byte."""
 
     @property
     def file_end(self) -> int:
-        """Of the file that it lies in."""
+        """Return the end of the file that contains it."""
 
 
 class _Unit(NamedTuple):
-    """That points into a hole."""
+    """Describe a queue unit that points into a hole."""
 
     physical_offset: int
     topic: str
@@ -60,18 +61,18 @@ Key = tuple[str, int, int]  # topic, queue id, queue offset
 
 
 def swallowed(holes: Sequence[Bounds], gaps: list[Gap], queues: ConsumeQueues | None) -> dict[int, list[Lost]]:
-    """Lost messages by the start of the hole that each of them is to be filled into, in their order there."""
+    """Return lost messages by the start of the hole that they are to be filled into, in their order there."""
     places = _Places(holes)
     for number, hole in enumerate(holes if queues is not None else ()):
         assert queues is not None
         places.put_known(number, sorted(_units_in(hole, queues)))
-    for gap in sorted(gaps, key=lambda gap: (gap.last_hole, gap.first_hole)):  # who has the fewest holes left chooses first
+    for gap in sorted(gaps, key=lambda gap: (gap.last_hole, gap.first_hole)):  # gaps with the fewest later holes choose first
         places.take(gap)
     return places.by_start()
 
 
 def _units_in(hole: Bounds, queues: ConsumeQueues) -> Iterator[_Unit]:
-    """Of all queues; also those of messages without a later record."""
+    """Yield the units of all queues that point into a hole, even without a later record."""
     for queue in queues:
         place = queue.find_physical(hole.start)
         while (unit := queue.unit(place)) is not None and hole.start <= unit.physical_offset < hole.stop:
@@ -80,7 +81,7 @@ def _units_in(hole: Bounds, queues: ConsumeQueues) -> Iterator[_Unit]:
 
 
 def _messages(units: list[_Unit]) -> Iterator[Lost]:
-    """Of sorted units: one for those of light queues and the one that lies at the same place of the log."""
+    """Yield the messages of sorted units; units of LMQs are merged with the unit at the same physical offset."""
     for _, group in groupby(units, lambda unit: unit.physical_offset):
         there = list(group)
         lights = [unit for unit in there if is_light(unit.topic) and unit.queue_id == 0]
@@ -91,17 +92,17 @@ def _messages(units: list[_Unit]) -> Iterator[Lost]:
 
 
 class _Places:
-    """How much room each hole has left, and what is in it."""
+    """Track the remaining space and the assigned messages of each hole."""
 
     def __init__(self, holes: Sequence[Bounds]) -> None:
         self._holes = holes
-        self._known: dict[Key, int] = {}  # to the number of its hole
+        self._known: dict[Key, int] = {}  # message -> number of its hole
         self._in_hole: list[list[Lost]] = [[] for _ in holes]
         self._has_guessed: set[int] = set()
         self._room_bytes = [hole.stop - hole.start - (BLANK_SIZE if hole.stop == hole.file_end else 0) for hole in holes]
 
     def put_known(self, number: int, units: list[_Unit]) -> None:
-        """Messages whose units say where they lay."""
+        """Assign messages whose units tell their physical offsets."""
         self._known.update((unit[1:], number) for unit in units)
         for lost in _messages(units):
             self._put(lost, number)
@@ -111,7 +112,7 @@ class _Places:
         self._room_bytes[number] -= lost.least_bytes
 
     def take(self, gap: Gap) -> None:
-        """Each missing message behind the one before it.  Ends when the holes are full, however far the numbers jump."""
+        """Assign the missing messages of a gap in order. Ends when the holes are full, however large the gap is."""
         least, number = least_size(gap.topic), gap.first_hole
         for place in range(gap.first, gap.stop):
             key = (gap.topic, gap.queue_id, place)
@@ -126,7 +127,7 @@ class _Places:
             self._has_guessed.add(number)
 
     def by_start(self) -> dict[int, list[Lost]]:
-        """What came of it: in the order they lay in, or, where that is not known of all, of their numbers."""
+        """Return the result: in log order, or in queue offset order where the log order is not known."""
         for number in self._has_guessed:
             self._in_hole[number].sort(key=lambda lost: lost.queue_offset)
         return {hole.start: lost for hole, lost in zip(self._holes, self._in_hole, strict=True) if lost}

@@ -1,6 +1,6 @@
-"""What the old queues say of a record that the log alone does not: the address of its extended unit, when it is due.
+"""Carry over from the old queues what the log alone does not tell: extended unit addresses and due times.
 
-Taken over into queues that are made anew, where it agrees with the record.
+A rebuild takes these values over where they agree with the record.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOG = logging.getLogger(__name__)
 
 
 class KeptUnits:
-    """The units of one store's old queues."""
+    """Read the units of one store's old queues."""
 
     def __init__(
         self, disk: Disk, places: StorePaths, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt, *,
         is_strict: bool = False,
     ) -> None:  # fmt: skip
-        """`old`: opened for reading.  `message_at` gives the record at a physical offset.
+        """Create it for queues opened for reading. `message_at` returns the record at a physical offset.
 
-        `is_strict`: raise `InvalidMessage` for a delivery time that nobody knows, in place of assuming the current levels.
+        `is_strict` raises `InvalidMessage` for an unknown delivery time, instead of assuming the current delay levels.
         """
         self._disk = disk
         self._places = places
@@ -42,11 +42,11 @@ class KeptUnits:
         self._has_ext = disk.stat(places.ext) is not None
         self._readers: dict[tuple[str, int], ConsumeQueueExt | None] = {}
         self._is_strict = is_strict
-        self.assumed = 0  # delivery times made by the current levels, those of the time not being known
-        self.lost_extended = 0  # units that get their tags code, since no extended unit of theirs was found
+        self.assumed = 0  # delivery times computed with the current delay levels
+        self.lost_extended = 0  # units that get a tags code because their extended unit was not found
 
     def applied(self, topic: str, queue_id: int, units: bytes | memoryview) -> bytes | memoryview:
-        """Return a run of units with what the old ones add."""
+        """Return a run of units with the values of the old ones."""
         if is_light(topic) or not (self._has_ext or topic == SCHEDULE_TOPIC):
             return units
         made = bytearray(units)
@@ -60,7 +60,7 @@ class KeptUnits:
         return bytes(made)
 
     def _code(self, message: StoredMessage, queue_id: int, code: int, old: Unit | None) -> int:
-        """The tags code, address or delivery time of a record; `code`: what the kernel made."""
+        """Return the tags code, address or delivery time of a record; `code`: the kernel's value."""
         if old is not None and self._is_right(message, queue_id, code, old.tags_code):
             return old.tags_code
         self.lost_extended += self._has_ext
@@ -76,7 +76,7 @@ class KeptUnits:
         return code if due_ms is None else due_ms
 
     def _is_right(self, message: StoredMessage, queue_id: int, code: int, found: int) -> bool:
-        """Whether an old unit's code agrees with its record; an address does where the extended unit does."""
+        """Return whether an old unit's code agrees with its record; for an address, whether the extended unit agrees."""
         if is_ext_address(found):
             reader = self._reader(message.topic, queue_id)
             unit = reader.unit(found) if reader is not None else None
@@ -96,7 +96,7 @@ class KeptUnits:
         return self._readers[lane]
 
     def report(self) -> None:
-        """Log what could not be taken over."""
+        """Log what could not be carried over."""
         if self.assumed:
             LOG.warning(
                 "%s: no unit says when %d delayed messages are due: the delay levels %r were assumed; if their broker has "
@@ -110,7 +110,7 @@ class KeptUnits:
 
 
 def _same_units(queue: ConsumeQueue | None, units: bytes | memoryview) -> Iterator[Unit | None]:
-    """For each unit the old queue's unit of the same record; None where there is none, or none that can be read."""
+    """Yield, for each unit, the old queue's unit of the same record; None if it is missing or unreadable."""
     at = -1
     for physical_offset, size, _ in UNIT.iter_unpack(units):
         found = None

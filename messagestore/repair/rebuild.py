@@ -1,8 +1,8 @@
-"""Queues and index made anew from the log, beside the old ones, and put in their place when they are on the disk.
+"""Rebuild queues and index from the log beside the old ones, and swap them in when they are synced.
 
-The new folder is built in `brokerstore/rebuild/`; the old one goes to `brokerstore/replaced-...` and is deleted last, or kept
-as `brokerstore/kept-...`.  Killed at any point, the store has the old folder, the new one, or none, and a missing one is
-rebuilt at the next opening.
+The new folder is built in `brokerstore/rebuild/`. The old one is moved to `brokerstore/replaced-...` and deleted last, or kept
+as `brokerstore/kept-...`. After a kill at any point the store has the old folder, the new one, or none; a missing one is
+rebuilt at the next open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 
 
 class Rebuilt(NamedTuple):
-    """What a rebuild made."""
+    """Report the result of a rebuild."""
 
     queues: int
     units: int
@@ -45,15 +45,15 @@ def rebuild(
     log: CommitLog, end_offset: int, places: StorePaths, config: StoreConfig, disk: Disk, what: set[str],
     is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False,
 ) -> Rebuilt:  # fmt: skip
-    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`.  The caller holds the lock.
+    """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`. The caller holds the lock.
 
-    `keeps` says that the old folders are kept.
+    `keeps` keeps the old folders in `brokerstore/`.
     """
     work = os.path.join(places.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)
     try:
         made = _build(log, end_offset, work, places, config, what, is_ignored, progress)
-    except BaseException:  # a full disk gets its room back
+    except BaseException:  # frees the space on a full disk
         with contextlib.suppress(StoreError):
             delete_tree(disk, work)
         raise
@@ -71,7 +71,7 @@ def _build(
     log: CommitLog, end_offset: int, work: str, places: StorePaths, config: StoreConfig, what: set[str],
     is_ignored: Callable[[str], bool], progress: Progress | None,
 ) -> Rebuilt:  # fmt: skip
-    """The new folders below `work`, on the disk."""
+    """Build and sync the new folders below `work`."""
     assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
     disk = log.disk
     with contextlib.ExitStack() as opened:
@@ -108,26 +108,26 @@ def _build(
 
 
 def keep_ends(old: ConsumeQueues, made: ConsumeQueues, log_min_offset: int) -> None:
-    """Of queues whose records all left the log, the last unit: nothing else says the number of the next message.
+    """Copy the last unit of queues whose records all left the log: nothing else tells the offset of their next message.
 
-    Begun again at 0, such a queue would lie before its consumers, who would pass over what comes.
+    If such a queue began again at 0, consumers with higher offsets would skip its next messages.
     """
     for queue in old:
-        with contextlib.suppress(StoreCorrupt, InvalidMessage):  # a queue beyond use says nothing
+        with contextlib.suppress(StoreCorrupt, InvalidMessage):  # an unreadable queue has no end to keep
             last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
             if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
                 made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
 
 
 def old_queues(disk: Disk, places: StorePaths, file_size_bytes: int) -> ConsumeQueues:
-    """What is replaced now, or was when a rebuild was killed."""
+    """Return the queues that are being replaced, or were when a rebuild was killed."""
     is_there = disk.stat(places.queues) is not None
     folder = places.queues if is_there else replaced_folder(places.root, QUEUES)
     return ConsumeQueues(disk, folder, writable=False, file_size_bytes=file_size_bytes)
 
 
 def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:
-    """To the log's end; how many bytes."""
+    """Dispatch to the end of the log and return the number of bytes."""
     low = before = service.position
     while service.run_once():
         if progress is not None:
@@ -137,7 +137,7 @@ def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:
 
 
 class _NamedIndexFiles(IndexFiles):
-    """Index files that take over the names of those they replace, oldest first."""
+    """Write index files under the names of those they replace, oldest first."""
 
     def __init__(self, disk: Disk, folder: str, config: StoreConfig, names: Iterator[str]) -> None:
         assert config.max_hash_slot_num and config.max_index_num
@@ -149,13 +149,13 @@ class _NamedIndexFiles(IndexFiles):
 
 
 def old_names(disk: Disk, folder: str) -> Iterator[str]:
-    """Of the index files in a folder, oldest first; none where there is no folder."""
+    """Return the names of the index files in a folder, oldest first; empty if there is no folder."""
     paths = index_paths(disk, folder)[0] if disk.stat(folder) is not None else []
     return iter([os.path.basename(path) for path in paths])
 
 
 class _KeptQueues(ConsumeQueues):
-    """Queues whose units keep what the old ones say beside the log."""
+    """Write queues whose units keep the old units' additional values."""
 
     def __init__(self, disk: Disk, folder: str, file_size_bytes: int, kept: KeptUnits) -> None:
         super().__init__(disk, folder, writable=True, file_size_bytes=file_size_bytes)
@@ -166,7 +166,7 @@ class _KeptQueues(ConsumeQueues):
 
 
 class _NoQueues(ConsumeQueues):
-    """Takes units and keeps none: the index alone is rebuilt."""
+    """Discard all units, for a rebuild of the index alone."""
 
     def __init__(self, like: ConsumeQueues) -> None:
         super().__init__(like.disk, like.folder, writable=False, file_size_bytes=like.file_size_bytes)
@@ -176,7 +176,7 @@ class _NoQueues(ConsumeQueues):
 
 
 class _NoQueue:
-    """A queue that forgets."""
+    """Discard the units of one queue."""
 
     def append_run(self, queue_offset: int, units: memoryview) -> int:
         return 0
@@ -186,9 +186,9 @@ _NO_QUEUE = _NoQueue()
 
 
 def take_place(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = False) -> None:
-    """Put a folder in the place of another; both names are on the disk before the old content goes.
+    """Replace a folder by another; both names are synced before the old content is deleted.
 
-    The old folder is kept in `brokerstore/` where `keeps` says so, and where it has files that are no queue's and no index's.
+    The old folder is kept in `brokerstore/` if `keeps` is set or if it has files that belong to no queue or index.
     """
     if disk.stat(fresh) is None:
         disk.make_folder(fresh)
@@ -203,7 +203,7 @@ def take_place(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = 
 
 
 def _put_aside(disk: Disk, replaced: str, target: str, root: str, *, keeps: bool) -> None:
-    """Delete a folder that was replaced, or keep it under a name that tells where it lay."""
+    """Delete a replaced folder, or keep it under a name that tells its original path."""
     if disk.stat(replaced) is None:
         return
     if keeps or _has_others(disk, replaced):
@@ -214,7 +214,7 @@ def _put_aside(disk: Disk, replaced: str, target: str, root: str, *, keeps: bool
 
 
 def _has_others(disk: Disk, folder: str) -> bool:
-    """Whether anything in a folder is neither a folder nor a file that is named by a number."""
+    """Return whether a folder contains anything other than folders and files named by a number."""
     entry = disk.stat(folder)
     if entry is None or entry.kind is not Kind.FOLDER:
         return False
@@ -228,7 +228,7 @@ def _has_others(disk: Disk, folder: str) -> bool:
 
 
 def delete_tree(disk: Disk, folder: str) -> None:
-    """A folder with all that lies in it; links are never followed."""
+    """Delete a folder with its content; symlinks are not followed."""
     found = disk.stat(folder)
     if found is None:
         return

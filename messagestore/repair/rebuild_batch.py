@@ -1,7 +1,7 @@
-"""Batch queues that disagree with the log, made anew from it beside the old ones; the others stay as they are.
+"""Rebuild batch queues that disagree with the log beside the old ones; other queues stay as they are.
 
-A queue whose records all left the log is known by its units alone, so only what disagrees is touched.  Killed at any point, a
-queue has its old files, its new ones, or none, and is then found missing.
+Only the units tell of a queue whose records all left the log, so nothing else is touched. After a kill at any point a queue has
+its old files, its new ones, or none, and is then reported as missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .rebuild import delete_tree, take_place
 
 
 def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list[Finding]:
-    """What a rebuild would mend, queue by queue."""
+    """Return the problems that a rebuild would fix, queue by queue."""
     beyond_use: dict[Lane, StoreCorrupt] = {}
     with _opened(disk, places, beyond_use) as batch:
         is_batch_topic = batch_topics(Topics(disk, places.config), batch)
@@ -35,7 +35,7 @@ def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list
 
 
 def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: bool = False) -> None:
-    """Make each queue anew that disagrees.  The caller holds the lock; the log is whole.  `keeps`: the old queues are kept."""
+    """Rebuild each queue that disagrees; `keeps` keeps the old queues. The caller holds the lock, and the log is whole."""
     lanes = {_lane(problem.file) for problem in batch_disagreements(files, disk, places)}
     work = os.path.join(places.own, "rebuild-batch")
     delete_tree(disk, work)
@@ -50,7 +50,7 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: boo
 
 
 def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues) -> None:
-    """The units of these queues, on the disk."""
+    """Write and sync the units of these queues."""
     topics = {topic for topic, _ in lanes}
     try:
         for message in batch_messages(files, lambda topic: topic in topics):
@@ -64,7 +64,7 @@ def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues) -> None:
 
 @contextmanager
 def _opened(disk: Disk, places: StorePaths, beyond_use: dict[Lane, StoreCorrupt]) -> Iterator[BatchQueues]:
-    """The queues that can be read."""
+    """Open the readable queues; add errors of unreadable ones to `beyond_use`."""
     batch = BatchQueues(disk, places.batch, writable=False, beyond_use=beyond_use)
     try:
         yield batch

@@ -1,4 +1,4 @@
-"""`rebuild_store`: queues, index or both of a folder that nobody has open, made anew from its log."""
+"""Rebuild queues, index or both of a folder that no process has open."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def rebuild_store(
     root: str, what: frozenset[str] = ALL, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
     progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:  # fmt: skip
-    """Rebuild `what` of {"consumequeue", "index"}; sizes that `config` leaves open are those of the files that are there.
+    """Rebuild `what` of {"consumequeue", "index"}; sizes not given by `config` are those of the existing files.
 
-    `progress` is called with the bytes of the log that were dispatched since it was called last.  Raises `StoreLocked` while
-    somebody writes.  Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for a log with
-    damage before its end, where `recover` comes first; nothing is changed then.
+    `progress` is called with the number of log bytes dispatched since its last call. Raises `StoreLocked` while another process
+    has the store open for writing. Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for
+    a log with damage before its end, which needs `recover` first; nothing is changed then.
     """
     if not what or not what <= ALL:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
@@ -56,7 +56,7 @@ def rebuild_store(
 
 
 def _sound_end(files: LogFiles) -> int:
-    """Where the records end; a crash tail behind them does not matter."""
+    """Return the end of the records, ignoring a crash tail. Raises `StoreCorrupt` for damage before it."""
     found = survey(files, FOR_EVER_MS, None)
     problems = [*found.findings, *(hole.finding for hole in found.holes)]
     if problems:

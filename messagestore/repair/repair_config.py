@@ -1,6 +1,6 @@
-"""Config files that are beyond use while their backup is not: written again from it.
+"""Restore damaged config files from a readable backup.
 
-One that has no backup either stays as it is: whatever were written in its place would be a guess.
+A file without a readable backup stays as it is, because any replacement would be a guess.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .verification import TABLES
 
 
 def hurt_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
-    """Those that were read from their backup because the file is damaged."""
+    """Return the tables that were read from their backup because the file is damaged."""
     found = []
     for kind in TABLES:
         try:
@@ -27,12 +27,12 @@ def hurt_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
 
 
 def plan_config(disk: Disk, config_folder: str, actions: list[str]) -> None:
-    """Say what `mend_config` would do."""
+    """Add what `mend_config` would do to the actions."""
     actions += [f"write {table.path} again from its backup" for table in hurt_tables(disk, config_folder)]
 
 
 def mend_config(disk: Disk, config_folder: str, root: str, *, keep_backup: bool) -> None:
-    """Do it.  With `keep_backup` the damaged file is kept in the store's own folder."""
+    """Write each damaged file again from its backup; with `keep_backup`, copy it into the store's own folder first."""
     for table in hurt_tables(disk, config_folder):
         if keep_backup:
             keep_file(disk, root, table.path)

@@ -1,7 +1,7 @@
-"""Files of a log that a real store would refuse: of a wrong size, missing, or strange.
+"""Repair log files that a real store would refuse: of a wrong size, missing, or strays.
 
-A file that is too short gets zeros, one that is too long loses what is over, a missing one in the middle is made with zeros (a
-hole to be closed like any other), and a stray is moved to `brokerstore/strays/`.  What is taken away is kept first.
+A short file is extended with zeros, and a long one is truncated. A missing one in the middle is created with zeros, which is a
+hole to be closed like any other. A stray is moved to `brokerstore/strays/`. What is removed is copied first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PIECE = 1 << 20
 
 
 def missing_starts(files: LogFiles) -> Iterator[int]:
-    """Where files are missing between others."""
+    """Yield the start offsets of files missing between others."""
     size = files.file_size_bytes
     for before, after in pairwise(files.files):
         start = before.start_offset + size
@@ -32,21 +32,21 @@ def missing_starts(files: LogFiles) -> Iterator[int]:
 
 
 def odd_files(files: LogFiles) -> Iterator[OffsetFile]:
-    """Files of another size than the rest; an empty last one is deleted by any opening."""
+    """Yield files whose size differs from the rest; an empty last file is deleted by any open."""
     for file in files.files:
         if file.size_bytes != files.file_size_bytes and (file.size_bytes or file is not files.files[-1]):
             yield file
 
 
 def plan_files(files: LogFiles, actions: list[str]) -> None:
-    """Say what `mend_files` would do."""
+    """Add what `mend_files` would do to the actions."""
     actions += [f"move the stray file {finding.file} aside" for finding in files.strays]
     actions += [f"bring {file.path} from {file.size_bytes} to {files.file_size_bytes} bytes" for file in odd_files(files)]
     actions += [f"make the missing file {file_name(start)} again" for start in missing_starts(files)]
 
 
 def mend_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> None:
-    """Do it."""
+    """Move strays aside, resize files, and create missing ones."""
     for finding in files.strays:
         _put_aside(disk, finding.file, os.path.join(root, OWN_FOLDER, "strays"))
     for file in odd_files(files):
@@ -56,7 +56,7 @@ def mend_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> 
 
 
 def _put_aside(disk: Disk, path: str, folder: str) -> None:
-    """Beside what was put there before, under its name; a log on another disk has its stray copied."""
+    """Move a file into a folder under a free name; copy it if the folder is on another file system."""
     disk.make_folder(folder)
     target = os.path.join(folder, os.path.basename(path))
     if disk.stat(target) is not None:
@@ -74,7 +74,7 @@ def _put_aside(disk: Disk, path: str, folder: str) -> None:
 
 
 def _copy(disk: Disk, path: str, target: str) -> None:
-    """A file's bytes, synced."""
+    """Copy a file's bytes and sync the copy."""
     source = disk.open(path, Mode.READ)
     try:
         copy = disk.open(target, Mode.CREATE)
@@ -89,13 +89,13 @@ def _copy(disk: Disk, path: str, target: str) -> None:
 
 
 def _copy_rest(source: File, start: int, target: File) -> None:
-    """What lies behind `start` to the begin of another file; what was never written stays a hole."""
+    """Copy what lies behind `start` to the beginning of another file; unwritten ranges stay sparse."""
     for at, data in _pieces(source, start):
         target.write(at - start, data)
 
 
 def _pieces(file: File, start: int) -> Iterator[tuple[int, bytes]]:
-    """What is not zero behind `start`, a piece at a time: a file may say that it has terabytes."""
+    """Yield (offset, data) of nonzero pieces behind `start`; a sparse file may claim terabytes."""
     at, size = file.next_data(start), file.size()
     while at < size:
         data = file.read(at, min(PIECE, size - at))
@@ -105,7 +105,10 @@ def _pieces(file: File, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> None:
-    """Nobody has it mapped: the caller holds the lock, and readers of a damaged store were refused."""
+    """Bring a file to its right size.
+
+    The file is not mapped: the caller holds the lock, and readers refuse a damaged store.
+    """
     opened = disk.open(file.path, Mode.WRITE)
     try:
         if file.size_bytes > size_bytes:
@@ -119,13 +122,13 @@ def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backu
 
 
 def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes: int) -> None:
-    """What lies behind a file's right size, if anything does."""
+    """Copy what lies behind a file's right size, if it is not all zeros."""
     if next(_pieces(file, size_bytes), None) is not None:
         keep_written(disk, root, start_offset + size_bytes, lambda kept: _copy_rest(file, size_bytes, kept))
 
 
 def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
-    """A file of zeros."""
+    """Create a file of zeros."""
     path = os.path.join(folder, file_name(start))
     opened = disk.open(path + ".new", Mode.CREATE)
     try:

@@ -1,4 +1,4 @@
-"""Links in a store that lead out of it: followed for reading, for writing only where the operator says so."""
+"""Check symlinks that lead out of a store: reading follows them, writing does so only if the operator allows it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..paths import StorePaths
 
 
 def refuse_links(disk: Disk, places: StorePaths) -> None:
-    """Raise `StoreReadOnly` where what a recovery writes to is a link: it would change what lies outside of the folder.
+    """Raise `StoreReadOnly` if recovery would write through a symlink and so change something outside the folder.
 
-    Brokers do have their log on another disk by a link; who knows that it is theirs says `--follow-links`.  A store's own
-    folder may be a link.  Queues and index are made anew in their place, so that links there are never followed.
+    Brokers may have their log on another disk behind a symlink; operators confirm this with `--follow-links`. The store's own
+    folder may be a symlink. Queues and index are rebuilt in place, so symlinks there are never followed.
     """
     inside = [path for path in (places.commit_log, places.config, places.own) if os.path.dirname(path) == places.root]
     for path in inside:
