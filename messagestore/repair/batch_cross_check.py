@@ -20,8 +20,10 @@ Lane = tuple[str, int]
 
 
 def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool]) -> Iterator[Finding]:
-    """Yield missing, wrong and dangling units, and records with invalid numbers; at most `PROBLEMS_MAX` wrong units per
-    queue."""
+    """Yield missing, wrong and dangling units, and records with invalid numbers.
+
+    At most `PROBLEMS_MAX` wrong units are reported per queue.
+    """
     units: dict[Lane, Iterator[BatchUnit]] = {}
     low = files.files[0].start_offset if files.files else 0
     found: Counter[Lane] = Counter()

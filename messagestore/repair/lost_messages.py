@@ -21,8 +21,10 @@ from .fillers import Lost, least_size
 
 
 class Gap(NamedTuple):
-    """Describe queue offsets `first` to before `stop` that no record has, and the numbers of the holes that may contain
-    them."""
+    """Describe queue offsets that no record has: `first` to before `stop`.
+
+    `first_hole` and `last_hole` are the numbers of the first and last hole that may contain the missing records.
+    """
 
     topic: str
     queue_id: int

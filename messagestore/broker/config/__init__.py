@@ -1,6 +1,6 @@
-"""What a broker keeps beside its log as JSON, and its own properties file.
+"""Read and write what a broker keeps beside its log: JSON tables and its own properties file.
 
-`config/*.json`: topics, subscription groups, offsets of consumers and of delay levels, each read and written as RocketMQ does
-(unquoted integer keys, `.bak` beside it, durable replace).  `broker.conf` is read, never written.  Tables know nothing of the
-log; the engine and `repair` ask them.
+`config/*.json` holds topics, subscription groups, and offsets of consumers and delay levels. Each is read and written as in
+RocketMQ (unquoted integer keys, a `.bak` file, durable replacement). `broker.conf` is read, never written. The tables do not
+depend on the log; the engine and `repair` use them.
 """

@@ -1,7 +1,7 @@
-"""A broker's own properties file (`broker.conf`), so that a store is opened with the sizes it was written with.
+"""Read a broker's own properties file (`broker.conf`), so that a store is opened with the sizes it was written with.
 
-The file is what Java's `Properties.load` reads.  Keys that matter to a store come back under their names in `StoreConfig`,
-as numbers, flags or text; all others as text under their own names (format page, section 11).
+The format is that of Java's `Properties.load`. Keys that matter to a store are returned under their names in `StoreConfig`, as
+numbers, flags or text; all others as text under their own names (`docs/formats/config.md#brokerconf`).
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 class _Line(NamedTuple):
-    """A logical line, and the byte where it begins."""
+    """Hold a logical line and the byte offset where it begins."""
 
     text: str
     offset: int
 
 
 def read_broker_properties(disk: Disk, path: str) -> dict[str, Value]:
-    """The values of a file.  Raises `StoreCorrupt` for a known key whose value is of the wrong kind."""
+    """Return the values of a file. Raises `StoreCorrupt` for a known key whose value has the wrong type."""
     file = disk.open(path, Mode.READ)
     try:
         data = file.read(0, SIZE_MAX + 1)
@@ -105,7 +105,8 @@ def read_broker_properties(disk: Disk, path: str) -> dict[str, Value]:
 
 
 def parse_broker_properties(data: bytes, *, file: str) -> dict[str, Value]:
-    """The values in `data`; of a key that stands twice the later one counts."""
+    """Return the values in `data`; the last occurrence of a key counts. Raises `StoreCorrupt` as `read_broker_properties`
+    does."""
     found: dict[str, Value] = {}
     for line in _lines(data):
         key, value = _pair(line.text)
@@ -116,8 +117,11 @@ def parse_broker_properties(data: bytes, *, file: str) -> dict[str, Value]:
 
 
 def _lines(data: bytes) -> Iterator[_Line]:
-    """Without comments and blanks; a line that ends in an odd number of backslashes goes on in the next."""
-    text = data.decode("latin-1")  # as Java reads it: one byte, one character
+    """Yield logical lines without comments and blank lines.
+
+    A line that ends in an odd number of backslashes continues in the next one.
+    """
+    text = data.decode("latin-1")  # Java reads one character per byte
     offset = begin = 0
     pending = ""
     for part in re.split(r"(\r\n|\r|\n)", text):
@@ -137,9 +141,9 @@ def _lines(data: bytes) -> Iterator[_Line]:
 
 
 def _pair(line: str) -> tuple[str, str]:
-    """Key and value; blanks behind a value, which Java keeps and then fails on, are dropped."""
+    """Return key and value. Blanks after a value, which Java keeps and then fails to parse, are dropped."""
     key = _KEY.match(line)
-    assert key is not None  # it also matches nothing
+    assert key is not None  # the pattern also matches an empty string
     joint = _JOINT.match(line, key.end())
     assert joint is not None
     return _unescaped(key[0]), _unescaped(line[joint.end() :]).strip()
@@ -155,7 +159,7 @@ def _letter(found: re.Match[str]) -> str:
 
 
 def _typed(key: str, value: str, file: str, offset: int) -> tuple[str, Value]:
-    """The name here, and the value as what it is."""
+    """Return the `StoreConfig` name of a key and its typed value."""
 
     def refuse(expected: str) -> NoReturn:
         raise StoreCorrupt(f"property {key}", file=file, offset=offset, expected=expected, found=repr(value))

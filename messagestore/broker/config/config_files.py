@@ -1,8 +1,7 @@
-"""One file below `config/`, and the backup beside it (format page `docs/formats/config.md`).
+"""Read and replace one file below `config/` and the backup beside it (`docs/formats/config.md#replacing-a-file`).
 
-Of `topics.json` there is also `topics.json.bak`, the content before the last one.  A crash while the file is replaced leaves
-one of the two whole, so a reader looks at both.  What was read is an ordered map; what this library does not know in it is
-written back as it was.
+For `topics.json` there is also `topics.json.bak`, the previous content. A crash during a replacement leaves at least one of the
+two whole, so a reader tries both. Documents are ordered maps; unknown fields are written back unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Document = dict[str | int, Any]
 
 
 class Source(Enum):
-    """Where a document came from."""
+    """Name where a document was read from."""
 
     FILE = "file"
     BACKUP = "backup"
@@ -29,7 +28,7 @@ class Source(Enum):
 
 
 class Loaded(NamedTuple):
-    """What was read, and why not from the file itself if that is damaged."""
+    """Hold the document, and the error of the file itself if that is damaged."""
 
     document: Document
     source: Source
@@ -37,19 +36,19 @@ class Loaded(NamedTuple):
 
 
 class ConfigFile:
-    """Reads and replaces one config file.  Not for several threads at once."""
+    """Read and replace one config file. Not safe for several threads."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """`path` without `.bak`; nothing is read yet."""
+        """Create it for `path`, without `.bak`; nothing is read yet."""
         self.path = path
         self._disk = disk
         self._is_sound: bool | None = None  # whether the file itself may become the backup
 
     def load(self) -> Loaded:
-        """The file; if that is missing, blank or unparsable, the backup; if there is none, an empty document.
+        """Return the file's document, else that of the backup, else an empty one.
 
-        A file is blank when it has no byte or only zeros, which is what a power cut leaves of one.  Raises `StoreCorrupt`
-        when the last candidate is unparsable, and changes nothing in any case.
+        The backup is read if the file is missing, blank or unparsable. A file is blank if it is empty or contains only zeros,
+        as after a power failure. Raises `StoreCorrupt` if the last candidate is unparsable. Changes nothing in any case.
         """
         damage = None
         for path, source in ((self.path, Source.FILE), (self.path + BACKUP, Source.BACKUP)):
@@ -66,9 +65,9 @@ class ConfigFile:
         return Loaded({}, Source.DEFAULTS, damage)
 
     def save(self, document: Document, *, pretty: bool = True) -> None:
-        """Replace the file for good; the content before becomes the backup unless it was damaged.
+        """Replace the file durably; the previous content becomes the backup unless it was damaged.
 
-        After an error, or a crash at any moment, `load` finds the old document or the new one.
+        After an error or a crash at any moment, `load` returns the old document or the new one.
         """
         if self._is_sound is None:
             self._is_sound = self._is_readable()
@@ -76,14 +75,14 @@ class ConfigFile:
         self._is_sound = True
 
     def _is_readable(self) -> bool:
-        """Whether the file itself is worth a backup."""
+        """Return whether the file itself is fit to become the backup."""
         try:
             return self._read(self.path)[0] is not None
         except StoreCorrupt:
             return False
 
     def _read(self, path: str) -> tuple[Document | None, StoreCorrupt | None]:
-        """The document of one of the two; without one, what is wrong if more than a missing file is."""
+        """Return (document, error) of the file or its backup; both None for a missing file."""
         if self._disk.stat(path) is None:
             return None, None
         file = self._disk.open(path, Mode.READ)

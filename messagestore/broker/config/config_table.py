@@ -1,4 +1,4 @@
-"""What the tables of `config/` share: a lock, a note of what changed, `dataVersion`, and fields of the right kind."""
+"""Share what the tables of `config/` have in common: a lock, change tracking, `dataVersion`, and typed fields."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ INT64_MAX = (1 << 63) - 1
 
 
 class ConfigTable(ABC):
-    """The content of one config file in memory.  Any thread may read and change it; `persist` writes what changed."""
+    """Hold the content of one config file in memory.
+
+    Any thread may read and change it; `persist` writes the changes.
+    """
 
     file_name: str
-    table_name: str  # of the map that matters
+    table_name: str  # the document's member with the table
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """`folder` is the store's `config/`, which need not be there until `persist`."""
+        """Read the file. `folder` is the store's `config/`, which need not exist before `persist`."""
         self.path = os.path.join(folder, self.file_name)
         self._disk = disk
         self._lock = threading.RLock()
@@ -35,7 +38,7 @@ class ConfigTable(ABC):
 
     @abstractmethod
     def _take(self, table: Document) -> None:
-        """Check the table as it was read, and keep it in the form that answers questions."""
+        """Check the table that was read, and keep it in the form used for queries."""
 
     @abstractmethod
     def _fill(self, document: Document) -> None:
@@ -43,17 +46,17 @@ class ConfigTable(ABC):
 
     @property
     def is_dirty(self) -> bool:
-        """Whether `persist` has something to write."""
+        """Return whether `persist` has something to write."""
         return self._is_dirty
 
     @property
     def version(self) -> int:
-        """`dataVersion.counter`: how often the content changed."""
+        """Return `dataVersion.counter`, which counts content changes."""
         with self._lock:
             return self._version_field("counter")
 
     def persist(self) -> bool:
-        """Write for good what changed; whether there was anything.  After an error all of it is still to be written."""
+        """Write changes durably and return whether there were any. After an error all changes remain to be written."""
         with self._saving:
             with self._lock:
                 if not self._is_dirty:
@@ -70,20 +73,20 @@ class ConfigTable(ABC):
             return True
 
     def write_again(self) -> None:
-        """Write for good what was read, as after a change: how a file is mended that was read from its backup."""
+        """Write what was read durably, even without a change; this repairs a file that was read from its backup."""
         with self._lock:
             self._change(counts=False)
         self.persist()
 
     def _render(self) -> Document:
-        """What is written: known fields by name, then those that were read and are not known."""
+        """Return the document to write: known fields by name, then unknown fields that were read."""
         document = dict(self._document)
         document["dataVersion"] = self._version()
         self._fill(document)
         return dict(sorted(document.items(), key=lambda item: str(item[0])))
 
     def _change(self, *, counts: bool = True) -> None:
-        """Note a change, under the lock.  `counts`: it moves `dataVersion`."""
+        """Mark the table as changed, under the lock. `counts` increases `dataVersion`."""
         self._is_dirty = True
         if counts:
             version = self._version()
@@ -92,7 +95,7 @@ class ConfigTable(ABC):
             self._document["dataVersion"] = version
 
     def _version(self) -> Document:
-        """`dataVersion` with all its fields."""
+        """Return `dataVersion` with all its fields."""
         known = self._map_of("dataVersion")
         fresh = {"counter": 0, "stateVersion": 0, "timestamp": self._disk.now_ms()}
         return dict(sorted((fresh | known).items()))
@@ -101,7 +104,7 @@ class ConfigTable(ABC):
         return self.number(self._map_of("dataVersion"), name, 0, where="dataVersion")
 
     def _map_of(self, name: str) -> Document:
-        """A member of the document that is a map; empty when absent or null."""
+        """Return a member of the document that is a map; empty if it is absent or null."""
         found = self._document.get(name)
         if found is None:
             return {}
@@ -110,12 +113,12 @@ class ConfigTable(ABC):
         return found
 
     def corrupt(self, where: str, expected: str, found: object) -> StoreCorrupt:
-        """The error for a value of the wrong kind; it names the member, as its byte is not known any more."""
+        """Return the error for a value of the wrong type. It names the member, because the byte offset is no longer known."""
         path = self.path if self.source is Source.FILE else self.path + BACKUP
         return StoreCorrupt(f"{where} in a config file", file=path, offset=0, expected=expected, found=repr(found)[:80])
 
     def number(self, table: Document, name: str | int, default: int, *, where: str, maximum: int = INT64_MAX) -> int:
-        """A whole number, in quotes too; `default` when absent or null."""
+        """Return an integer field, also if it is quoted; `default` if it is absent or null."""
         found = table.get(name)
         if found is None:
             return default
@@ -126,14 +129,14 @@ class ConfigTable(ABC):
         return found
 
     def count(self, table: Document, name: str, default: int, *, where: str, maximum: int) -> int:
-        """A whole number that is not negative."""
+        """Return an integer field that is not negative."""
         found = self.number(table, name, default, where=where, maximum=maximum)
         if found < 0:
             raise self.corrupt(f"{where}.{name}", "no negative number", found)
         return found
 
     def flag(self, table: Document, name: str, default: bool, *, where: str) -> bool:
-        """true or false; `default` when absent or null."""
+        """Return a boolean field; `default` if it is absent or null."""
         found = table.get(name)
         if found is None:
             return default
@@ -142,7 +145,7 @@ class ConfigTable(ABC):
         return found
 
     def text(self, table: Document, name: str, default: str, *, where: str) -> str:
-        """Text; `default` when absent or null."""
+        """Return a text field; `default` if it is absent or null."""
         found = table.get(name)
         if found is None:
             return default
@@ -151,7 +154,7 @@ class ConfigTable(ABC):
         return found
 
     def offsets(self, table: Document, where: str) -> dict[int, int]:
-        """A map from numbers to numbers, keys in quotes taken too."""
+        """Return a map from integers to integers; keys may be quoted."""
         found = {}
         for key in table:
             number = int(key) if isinstance(key, str) and _is_integer(key) else key
@@ -162,6 +165,6 @@ class ConfigTable(ABC):
 
 
 def _is_integer(text: str) -> bool:
-    """Whether `text` is a whole number that is not absurdly long."""
+    """Return whether `text` is an integer of fewer than 20 digits."""
     digits = text.removeprefix("-")
     return 0 < len(digits) < 20 and digits.isascii() and digits.isdigit()

@@ -1,6 +1,7 @@
-"""`config/consumerFilter.json`: the SQL92 filters of consumer groups (format page `docs/formats/config.md`).
+"""Read and write `config/consumerFilter.json`: the SQL92 filters of consumer groups
+(`docs/formats/config.md#consumer-filters`).
 
-Written for groups that filter by more than tags.  A broker makes the bitmaps of extended units by them.  Unlike the other
+It has the groups that filter by more than tags. A broker computes the bitmaps of extended units from it. Unlike the other
 tables it has no `dataVersion`.
 """
 
@@ -20,7 +21,10 @@ BITS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerFilter:
-    """One group's filter of one topic.  Times are milliseconds; `bits`: where the bloom filter of `bit_count` bits has ones."""
+    """Describe one group's filter of one topic.
+
+    Times are milliseconds. `bits` are the positions of ones in the bloom filter of `bit_count` bits.
+    """
 
     topic: str
     group: str
@@ -34,9 +38,9 @@ class ConsumerFilter:
     bits: tuple[int, ...] = ()
 
     def matches_bitmap(self, bitmap: bytes) -> bool:
-        """Whether a message whose extended unit has this bitmap may match; one that is missing or of another length may.
+        """Return whether a message whose extended unit has this bitmap may match.
 
-        Bit n is byte n // 8, mask 1 << (n % 8) (section 2.5).
+        A bitmap that is missing or of another length may match. Bit n is in byte n // 8, mask 1 << (n % 8).
         """
         if not self.bit_count or len(bitmap) * 8 != self.bit_count:
             return True
@@ -44,7 +48,7 @@ class ConsumerFilter:
 
 
 class ConsumerFilters(ConfigTable):
-    """All filters of a store."""
+    """Hold all consumer filters of a store."""
 
     file_name = "consumerFilter.json"
     table_name = "filterDataByTopic"
@@ -88,17 +92,17 @@ class ConsumerFilters(ConfigTable):
         document[self.table_name] = table
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
-        """None when the group has no filter but tags."""
+        """Return a group's filter of a topic; None if it filters by tags at most."""
         with self._lock:
             return self._filters.get((topic, group))
 
     def all(self) -> list[ConsumerFilter]:
-        """In the order of the file."""
+        """Return all filters in the order of the file."""
         with self._lock:
             return list(self._filters.values())
 
     def put(self, one: ConsumerFilter) -> None:
-        """Set a group's filter; fields that are not known here stay."""
+        """Set a group's filter; unknown fields of the file stay."""
         check_filter(one)
         known: Document = {
             "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.bits)}, "bornTime": one.born_time_ms,
@@ -114,7 +118,7 @@ class ConsumerFilters(ConfigTable):
             self._change(counts=False)
 
     def delete_group(self, group: str) -> bool:
-        """Forget a group's filters; whether there was one."""
+        """Remove a group's filters and return whether there was one."""
         with self._lock:
             gone = [key for key in self._raw if key[1] == group]
             for key in gone:
@@ -125,7 +129,7 @@ class ConsumerFilters(ConfigTable):
 
 
 def check_filter(one: ConsumerFilter) -> None:
-    """Refuse names and numbers that no reader of the file would take: with them all filters were lost."""
+    """Raise `InvalidMessage` for names and numbers that no reader accepts: it would reject the whole file."""
     check_key(one.topic, one.group)
     numbers = (one.born_time_ms, one.dead_time_ms, one.client_version)
     has_bits = 0 <= one.bit_count <= BITS_MAX and all(0 <= bit < BITS_MAX for bit in one.bits)

@@ -1,7 +1,7 @@
-"""`config/consumerOffset.json`: how far each group has read each queue.
+"""Read and write `config/consumerOffset.json`: the next offset of each group in each queue.
 
-The file's keys are `topic@group`; a broadcast group has a third part, which is kept and taken into account where offsets
-are set back, but not asked for here.  `groupTopicMap` is derived from the keys when the file is written.
+The file's keys are `topic@group`. The key of a broadcast group has a third part; its offsets are kept, and clamped with the
+others, but cannot be queried here. `groupTopicMap` is derived from the keys when the file is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .config_files import Document
 from .config_table import INT64_MAX, ConfigTable
 
 JOINT = "@"
-VERSION_STEP = 500  # commits to one step of dataVersion, as in the broker
+VERSION_STEP = 500  # commits per step of dataVersion, as in the broker
 LMQ_PREFIX = "%LMQ%"
 QUEUE_ID_MAX = (1 << 31) - 1
 
@@ -24,7 +24,7 @@ EndOf = Callable[[str, int], int]
 
 
 class SetBack(NamedTuple):
-    """An offset that lay beyond its queue's end."""
+    """Describe an offset that was behind the end of its queue."""
 
     key: str
     queue_id: int
@@ -33,13 +33,13 @@ class SetBack(NamedTuple):
 
 
 class ConsumerOffsets(ConfigTable):
-    """The offset of the next message for each topic, group and queue id."""
+    """Hold the offset of the next message for each topic, group and queue id."""
 
     file_name = "consumerOffset.json"
     table_name = "offsetTable"
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """`folder` is the store's `config/`."""
+        """Read the file. `folder` is the store's `config/`."""
         self._commits = 0
         super().__init__(disk, folder)
 
@@ -55,7 +55,7 @@ class ConsumerOffsets(ConfigTable):
         document["groupTopicMap"] = self._group_topics(self._map_of("groupTopicMap"))
 
     def _group_topics(self, before: Document) -> Document:
-        """Group to topics, in the order of `before` as far as it goes."""
+        """Return a map from group to topics; entries of `before` keep their order."""
         wanted: dict[str, dict[str, None]] = {}
         for topic, group in _pairs(self._keys()):
             wanted.setdefault(group, {})[topic] = None
@@ -71,17 +71,17 @@ class ConsumerOffsets(ConfigTable):
         return list(self._table)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The next offset to read; None when the group has committed nothing there."""
+        """Return the next offset to read; None if the group has committed none for the queue."""
         with self._lock:
             return self._table.get(topic + JOINT + group, {}).get(queue_id)
 
     def offsets_of(self, topic: str, group: str) -> dict[int, int]:
-        """Queue id to next offset."""
+        """Return a map from queue id to next offset."""
         with self._lock:
             return dict(self._table.get(topic + JOINT + group, {}))
 
     def groups(self, topic: str | None = None) -> list[str]:
-        """All groups, or those that have read a topic; sorted."""
+        """Return all groups, or those that have read a topic, sorted."""
         with self._lock:
             return sorted({group for name, group in _pairs(self._keys()) if topic in (None, name)})
 
@@ -91,12 +91,12 @@ class ConsumerOffsets(ConfigTable):
             return sorted({(group, topic) for topic, group in _pairs(self._keys())})
 
     def topics(self, group: str) -> list[str]:
-        """What a group has read; sorted."""
+        """Return the topics that a group has read, sorted."""
         with self._lock:
             return sorted({topic for topic, name in _pairs(self._keys()) if name == group})
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Set the next offset to read, forward or backward.  On the disk after `persist`."""
+        """Set the next offset to read, forward or backward. It is written by `persist`."""
         key = check_key(topic, group)
         check_offset(queue_id, offset)
         with self._lock:
@@ -108,11 +108,11 @@ class ConsumerOffsets(ConfigTable):
         self._change(counts=self._commits % VERSION_STEP == 0)
 
     def delete_group(self, group: str) -> bool:
-        """Forget a group; whether there was anything of it."""
+        """Remove a group's offsets and return whether there were any."""
         return self._delete(lambda parts: parts[1:2] == [group])
 
     def delete_topic(self, topic: str) -> bool:
-        """Forget what every group read of a topic; whether there was anything."""
+        """Remove all groups' offsets of a topic and return whether there were any."""
         return self._delete(lambda parts: parts[0] == topic)
 
     def _delete(self, is_meant: Callable[[list[str]], bool]) -> bool:
@@ -128,7 +128,10 @@ class ConsumerOffsets(ConfigTable):
         self._table.pop(key, None)
 
     def set_back(self, end_of: EndOf) -> list[SetBack]:
-        """Bring every offset beyond `end_of(topic, queue_id)` down to it, or new messages would be skipped after a cut."""
+        """Clamp every offset to `end_of(topic, queue_id)` and return the changes.
+
+        Otherwise consumers would skip new messages after the log was cut.
+        """
         with self._lock:
             changed = list(self._beyond(end_of))
             for change in changed:
@@ -146,9 +149,9 @@ class ConsumerOffsets(ConfigTable):
 
 
 class LmqConsumerOffsets(ConsumerOffsets):
-    """`config/lmqConsumerOffset.json`, which takes the other file's place in a broker with light queues.
+    """Hold `config/lmqConsumerOffset.json`, which replaces the ordinary file in a broker with LMQ enabled.
 
-    Groups named `%LMQ%...` have one number a topic, whatever the queue id, which is 0 in a light queue.
+    Groups named `%LMQ%...` have one offset per topic, whatever the queue id, which is always 0 in an LMQ.
     """
 
     file_name = "lmqConsumerOffset.json"
@@ -166,21 +169,21 @@ class LmqConsumerOffsets(ConsumerOffsets):
         return [*self._table, *(key for key in self._light if key not in self._table)]
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """As in the ordinary file."""
+        """Return the next offset to read, of an LMQ group too; None if there is none."""
         if not group.startswith(LMQ_PREFIX):
             return super().get(topic, group, queue_id)
         with self._lock:
             return self._light.get(topic + JOINT + group)
 
     def offsets_of(self, topic: str, group: str) -> dict[int, int]:
-        """A light group's number stands at queue id 0."""
+        """Return a map from queue id to next offset; the offset of an LMQ group is at queue id 0."""
         if not group.startswith(LMQ_PREFIX):
             return super().offsets_of(topic, group)
         found = self.get(topic, group, 0)
         return {} if found is None else {0: found}
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """As in the ordinary file."""
+        """Set the next offset to read, of an LMQ group too."""
         if not group.startswith(LMQ_PREFIX):
             super().commit(topic, group, queue_id, offset)
             return
@@ -195,7 +198,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
         self._light.pop(key, None)
 
     def set_back(self, end_of: EndOf) -> list[SetBack]:
-        """As in the ordinary file, light groups too."""
+        """Clamp every offset to the end of its queue, of LMQ groups too, and return the changes."""
         with self._lock:
             ends = {key: end_of(key.split(JOINT)[0], 0) for key in self._light}
             changed = [SetBack(key, 0, offset, ends[key]) for key, offset in self._light.items() if offset > ends[key]]
@@ -207,13 +210,13 @@ class LmqConsumerOffsets(ConsumerOffsets):
 
 
 def offsets_table(disk: Disk, folder: str) -> ConsumerOffsets:
-    """The table that counts: the light queues' file takes the ordinary one's place where it is there."""
+    """Return the table in effect: that of the LMQ offset file if it exists, else the ordinary one."""
     has_light = disk.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
     return (LmqConsumerOffsets if has_light else ConsumerOffsets)(disk, folder)
 
 
 def _pairs(keys: list[str]) -> Iterator[tuple[str, str]]:
-    """(topic, group) of the keys of two parts."""
+    """Yield (topic, group) of the keys with two parts."""
     for key in keys:
         parts = key.split(JOINT)
         if len(parts) == 2:
@@ -221,13 +224,13 @@ def _pairs(keys: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_key(topic: str, group: str) -> str:
-    """The key of a pair; refuses names that could not be told apart in it."""
+    """Return the key of a topic and group. Raises `InvalidMessage` for names that would make it ambiguous."""
     if not topic or not group or JOINT in topic or JOINT in group:
         raise InvalidMessage(f"topic {topic!r} and group {group!r}: both need a name, without {JOINT}")
     return topic + JOINT + group
 
 
 def check_offset(queue_id: int, offset: int) -> None:
-    """Refuse numbers that no queue has."""
+    """Raise `InvalidMessage` for a queue id or offset that no queue has."""
     if not 0 <= queue_id <= QUEUE_ID_MAX or not 0 <= offset <= INT64_MAX:
         raise InvalidMessage(f"offset {offset} of queue {queue_id}: both count from 0")

@@ -1,4 +1,4 @@
-"""`config/delayOffset.json`: how far the delivery of each delay level has come.
+"""Read and write `config/delayOffset.json`: the delivery progress of each delay level.
 
 Levels count from 1; level L waits in queue L - 1 of `SCHEDULE_TOPIC_XXXX`.
 """
@@ -14,17 +14,17 @@ from .config_files import Document
 from .config_table import ConfigTable
 from .consumer_offsets import SetBack, check_offset
 
-VERSION_STEP = 200  # deliveries to one step of dataVersion
+VERSION_STEP = 200  # deliveries per step of dataVersion
 
 
 class DelayOffsets(ConfigTable):
-    """Queue offset of the next message to deliver, by level."""
+    """Hold the queue offset of the next message to deliver, by level."""
 
     file_name = "delayOffset.json"
     table_name = "offsetTable"
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """`folder` is the store's `config/`."""
+        """Read the file. `folder` is the store's `config/`."""
         self._steps = 0
         super().__init__(disk, folder)
 
@@ -35,17 +35,17 @@ class DelayOffsets(ConfigTable):
         document[self.table_name] = dict(self._table)
 
     def get(self, level: int) -> int:
-        """0 for a level that never delivered."""
+        """Return the next offset of a level; 0 if it never delivered."""
         with self._lock:
             return self._table.get(level, 0)
 
     def levels(self) -> dict[int, int]:
-        """Level to next offset, of the levels in the file."""
+        """Return a map from level to next offset, for the levels in the file."""
         with self._lock:
             return dict(self._table)
 
     def set(self, level: int, offset: int) -> None:
-        """On the disk after `persist`."""
+        """Set the next offset of a level. It is written by `persist`."""
         if level < 1:
             raise InvalidMessage(f"delay level {level}: levels count from 1")
         check_offset(level - 1, offset)
@@ -55,7 +55,7 @@ class DelayOffsets(ConfigTable):
             self._change(counts=self._steps % VERSION_STEP == 0)
 
     def set_back(self, end_of: Callable[[int], int]) -> list[SetBack]:
-        """Bring every offset beyond `end_of(level)` down to it, as in `ConsumerOffsets.set_back`."""
+        """Clamp every offset to `end_of(level)` and return the changes, as `ConsumerOffsets.set_back` does."""
         with self._lock:
             ends = {level: end_of(level) for level in self._table}
             beyond = {level: offset for level, offset in self._table.items() if offset > ends[level]}

@@ -1,8 +1,8 @@
-"""The JSON that RocketMQ writes its config files in (format page `docs/formats/config.md`).
+"""Read and write the JSON of RocketMQ's config files (`docs/formats/config.md#the-json`).
 
-It comes from the library fastjson: integer keys of a map stand unquoted, and the layout is its own.  The reader takes what
-that library takes: keys with and without quotes (a bare integer key becomes an `int`), single quotes, commas too many.
-The writer gives the library's layout to the byte.  Maps keep the order they were read in.
+It comes from the library fastjson: integer keys of a map are unquoted, and the layout is its own. The reader accepts what that
+library accepts: keys with and without quotes (a bare integer key becomes an `int`), single quotes, extra commas. The writer
+produces the library's layout byte for byte. Maps keep the order in which they were read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = Any  # None, bool, int, float, str, list of these, or dict from str or in
 
 SIZE_MAX = 64 << 20
 DEPTH_MAX = 64
-FOUND_MAX = 24  # characters of the text that an error shows
+FOUND_MAX = 24  # characters of the source that an error shows
 
 _SPACE = re.compile(r"[ \t\r\n\f\b]*", re.ASCII)
 _COMMAS = re.compile(r"[ \t\r\n\f\b,]*", re.ASCII)
@@ -30,7 +30,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 
 def loads(data: bytes, *, file: str) -> Json:
-    """The value in `data`, which holds nothing else.  `StoreCorrupt` names `file` and the byte where it stops making sense."""
+    """Return the value in `data`. Raises `StoreCorrupt` with `file` and the byte offset of the first syntax error."""
     if len(data) > SIZE_MAX:
         raise StoreCorrupt(
             "too long for a config file", file=file, offset=0, expected=f"at most {SIZE_MAX} bytes", found=len(data)
@@ -44,7 +44,7 @@ def loads(data: bytes, *, file: str) -> Json:
 
 
 class _Reader:
-    """One pass over a text."""
+    """Parse one text from begin to end."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text
@@ -52,7 +52,7 @@ class _Reader:
         self._at = 0
 
     def read(self) -> Json:
-        """One value and nothing behind it."""
+        """Return the one value of the text; fail if anything follows it."""
         value = self._value(DEPTH_MAX)
         self._skip(_SPACE)
         if self._at < len(self._text):
@@ -65,7 +65,7 @@ class _Reader:
         raise StoreCorrupt("not the JSON of a config file", file=self._file, offset=offset, expected=expected, found=found)
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
-        """The character behind what `pattern` takes; empty at the end."""
+        """Skip what `pattern` matches and return the next character; empty at the end."""
         match = pattern.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return self._text[self._at : self._at + 1]
@@ -83,7 +83,7 @@ class _Reader:
         return self._number() if first.isdigit() or first == "-" else self._word()
 
     def _map(self, depth: int) -> dict[str | int, Json]:
-        """Of a key that stands twice the later one wins."""
+        """Parse a map; the last occurrence of a key counts."""
         self._at += 1
         found: dict[str | int, Json] = {}
         while self._skip(_COMMAS) != "}":
@@ -106,7 +106,7 @@ class _Reader:
         return found
 
     def _need_joint(self, end: str) -> None:
-        """Between two members there is at least one comma."""
+        """Fail unless at least one comma separates two members."""
         joint = self._skip(_SPACE)
         if joint not in (",", end) or not joint:
             self._fail(f"a comma or {end}")
@@ -145,7 +145,7 @@ class _Reader:
         parts = []
         while True:
             match = _PLAIN[quote].match(self._text, self._at)
-            assert match is not None  # it also matches nothing
+            assert match is not None  # the pattern also matches an empty string
             parts.append(match[0])
             self._at = match.end()
             if self._at >= len(self._text):
@@ -156,7 +156,7 @@ class _Reader:
             parts.append(self._escape())
 
     def _escape(self) -> str:
-        """Behind a backslash.  A pair of surrogates is put together, one alone is kept as it is."""
+        """Parse an escape after its backslash. Surrogate pairs are combined; a lone surrogate is kept."""
         letter = self._text[self._at : self._at + 1]
         if letter == "u":
             unit = self._unit()
@@ -190,9 +190,9 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r":
 
 
 def dumps(value: Json, *, pretty: bool = True) -> bytes:
-    """`value` as the broker writes it, with no newline at the end; fields that are None are left out of maps.
+    """Return `value` as the broker writes it, without a final newline; map fields that are None are omitted.
 
-    `pretty=False` gives the one line of `timermetrics` and `transactionMetrics`.
+    `pretty=False` returns the one-line layout of `timermetrics` and `transactionMetrics`.
 
     >>> dumps({"t": {0: 12, 1: 30}, "e": {}})
     b'{\\n\\t"t":{0:12,1:30\\n\\t},\\n\\t"e":{}\\n}'
@@ -203,7 +203,7 @@ def dumps(value: Json, *, pretty: bool = True) -> bytes:
 
 
 def _write(parts: list[str], value: Json, line: str, depth: int) -> None:
-    """`line` is a newline with the indentation that is current, or empty."""
+    """Append a value. `line` is a newline with the current indentation, or empty."""
     if depth > DEPTH_MAX:
         raise ValueError(f"more than {DEPTH_MAX} levels")
     if isinstance(value, dict):
@@ -215,13 +215,13 @@ def _write(parts: list[str], value: Json, line: str, depth: int) -> None:
     elif isinstance(value, bool) or value is None:
         parts.append({True: "true", False: "false", None: "null"}[value])
     elif isinstance(value, int | float):
-        parts.append(repr(value).replace("inf", "1e9999"))  # what is read of such a number is no word of JSON's
+        parts.append(repr(value).replace("inf", "1e9999"))  # JSON has no word for infinity; 1e9999 is read as such
     else:
         raise TypeError(f"{type(value).__name__} has no place in a config file")
 
 
 def _write_map(parts: list[str], value: dict[str | int, Json], line: str, depth: int) -> None:
-    """Every key of text on a line of its own; integer keys go on where the line is."""
+    """Append a map: every text key on a line of its own, integer keys on the current line."""
     parts.append("{")
     deeper = line and line + "\t"
     joint = ""
@@ -235,7 +235,7 @@ def _write_map(parts: list[str], value: dict[str | int, Json], line: str, depth:
 
 
 def _write_list(parts: list[str], value: list[Json], line: str, depth: int) -> None:
-    """On one line."""
+    """Append a list on one line."""
     parts.append("[")
     for place, member in enumerate(value):
         if place:

@@ -1,4 +1,4 @@
-"""`config/subscriptionGroup.json`: which consumer groups there are, and how often they try again."""
+"""Read and write `config/subscriptionGroup.json`: consumer groups and their settings, such as the number of retries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INT32_MAX = (1 << 31) - 1
 RETRY_MAX_TIMES = 16
 CONSUME_TIMEOUT_MINUTES = 15
 
-# Attribute here -> field in the file, whole numbers and flags.
+# Attribute here -> field in the file: integers and flags.
 _NUMBERS = {
     "broker_id": "brokerId",
     "consume_timeout_minutes": "consumeTimeoutMinute",
@@ -35,7 +35,7 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroup:
-    """One group.  The defaults are those of a field that the file leaves out."""
+    """Describe one group. The defaults apply to fields that the file omits."""
 
     name: str
     is_enabled: bool = True
@@ -53,12 +53,12 @@ class SubscriptionGroup:
     attributes: Document = field(default_factory=dict)
 
     def but(self, **changes: Any) -> SubscriptionGroup:
-        """A copy with other values."""
+        """Return a copy with other values."""
         return replace(self, **changes)
 
 
 class SubscriptionGroups(ConfigTable):
-    """All groups of a store."""
+    """Hold all consumer groups of a store."""
 
     file_name = "subscriptionGroup.json"
     table_name = "subscriptionGroupTable"
@@ -90,22 +90,22 @@ class SubscriptionGroups(ConfigTable):
         document[self.table_name] = dict(self._raw)
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        """None when there is no such group."""
+        """Return a group; None if it does not exist."""
         with self._lock:
             return self._groups.get(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a group."""
+        """Return whether a group exists."""
         with self._lock:
             return name in self._groups
 
     def names(self) -> list[str]:
-        """Sorted."""
+        """Return the names of all groups, sorted."""
         with self._lock:
             return sorted(self._groups)
 
     def create(self, name: str, **changes: Any) -> SubscriptionGroup:
-        """Make a group, or change what is said of one that is there."""
+        """Create a group, or change an existing one."""
         with self._lock:
             before = self._groups.get(name)
             group = (before or SubscriptionGroup(name=name)).but(**changes)
@@ -114,7 +114,7 @@ class SubscriptionGroups(ConfigTable):
             return group
 
     def put(self, group: SubscriptionGroup) -> None:
-        """Set all that is known of a group; fields that are not known here stay."""
+        """Set all known fields of a group; unknown fields of the file stay."""
         check_group(group)
         known: Document = {there: getattr(group, here) for here, there in (_NUMBERS | _FLAGS).items()}
         known |= {
@@ -129,7 +129,7 @@ class SubscriptionGroups(ConfigTable):
             self._change()
 
     def delete(self, name: str) -> bool:
-        """Forget a group; whether it was there.  Its offsets lie in another file."""
+        """Remove a group and return whether it existed. Its offsets are in another file and stay."""
         with self._lock:
             if self._groups.pop(name, None) is None:
                 return False
@@ -139,7 +139,7 @@ class SubscriptionGroups(ConfigTable):
 
 
 def check_group(group: SubscriptionGroup) -> None:
-    """Refuse a name or number that no store could hold."""
+    """Raise `InvalidMessage` for a name or number that no store can hold."""
     if not group.name or JOINT in group.name or "/" in group.name or "\0" in group.name:
         raise InvalidMessage(f"a group named {group.name!r}: a name without {JOINT}, / and NUL wanted")
     for here in _NUMBERS:

@@ -1,4 +1,4 @@
-"""`config/topics.json`: which topics there are, and with how many queues."""
+"""Read and write `config/topics.json`: topics and their numbers of queues."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from storageio import Disk, InvalidMessage
 from .config_files import Document
 from .config_table import ConfigTable
 
-PERM_INHERIT = 1  # topics made on the first put take over from this one
+PERM_INHERIT = 1  # topics created on the first put inherit from this one
 PERM_WRITE = 2
 PERM_READ = 4
 PERM_DEFAULT = PERM_READ | PERM_WRITE
-QUEUES_DEFAULT = 8  # of a topic made here
-QUEUES_UNSAID = 16  # of a topic in a file that does not say
+QUEUES_DEFAULT = 8  # queues of a topic created here
+QUEUES_UNSAID = 16  # queues of a topic in a file that omits the number
 QUEUES_MAX = 1 << 20
 INT32_MAX = (1 << 31) - 1
 
 QUEUE_TYPE = "queue.type"
-BATCH_QUEUES = "BatchCQ"  # a value of it
+BATCH_QUEUES = "BatchCQ"  # a value of QUEUE_TYPE
 MESSAGE_TYPE = "message.type"
 CLEANUP_POLICY = "cleanup.policy"
 
@@ -43,13 +43,13 @@ LIGHT_PREFIX = "%LMQ%"
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether the broker, not a user, owns a topic of this name."""
+    """Return whether the broker, not a user, owns a topic of this name."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One topic.  The defaults are those of a field that the file leaves out."""
+    """Describe one topic. The defaults apply to fields that the file omits."""
 
     name: str
     read_queues: int = QUEUES_UNSAID
@@ -62,32 +62,32 @@ class TopicConfig:
 
     @property
     def is_readable(self) -> bool:
-        """Whether consumers may read."""
+        """Return whether consumers may read."""
         return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        """Whether producers may put."""
+        """Return whether producers may put."""
         return bool(self.perm & PERM_WRITE)
 
     @property
     def is_batch(self) -> bool:
-        """Whether its queues are batch queues (section 2.6)."""
+        """Return whether its queues are batch queues (`docs/formats/put-rules.md#batch-topics`)."""
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
     def but(self, **changes: Any) -> TopicConfig:
-        """A copy with other values."""
+        """Return a copy with other values."""
         return replace(self, **changes)
 
 
 class Topics(ConfigTable):
-    """All topics of a store."""
+    """Hold all topics of a store."""
 
     file_name = "topics.json"
     table_name = "topicConfigTable"
 
     def __init__(self, disk: Disk, folder: str, *, default_queues: int = QUEUES_DEFAULT) -> None:
-        """`folder` is the store's `config/`; `default_queues` for topics made without a number."""
+        """Read the file. `folder` is the store's `config/`; `default_queues` is for topics created without a number."""
         self.default_queues = default_queues
         super().__init__(disk, folder)
 
@@ -119,23 +119,23 @@ class Topics(ConfigTable):
         document[self.table_name] = dict(self._raw)
 
     def get(self, name: str) -> TopicConfig | None:
-        """None when there is no such topic."""
+        """Return a topic; None if it does not exist."""
         with self._lock:
             return self._topics.get(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a topic."""
+        """Return whether a topic exists."""
         with self._lock:
             return name in self._topics
 
     @property
     def is_empty(self) -> bool:
-        """Whether the table names no topic."""
+        """Return whether the table names no topic."""
         with self._lock:
             return not self._topics
 
     def names(self) -> list[str]:
-        """Sorted, the broker's own topics among them."""
+        """Return all topic names, sorted, including the broker's own."""
         with self._lock:
             return sorted(self._topics)
 
@@ -148,7 +148,7 @@ class Topics(ConfigTable):
         is_ordered: bool | None = None,
         attributes: dict[str, str] | None = None,
     ) -> TopicConfig:
-        """Make a topic, or change what is said of one that is there.  Raises `InvalidMessage` for what no store could hold."""
+        """Create a topic, or change an existing one. Raises `InvalidMessage` for what no store can hold."""
         asked = {
             "read_queues": queues,
             "write_queues": queues,
@@ -165,7 +165,7 @@ class Topics(ConfigTable):
             return config
 
     def put(self, config: TopicConfig) -> None:
-        """Set all that is known of a topic; fields that are not known here stay."""
+        """Set all known fields of a topic; unknown fields of the file stay."""
         check_config(config)
         known = {
             "attributes": dict(config.attributes),
@@ -184,7 +184,7 @@ class Topics(ConfigTable):
             self._change()
 
     def delete(self, name: str) -> bool:
-        """Forget a topic; whether it was there.  Its queues and records are not touched."""
+        """Remove a topic and return whether it existed. Its queues and records are not touched."""
         with self._lock:
             if self._topics.pop(name, None) is None:
                 return False
@@ -194,15 +194,16 @@ class Topics(ConfigTable):
 
 
 def is_deleted(topics: Topics, name: str) -> bool:
-    """Whether a topic that has records was deleted: there is a table, and it does not name the topic (section 9).
+    """Return whether a topic that has records was deleted (`docs/formats/config.md#deleted-topics`).
 
-    Queues of such a topic must not come back when they are rebuilt from the log.  Light queues are named nowhere.
+    A deleted topic is missing from a table that is not empty. A rebuild from the log must not restore its queues. LMQs are in
+    no table.
     """
     return not topics.is_empty and name not in topics and not is_system_topic(name) and not name.startswith(LIGHT_PREFIX)
 
 
 def check_config(config: TopicConfig) -> None:
-    """Refuse a name or number that no store could hold."""
+    """Raise `InvalidMessage` for a name or number that no store can hold."""
     check_topic(config.name)
     for queues in (config.read_queues, config.write_queues):
         if not 0 <= queues <= QUEUES_MAX:
