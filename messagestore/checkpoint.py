@@ -1,14 +1,16 @@
-"""The file `checkpoint`: up to which store time what is on the disk (format page `docs/formats/checkpoint.md`).  Big-endian.
+"""Read and write the file `checkpoint`: store times up to which everything is synced (`docs/formats/checkpoint.md#checkpoint`).
+
+Integers are big-endian:
 
     offset  size  field                     meaning
-    0       8     physic_msg_timestamp_ms   every record stored at or before it was on the disk, less 3 seconds
-    8       8     logics_msg_timestamp_ms   the same of queue units
-    16      8     index_msg_timestamp_ms    end time of the newest index file that was synced whole
-    24      8     master_flushed_offset     a slave's note of its master
-    32      8     confirm_phy_offset        begin of the last whole record that a recovery found
+    0       8     physic_msg_timestamp_ms   every record stored 3 seconds or more before it is on disk
+    8       8     logics_msg_timestamp_ms   the same for queue units
+    16      8     index_msg_timestamp_ms    end time of the newest index file that was synced completely
+    24      8     master_flushed_offset     a slave's record of its master's flushed offset
+    32      8     confirm_phy_offset        offset of the last whole record that a recovery found
     40      4056  rest                      zero
 
-The five values lie in one sector, so a write of them is all or nothing.
+The five values are in one sector, so writing them is atomic.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ assert VALUES.size == REST_AT == 40
 CHECKPOINT_SIZE = 4096
 REST_SIZE = CHECKPOINT_SIZE - REST_AT
 FILE_NAME = "checkpoint"
-TIMES = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")  # in the file's order
+TIMES = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")  # in the order of the file
 SLACK_MS = 3000
-TIMESTAMP_MAX_MS = 253_402_300_799_999  # the year 9999: what lies beyond is no time
-OFFSET_MIN = -1  # what the real store holds before it knows one
+TIMESTAMP_MAX_MS = 253_402_300_799_999  # end of the year 9999: a greater number is not a time
+OFFSET_MIN = -1  # the value in a real store before it has an offset
 
 
 def is_time(timestamp_ms: int) -> bool:
-    """Whether a store time can be one: of a record without a checksum over all of it, it may say anything."""
+    """Return whether a store time is plausible. In a record without a whole-record checksum it may be any number."""
     return 0 <= timestamp_ms <= TIMESTAMP_MAX_MS
 
 
 class CheckpointValues(NamedTuple):
-    """What the file says."""
+    """Hold the five values of the file."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
@@ -54,22 +56,25 @@ class CheckpointValues(NamedTuple):
 
     @property
     def is_plausible(self) -> bool:
-        """Whether these can be times and offsets."""
+        """Return whether the values can be times and offsets."""
         return all(map(is_time, self[:3])) and min(self[3:]) >= OFFSET_MIN
 
     @property
     def min_timestamp_ms(self) -> int:
-        """A record stored at or before it was on the disk, and its queue unit written."""
+        """Return the safe time: records stored up to it are on disk, with their queue units.
+
+        See `docs/formats/checkpoint.md#safe-time`.
+        """
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SLACK_MS)
 
     @property
     def min_index_timestamp_ms(self) -> int:
-        """The same for the index too; 0 until a first index file was full."""
+        """Return the safe time for the index as well; 0 until a first index file was full."""
         return min(self.min_timestamp_ms, self.index_msg_timestamp_ms)
 
 
 class Found(NamedTuple):
-    """A checkpoint as it was read."""
+    """Hold a checkpoint as it was read."""
 
     values: CheckpointValues
     rest: bytes
@@ -80,10 +85,10 @@ NOTHING = Found(CheckpointValues(), bytes(REST_SIZE), False)
 
 
 def read_checkpoint(disk: Disk, path: str) -> Found:
-    """Never raises for bytes: they say nothing then (all 0), and `is_damaged` is set.
+    """Return the checkpoint; damaged content sets `is_damaged` and is never an error.
 
-    A missing file and a whole one of zeros are what a store has that never synced, and no damage.  Damaged are a file that is
-    shorter than 4096 bytes, none at all among them, and one whose values cannot be times and offsets.
+    A missing file, or a whole one of zeros, belongs to a store that never synced and is not damage. A file is damaged if it is
+    shorter than 4096 bytes, even empty, or if its values cannot be times and offsets.
     """
     if disk.stat(path) is None:
         return NOTHING
@@ -95,20 +100,24 @@ def read_checkpoint(disk: Disk, path: str) -> Found:
 
 
 def checkpoint_ahead(disk: Disk, folder: str, last_ms: int) -> dict[str, int]:
-    """Times that lie behind that of the log's last record, by name: the file claims what the log does not hold.
+    """Return the checkpoint times that are later than the log's last record, by name.
 
-    None for a `last_ms` of 0, which stands for a log without records.
+    Such a checkpoint claims more than the log holds. The result is empty if `last_ms` is 0, which stands for a log without
+    records.
     """
     return times_ahead(read_checkpoint(disk, os.path.join(folder, FILE_NAME)).values, last_ms)
 
 
 def times_ahead(values: CheckpointValues, last_ms: int) -> dict[str, int]:
-    """As `checkpoint_ahead`, of values that were read before the log's last record was looked for: a writer may be at work."""
+    """Return times later than `last_ms`, as `checkpoint_ahead` does, for values that were already read.
+
+    With an active writer the values must be read before the log's last record.
+    """
     return {name: time_ms for name in TIMES if (time_ms := getattr(values, name)) > last_ms > 0}
 
 
 def decode(data: bytes) -> Found:
-    """The values of a file's bytes.  Of a short one those count that are there whole."""
+    """Return the values in the bytes of a file; from a short file, those that are complete."""
     is_short = len(data) < CHECKPOINT_SIZE
     whole = data[: min(len(data), REST_AT) // 8 * 8]
     values = CheckpointValues(*VALUES.unpack(whole.ljust(REST_AT, b"\0")))
@@ -118,14 +127,17 @@ def decode(data: bytes) -> Found:
 
 
 class Checkpoint:
-    """The values in memory, and the file kept open for them if it is written.
+    """Hold the values in memory, and keep the file open if it is written.
 
-    Set an attribute only to what the caller knows to be on the disk; nothing is checked here, and nothing is written before
-    `flush`.  Threads may set and flush as they like.
+    Set an attribute only to what is known to be synced: nothing is checked here, and nothing is written before `flush`. Any
+    thread may set and flush.
     """
 
     def __init__(self, disk: Disk, folder: str, *, writable: bool = False) -> None:
-        """`folder` is the store's.  `writable` makes the file for good if need be and keeps it open; damage stays."""
+        """Read the values. `folder` is the store's folder.
+
+        `writable` creates the file durably if it is missing, and keeps it open. Damage stays until `flush`.
+        """
         self.path = os.path.join(folder, FILE_NAME)
         self._disk = disk
         self._lock = threading.Lock()
@@ -153,7 +165,7 @@ class Checkpoint:
 
     @property
     def values(self) -> CheckpointValues:
-        """As they stand in memory."""
+        """Return the values in memory."""
         return CheckpointValues(
             self.physic_msg_timestamp_ms,
             self.logics_msg_timestamp_ms,
@@ -164,16 +176,16 @@ class Checkpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Of the values in memory."""
+        """Return the safe time of the values in memory."""
         return self.values.min_timestamp_ms
 
     @property
     def min_index_timestamp_ms(self) -> int:
-        """Of the values in memory."""
+        """Return the safe time of the index by the values in memory."""
         return self.values.min_index_timestamp_ms
 
     def flush(self) -> None:
-        """Return when the values are on the disk.  After a failure every later call raises the same error, untried."""
+        """Write and sync the values. After a failure every later call raises the same error without trying again."""
         with self._lock:
             if self._file is None:
                 raise StoreClosed(f"{self.path}: not open for writing")
@@ -191,7 +203,7 @@ class Checkpoint:
             self.is_damaged = False
 
     def close(self) -> None:
-        """Give the file back; what was set and not flushed is not written."""
+        """Close the file; values that were set and not flushed are not written."""
         with self._lock:
             file, self._file = self._file, None
             if file is not None:

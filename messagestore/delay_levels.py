@@ -1,8 +1,9 @@
-"""How long messages of a delay level wait, from which physical offset of the log on.
+"""Keep how long messages of a delay level wait, by ranges of physical offsets in the log.
 
-A unit of SCHEDULE_TOPIC_XXXX holds the time its message is due, which follows from the record's store time and from the levels
-that the writer had at the time.  RocketMQ has the levels in the broker's configuration alone.  A store that was opened for
-writing here keeps them (`store_settings`); of older records nothing is known, unless the caller gives the broker's levels.
+A unit of SCHEDULE_TOPIC_XXXX holds the due time of its message, which depends on the record's store time and on the levels that
+the writer had then. RocketMQ has the levels only in the broker's configuration. A store opened for writing here keeps them
+(`store_settings`; `docs/formats/broker-topics.md#delay-levels-of-a-store`). The levels of older records are unknown unless the
+caller gives the broker's.
 """
 
 from __future__ import annotations
@@ -16,40 +17,43 @@ from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 
 from .config import DELAY_LEVELS, delay_times_ms
 
-NO_LEVELS_MS = 1000  # what every message waits where there are no levels
+NO_LEVELS_MS = 1000  # delay of every message if there are no levels
 ENTRIES_MAX = 100
 DELAY = "DELAY"
 MessageAt = Callable[[int], object]
 
 
 class Entry(NamedTuple):
-    """The levels of records from a physical offset on; None where they are not known."""
+    """Hold the levels of records from a physical offset on; None if they are not known."""
 
     start: int
     levels: str | None
 
 
 class DelayLevels:
-    """The levels of one store."""
+    """Hold the delay levels of one store."""
 
     def __init__(self, entries: list[Entry], given: str | None = None) -> None:
-        """`entries`: as kept, in the order of the log.  `given`: by the caller, for records whose levels were not kept."""
+        """Create it from the kept entries, in log order.
+
+        `given` are the caller's levels, for records whose levels were not kept.
+        """
         self._given = given
         self.entries = entries or [Entry(0, None)]
         texts = [text for _, text in self.entries if text is not None]
         self.current = given if given is not None else texts[-1] if texts else DELAY_LEVELS
 
     def longest_ms(self, level: int) -> int:
-        """Return how long a message of a level waits at most, by any levels that are known."""
+        """Return the longest delay of a level in milliseconds, by any known levels."""
         return max(_delay_ms(level, text) for text in {self.current, *(text for _, text in self.entries if text is not None)})
 
     @property
     def current_ms(self) -> list[int]:
-        """Return the delays of messages that come now, level 1 first."""
+        """Return the current delays in milliseconds, level 1 first."""
         return delay_times_ms(self.current)
 
     def opened_at(self, log_end: int, *, is_empty: bool) -> DelayLevels:
-        """Return the levels of a store that is opened for writing with the current ones, its log ending at `log_end`."""
+        """Return the levels of a store that is opened for writing with the current ones and whose log ends at `log_end`."""
         kept = [] if is_empty else [entry for entry in self.entries if entry.start < log_end]
         if not kept or not _are_same(kept[-1].levels, self.current):
             kept.append(Entry(log_end, self.current))
@@ -58,17 +62,20 @@ class DelayLevels:
         return DelayLevels(kept)
 
     def at(self, physical_offset: int) -> str | None:
-        """Return the levels of the record at an offset, None where they are not known."""
+        """Return the levels of the record at an offset; None if they are not known."""
         text = next((levels for start, levels in reversed(self.entries) if start <= physical_offset), None)
         return self._given if text is None else text
 
     def due_ms(self, message: StoredMessage) -> int | None:
-        """Return when a waiting message is due; None where its levels are not known, or it has no level."""
+        """Return when a waiting message is due; None if its levels are not known or it has no level."""
         text, level = self.at(message.physical_offset), waiting_level(message)
         return message.store_timestamp_ms + _delay_ms(level, text) if text is not None and level > 0 else None
 
     def may_be_due(self, message: StoredMessage, due_ms: int) -> bool:
-        """Whether a unit may say so: by any known levels; where a record's are not known, not before its store time."""
+        """Return whether a unit may have this due time, by any known levels.
+
+        If the record's levels are not known, any time from its store time on is accepted.
+        """
         level, delay_ms = waiting_level(message), due_ms - message.store_timestamp_ms
         if level <= 0:
             return False
@@ -78,7 +85,7 @@ class DelayLevels:
         )
 
     def accepts(self, found: bytes, wanted: bytes, message_at: MessageAt) -> bool:
-        """Whether a unit of a waiting message says the same as the one that the current levels would make."""
+        """Return whether a found unit of a waiting message is equivalent to the one computed with the current levels."""
         physical_offset, _, due_ms = UNIT.unpack(found)
         if found[:TAGS_CODE_AT] != wanted[:TAGS_CODE_AT]:
             return False
@@ -86,9 +93,9 @@ class DelayLevels:
         return isinstance(message, StoredMessage) and self.may_be_due(message, due_ms)
 
     def corrected(self, units: bytes | memoryview, message_at: MessageAt) -> bytes | memoryview:
-        """Return units of the schedule topic as the levels of their records make them; `units`: as the current ones do.
+        """Return units of the schedule topic with due times by the levels of their records.
 
-        A unit whose record's levels are not known stays as it is.
+        `units` have due times by the current levels. A unit whose record's levels are not known stays as it is.
         """
         if len(self.entries) == 1 or UNIT.unpack_from(units)[0] >= self.entries[-1].start:
             return units
@@ -106,7 +113,7 @@ def _are_same(levels: str | None, others: str) -> bool:
 
 
 def waiting_level(message: StoredMessage) -> int:
-    """Return the level of a message that waits, 0 for any other."""
+    """Return the level of a waiting message, 0 for any other."""
     text = message.all_properties.get(DELAY, "0") if message.topic == SCHEDULE_TOPIC else "0"
     return int(text) if is_java_number(text, 32) else 0
 

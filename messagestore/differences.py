@@ -1,7 +1,7 @@
-"""Where a configuration and a folder do not fit together, said before anybody works with both.
+"""Report where a configuration and a folder do not fit together, before either is used.
 
-A broker that is started with other sizes refuses the folder, or worse: it maps index files at the size it was told and
-misreads them.  Nothing is changed here, and nothing but names, sizes and a few records is looked at.
+A broker started with other sizes refuses the folder, or worse: it maps index files at the configured size and misreads them.
+Nothing is changed here, and only names, sizes and a few records are read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from .broker.config.topics import LIGHT_PREFIX
 from .config import delay_times_ms
 from .foreign import has_rocksdb_queues
 
-LOOKED_AT = 1 << 20  # bytes of a log file: its first record
+LOOKED_AT = 1 << 20  # bytes read of a log file, for its first record
 ROCKSDB = "defaultRocksDB"
 Found = int | bool | str
 
 
 class Difference(NamedTuple):
-    """A setting (its name in `StoreConfig`), what the configuration says, what the folder holds, and where."""
+    """Describe a setting that the folder contradicts.
+
+    `name` is its name in `StoreConfig`, `configured` and `found` are the two values, `where` is the part of the folder.
+    """
 
     name: str
     configured: Found
@@ -38,23 +41,27 @@ class Difference(NamedTuple):
     where: str
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the difference as a sentence."""
         return f"{self.name} is {self.configured}, {self.where} has {self.found}"
 
 
 def config_differences(root: str, settings: Mapping[str, object], disk: Disk) -> list[Difference]:
-    """Every setting that the folder contradicts.  `settings`: names of `StoreConfig`, or what `read_broker_properties` gives;
-    those of None and those that are not there are not compared.
+    """Return every setting that the folder contradicts.
+
+    `settings` has names of `StoreConfig`, for example from `read_broker_properties`. Missing settings and None are not
+    compared.
     """
     given = {name: value for name, value in settings.items() if isinstance(value, int | bool | str)}
     elsewhere = str(given.get("store_path_commit_log") or "")
-    is_there = bool(elsewhere) and all(disk.stat(part.strip()) for part in elsewhere.split(","))  # a path on the broker's host
+    is_there = bool(elsewhere) and all(
+        disk.stat(part.strip()) for part in elsewhere.split(",")
+    )  # the path may exist only on the broker's host
     folder = _Folder(root, disk, elsewhere if is_there else os.path.join(root, "commitlog"))
     return [difference for look in _LOOKS for difference in look(folder, given)]
 
 
 class _Folder:
-    """A store's folder."""
+    """Give access to the parts of a store's folder."""
 
     def __init__(self, root: str, disk: Disk, log: str) -> None:
         self.root = root
@@ -74,7 +81,7 @@ class _Folder:
 
 
 def _sizes(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
-    """Of log and queue files."""
+    """Compare the sizes of log and queue files."""
     name = "mapped_file_size_commit_log"
     if name in given and folder.log_files():
         found = common_file_size(LogPaths.parse(folder.disk, folder.log).all_files())
@@ -93,7 +100,7 @@ def _sizes(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
 
 
 def _index(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
-    """Slots and items of index files; their size alone where the files do not say more."""
+    """Compare slots and items of index files; only their size if the files do not tell more."""
     paths = index_paths(folder.disk, folder.path("index"))[0] if folder.has("index") else []
     shape = find_shape(folder.disk, paths, AT_REST) if paths else None
     names = ("max_hash_slot_num", "max_index_num")
@@ -109,7 +116,7 @@ def _index(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
 
 
 def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
-    """Whether the newest file's first record has the checksum over the whole record."""
+    """Compare whether the newest file's first record has the whole-record checksum."""
     name = "enabled_append_prop_crc"
     for path in reversed(folder.log_files() if name in given else []):
         file = folder.disk.open(path, Mode.READ)
@@ -126,7 +133,7 @@ def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
 
 
 def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
-    """Queues in RocksDB, and a Raft log."""
+    """Compare the store type: queues in RocksDB, and a Raft log."""
     has_rocks = has_rocksdb_queues(folder.disk, folder.root)
     is_other = "store_type" in given and (given["store_type"] == ROCKSDB) != has_rocks
     if is_other and (has_rocks or folder.has("consumequeue")):
@@ -140,7 +147,7 @@ def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
 
 
 def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
-    """Kinds of queue that the folder has and the configuration would not go on with."""
+    """Compare switches for kinds of queues that the folder has and the configuration would not maintain."""
     light = any(topic.startswith(LIGHT_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
     for name in ("enable_lmq", "enable_multi_dispatch"):
         if light and given.get(name) is False:
@@ -150,7 +157,7 @@ def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
 
 
 def _levels(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
-    """Messages that wait in a level that there is no more."""
+    """Compare the number of delay levels with the highest level that has a queue."""
     name = "message_delay_level"
     if name not in given:
         return

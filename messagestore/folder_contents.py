@@ -1,7 +1,7 @@
-"""What lies in a store's folder, by name: what is read, what is only kept, and what nobody here may write beside.
+"""Classify what is in a store's folder by name: parts that are read, parts that are kept, and parts that forbid writing.
 
-The names are those of the RocketMQ 5.3.3 broker (`docs/formats/store-folder.md`).  A file of a user, such as `README.txt`, is
-no part of a store and keeps nobody out.
+The names are those of the RocketMQ 5.3.3 broker (`docs/formats/store-folder.md#names`). A user's file, such as `README.txt`, is
+no part of a store and does not prevent opening it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ ROCKSDB = "RocksDB database"
 
 
 class Use(Enum):
-    """What is done with a part."""
+    """Tell how a part of a store is handled."""
 
     READ = "read"
-    KEPT = "kept"  # not read, and left as it is
-    UNSUPPORTED = "unsupported"  # the store is not written to
+    KEPT = "kept"  # neither read nor changed
+    UNSUPPORTED = "unsupported"  # the store is not opened for writing
 
 
 class Part(NamedTuple):
-    """One file or folder; `name` is its path below the store's folder."""
+    """Describe one file or folder; `name` is its path below the store's folder."""
 
     name: str
     what: str
@@ -53,13 +53,13 @@ _KNOWN = {
 
 
 def store_parts(disk: Disk, root: str) -> list[Part]:
-    """Return every part of the store that lies in the folder, sorted by name."""
+    """Return every part of the store that exists in the folder, sorted by name."""
     parts = [_part(disk, root, name) for name in _names(disk, root)]
     return sorted((part for part in parts if part is not None), key=lambda part: part.name)
 
 
 def _names(disk: Disk, root: str) -> list[str]:
-    """The names in the store's folder and in `config/`."""
+    """Return the names in the store's folder and in `config/`."""
     names = [entry.name for entry in disk.list(root)] if is_folder(disk, root) else []
     config = os.path.join(root, "config")
     inner = disk.list(config) if is_folder(disk, config) else []
@@ -77,12 +77,13 @@ def _part(disk: Disk, root: str, name: str) -> Part | None:
 
 
 def is_folder(disk: Disk, path: str) -> bool:
-    """Return whether a folder, or a link to one, lies there."""
+    """Return whether the path is a folder or a symlink to one."""
     entry = disk.stat(os.path.join(path, "."))
     return entry is not None and entry.kind is Kind.FOLDER
 
 
 def has_rocksdb(disk: Disk, folder: str) -> bool:
-    """Return whether a RocksDB database lies in a folder: each has the file `CURRENT`.  A folder of that name is a topic's."""
+    """Return whether a folder contains a RocksDB database, which has the file `CURRENT`. A folder of that name belongs to a
+    topic."""
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER

@@ -1,9 +1,9 @@
 """Refuse folders that are not fully understood, before anything is written to them.
 
-`refuse_foreign` is for every opening: queues in RocksDB, a DLedger log, RabbitMQ's messages.  `refuse_unsupported` is for
-whoever writes: besides these it refuses every part of a store that is not supported (`store_parts`), records of an unknown
-version at the begin of a log file, unknown queue types in `topics.json`, and timer files of an unknown layout.  What it does
-not look at is checked where it is read: opening and recovery check each record that they walk.
+`refuse_foreign` is for every open: it refuses queues in RocksDB, a DLedger log, and RabbitMQ's messages. `refuse_unsupported`
+is for writers: it also refuses unsupported parts of a store (`store_parts`), records of an unknown version at the beginning of
+a log file, unknown queue types in `topics.json`, and timer files of an unknown layout. Everything else is checked where it is
+read: opening and recovery check each record that they scan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .timer_files import refuse_unknown_layout
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
 SUPPORTED_STORES = "a commit log and queues in files"
-_ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second where the broker keeps both kinds in one place
+_ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -34,12 +34,15 @@ TOPICS_SIZE_MAX = 1 << 30
 
 
 def has_rocksdb_queues(disk: Disk, root: str) -> bool:
-    """By the file that every RocksDB folder has; a folder of that name is a topic's."""
+    """Return whether the store has queues in RocksDB.
+
+    A RocksDB folder contains the file `CURRENT`; a folder of that name belongs to a topic.
+    """
     return any(has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
 
 
 def has_dledger_log(disk: Disk, root: str) -> bool:
-    """By the folder that is named after the peer."""
+    """Return whether the store has a DLedger log: a folder named after the peer."""
     if disk.stat(root) is None:
         return False
     names = [entry.name for entry in disk.list(root) if entry.name.startswith(DLEDGER_PREFIX)]
@@ -47,17 +50,17 @@ def has_dledger_log(disk: Disk, root: str) -> bool:
 
 
 def has_rabbitmq_messages(disk: Disk, root: str) -> bool:
-    """By the folder of messages that every virtual host has, and a node's folder of virtual hosts."""
+    """Return whether RabbitMQ's messages are here: a virtual host's message folder, or a node's folder of virtual hosts."""
     return any(disk.stat(os.path.join(root, name)) is not None for name in _RABBITMQ_FOLDERS)
 
 
 def unsupported_store(root: str, what: str) -> UnsupportedFormat:
-    """Return the error for a store that keeps its queues or its log otherwise."""
+    """Return the error for a store that keeps its queues or its log in another format."""
     return UnsupportedFormat("store with", file=root, found=what, supported=SUPPORTED_STORES)
 
 
 def refuse_foreign(disk: Disk, root: str) -> None:
-    """Raise `UnknownStore`, with nothing changed, for such a folder, and for RabbitMQ's."""
+    """Raise an error for a folder of another format: `UnsupportedFormat`, or `UnknownStore` for RabbitMQ's. Changes nothing."""
     if has_rabbitmq_messages(disk, root):
         raise UnknownStore(f"{root}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
     for is_so, what in ((has_rocksdb_queues, ROCKSDB_TEXT), (has_dledger_log, DLEDGER_TEXT)):
@@ -66,10 +69,10 @@ def refuse_foreign(disk: Disk, root: str) -> None:
 
 
 def refuse_unsupported(disk: Disk, root: str, commit_log: str | None = None, *, looks_at_log: bool = True) -> None:
-    """Raise `UnsupportedFormat`, with nothing changed, for a store that must not be written to.
+    """Raise `UnsupportedFormat` for a store that must not be written to. Changes nothing.
 
-    `commit_log` names the folders of the log where it does not lie in the store, separated by commas.  Whoever walks the whole
-    log does not need `looks_at_log`.
+    `commit_log` names the folders of a log outside the store, separated by commas. Callers that scan the whole log can turn off
+    `looks_at_log`.
     """
     refuse_foreign(disk, root)
     for part in store_parts(disk, root):
@@ -84,9 +87,9 @@ def refuse_unsupported(disk: Disk, root: str, commit_log: str | None = None, *, 
 
 
 def refuse_unknown_end(files: LogFiles) -> None:
-    """Raise `UnsupportedFormat` where the headers of the last file lead to a record of an unknown version.
+    """Raise `UnsupportedFormat` if the headers of the last file lead to a record of an unknown version.
 
-    For whoever writes beside a log that no opening walks.
+    This is for writers beside a log that no open scans.
     """
     problem = files.end().problem
     if problem is not None and problem.kind == UNKNOWN_VERSION:
@@ -94,7 +97,7 @@ def refuse_unknown_end(files: LogFiles) -> None:
 
 
 def _refuse_queue_types(disk: Disk, path: str) -> None:
-    """Only the texts are searched for: a table of many topics is parsed once, by whoever reads it."""
+    """Search the file's bytes for unknown queue types, without parsing it: a large table is parsed once, by its reader."""
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE or entry.size_bytes > TOPICS_SIZE_MAX:
         return
@@ -112,7 +115,7 @@ def _refuse_queue_types(disk: Disk, path: str) -> None:
 
 
 def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
-    """Only a magic that is not known costs more than one read."""
+    """Check the first record's version; only an unknown magic number costs more than one read."""
     file = disk.open(found.path, Mode.READ)
     try:
         head = file.read(MAGIC_AT, 4)

@@ -1,7 +1,7 @@
-"""Settings that a store's files do not tell, kept in `brokerstore/settings.json` by whoever opens it for writing.
+"""Keep settings that a store's files do not tell in `brokerstore/settings.json`; each writer updates them.
 
-The length of an index file fits many numbers of slots and items; only items show which.  RocketMQ has both in the broker's
-configuration alone.
+The length of an index file fits many numbers of slots and items, and only its items show which. RocketMQ has both numbers only
+in the broker's configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE_MAX = 64 << 10
 
 
 class StoreSettings(NamedTuple):
-    """What the last writer worked with; a shape of (0, 0) is not known.  `delay_levels`: see `delay_levels`."""
+    """Hold the settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `delay_levels.py`."""
 
     index_slots: int = 0
     index_items: int = 0
@@ -33,12 +33,12 @@ class StoreSettings(NamedTuple):
 
 
 def read_settings(disk: Disk, folder: str) -> StoreSettings:
-    """Return the settings in a store's own folder; the unknown ones where there is no file that can be read."""
+    """Return the settings in a store's own folder; unknown ones if there is no readable file."""
     return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or StoreSettings()
 
 
 def write_settings(disk: Disk, folder: str, settings: StoreSettings) -> None:
-    """Write the settings durably, if they are not the ones that are there."""
+    """Write the settings durably if they differ from those in the file."""
     if settings != read_settings(disk, folder):
         disk.make_folder(folder)
         replace_file(disk, os.path.join(folder, NAME), json.dumps(settings._asdict()).encode())
@@ -57,9 +57,9 @@ def _entry(start: Any, levels: Any) -> Entry:
 
 
 def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
-    """Return the delay levels of a store; `given` by the caller, None where nobody says.
+    """Return the delay levels of a store; `given` are the caller's levels, or None.
 
-    What lies behind the end of the last clean stop was written by a broker, whose levels are not known.
+    Records behind the end of the last clean stop were written by a broker whose levels are not known.
     """
     entries = list(read_settings(disk, own_folder).delay_levels)
     stop = read_clean(disk, os.path.dirname(own_folder))
@@ -69,7 +69,7 @@ def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
 
 
 def index_shape(disk: Disk, index_folder: str, own_folder: str, pauses_s: Sequence[float] = AT_REST) -> Shape | None:
-    """Return the shape that the items show, else the one that was kept for files of this length; None where it is not known."""
+    """Return the slot layout that the items show, else the one kept for files of this length; None if it is not known."""
     paths = index_paths(disk, index_folder)[0]
     kept = _kept_for(disk, own_folder, paths)
     if kept is not None and itemless_shape(disk, paths) is not None:
@@ -78,22 +78,22 @@ def index_shape(disk: Disk, index_folder: str, own_folder: str, pauses_s: Sequen
 
 
 def _kept_for(disk: Disk, own_folder: str, paths: list[str]) -> Shape | None:
-    """The kept shape, if the newest file is as long as it says."""
+    """Return the kept slot layout, if the newest file has its length."""
     kept = kept_shape(disk, own_folder)
     newest = disk.stat(paths[-1]) if paths else None
     return kept if kept is not None and newest is not None and newest.size_bytes == file_size(*kept) else None
 
 
 def kept_shape(disk: Disk, own_folder: str) -> Shape | None:
-    """Return the shape of the index that the last writer worked with."""
+    """Return the slot layout of the last writer's index, or None."""
     settings = read_settings(disk, own_folder)
     return Shape(settings.index_slots, settings.index_items) if settings.index_slots else None
 
 
 def refuse_unknown_shape(disk: Disk, index_folder: str, own_folder: str, config: StoreConfig) -> None:
-    """Raise `InvalidMessage` where keys would be written into files whose number of slots nobody knows.
+    """Raise `InvalidMessage` if keys would be written to files whose number of slots is not known.
 
-    Only items show it.  A file of the length that RocketMQ's defaults give is taken to be of those.
+    Only items show it. A file whose length matches RocketMQ's defaults is taken to have the default layout.
     """
     is_given = config.max_hash_slot_num and config.max_index_num
     paths = index_paths(disk, index_folder)[0]

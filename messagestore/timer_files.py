@@ -1,22 +1,23 @@
-"""The timer files of RocketMQ 5: read as far as a recovery must know where timers point (`docs/formats/timer-files.md`).
+"""Read the timer files of RocketMQ 5, as far as recovery must know where timers point (`docs/formats/timer-files.md`).
 
-Big-endian.  A message with a delivery time lies in the log under `rmq_sys_wheel_timer`; the timer log has one unit for it:
+Integers are big-endian. A message with a delivery time is in the log under `rmq_sys_wheel_timer`; the timer log has one unit
+for it:
 
     offset  size  field
     0       4     size            52
-    4       8     previous        place of the previous unit of the same slot, -1 for none
+    4       8     previous        offset of the previous unit of the same slot, -1 for none
     12      4     magic           1; 2 more for a unit that is rolled to a later slot, 4 more for one that deletes a timer
     16      8     write_time_ms
-    24      4     delay_ms        due time less write time
+    24      4     delay_ms        due time minus write time
     28      8     log_offset      of the message's record
     36      4     log_size        of the record
     40      4     topic_hash
     44      8     reserved        0
 
-A unit never crosses a file's end: a file closes with size of the rest (4), zeros (8) and the magic of a blank record (4).
-Zeros end the written part.  `timerwheel` has slots of 32 bytes: due time in seconds (8), first unit (8), last unit (8), number
-of units (4), zero (4).  `config/timercheck` begins with last_read_time_ms (8) and the length of the timer log that was
-flushed (8).  Nothing here is written.
+A unit never crosses the end of a file: a file ends with the size of the rest (4), zeros (8) and the magic of a blank record
+(4). Zeros follow the written part. `timerwheel` has slots of 32 bytes: due time in seconds (8), first unit (8), last unit (8),
+number of units (4), zero (4). `config/timercheck` begins with last_read_time_ms (8) and the flushed length of the timer log
+(8). These files are never written here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from storageio import Disk, File, Kind, Mode, UnsupportedFormat
 UNIT = struct.Struct(">iqiqiqiiq")
 UNIT_SIZE = 52
 assert UNIT.size == UNIT_SIZE
-END_SIZE = 4 + 8 + 4  # of a file: size of the rest, zero, magic of a blank record
+END_SIZE = 4 + 8 + 4  # end of a file: size of the rest, zero, magic of a blank record
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
 MAGIC_DELETE = 4
@@ -52,7 +53,7 @@ assert _PIECE % SLOT.size == 0
 
 
 class TimerUnit(NamedTuple):
-    """One unit; `place` is its offset in the whole timer log."""
+    """Describe one unit; `place` is its offset in the whole timer log."""
 
     place: int
     magic: int
@@ -62,14 +63,14 @@ class TimerUnit(NamedTuple):
 
     @property
     def log_end(self) -> int:
-        """Where the record that it points at ends."""
+        """Return the physical end of the record that it points to."""
         return self.log_offset + self.log_size
 
 
 class TimersBehind(NamedTuple):
-    """Timers that point behind an offset of the log; `pending` of them are not delivered yet.
+    """Count timers that point behind an offset of the log; `pending` of them are not delivered yet.
 
-    `is_whole` is false where units are missing that wheel or checkpoint know of: then there may be more.
+    `is_whole` is false if units are missing that the wheel or checkpoint refers to: then there may be more.
     """
 
     units: int
@@ -78,12 +79,12 @@ class TimersBehind(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Return whether a timer may point there."""
+        """Return whether a timer points, or may point, behind the offset."""
         return self.units > 0 or not self.is_whole
 
 
 def timers_behind(disk: Disk, root: str, log_end: int) -> TimersBehind:
-    """Count the units that point at a record which does not end by `log_end`.
+    """Count the units that point to a record ending behind `log_end`.
 
     Raises `UnsupportedFormat` for timer files of an unknown layout.
     """
@@ -100,16 +101,16 @@ def timers_behind(disk: Disk, root: str, log_end: int) -> TimersBehind:
 
 
 class TimerLog:
-    """The units of the timer log, in order."""
+    """Read the units of the timer log, in order."""
 
     def __init__(self, disk: Disk, root: str) -> None:
-        """Open nothing yet."""
+        """Create it without opening any file."""
         self._disk = disk
         self._files = _log_files(disk, root)
-        self.end = 0  # behind the last unit, or behind a closed file, once `units` is exhausted
+        self.end = 0  # end of the last unit or closed file, once `units` is exhausted
 
     def units(self) -> Iterator[TimerUnit]:
-        """Yield every unit up to the end of the written part, or to the first place that is no unit."""
+        """Yield every unit up to the end of the written part, or to the first invalid unit."""
         for found in self._files:
             self.end = found.start_offset
             file = self._disk.open(found.path, Mode.READ)
@@ -134,7 +135,7 @@ class TimerLog:
 
 
 def refuse_unknown_layout(disk: Disk, root: str) -> None:
-    """Raise `UnsupportedFormat` where the wheel has another length, or a file of the timer log begins with another unit."""
+    """Raise `UnsupportedFormat` for a wheel of another length, or a timer log file that begins with an unknown unit."""
     wheel = os.path.join(root, WHEEL_NAME)
     entry = disk.stat(wheel)
     if entry is not None and entry.kind is Kind.FILE and entry.size_bytes not in (0, WHEEL_SIZE):
@@ -164,7 +165,7 @@ def _check_magic(path: str, at: int, magic: int) -> None:
 
 
 def _is_end(data: bytes) -> bool:
-    """Whether a file of the timer log is closed here."""
+    """Return whether the file of the timer log ends here."""
     return int.from_bytes(data[12:16], "big", signed=True) == MAGIC_BLANK
 
 
@@ -183,7 +184,7 @@ def _unit(data: bytes, found: OffsetFile, at: int) -> TimerUnit:
 
 
 def _read_check(disk: Disk, path: str) -> tuple[int, int]:
-    """Return (last read time, flushed length of the timer log); zeros where the file does not tell."""
+    """Return (last read time, flushed length of the timer log); zeros if the file is missing or too short."""
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE or entry.size_bytes < CHECK.size:
         return 0, 0
@@ -196,7 +197,7 @@ def _read_check(disk: Disk, path: str) -> tuple[int, int]:
 
 
 def _last_in_wheel(disk: Disk, path: str) -> int:
-    """Return the greatest place of a unit that any slot knows, -1 for none.  The wheel's holes are not read."""
+    """Return the greatest unit offset in any slot, -1 for none. Sparse ranges of the wheel are not read."""
     entry = disk.stat(path)
     last = -1
     if entry is None or entry.kind is not Kind.FILE:

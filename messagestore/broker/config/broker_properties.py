@@ -105,8 +105,10 @@ def read_broker_properties(disk: Disk, path: str) -> dict[str, Value]:
 
 
 def parse_broker_properties(data: bytes, *, file: str) -> dict[str, Value]:
-    """Return the values in `data`; the last occurrence of a key counts. Raises `StoreCorrupt` as `read_broker_properties`
-    does."""
+    """Return the values in `data`; the last occurrence of a key counts.
+
+    Raises `StoreCorrupt` for a known key whose value has the wrong type.
+    """
     found: dict[str, Value] = {}
     for line in _lines(data):
         key, value = _pair(line.text)

@@ -1,8 +1,7 @@
-"""Read and write `config/consumerFilter.json`: the SQL92 filters of consumer groups
-(`docs/formats/config.md#consumer-filters`).
+"""Read and write `config/consumerFilter.json`, the SQL92 filters of consumer groups.
 
-It has the groups that filter by more than tags. A broker computes the bitmaps of extended units from it. Unlike the other
-tables it has no `dataVersion`.
+The fields are in `docs/formats/config.md#consumer-filters`. The file has the groups that filter by more than tags. A broker
+computes the bitmaps of extended units from it. Unlike the other tables it has no `dataVersion`.
 """
 
 from __future__ import annotations
