@@ -83,7 +83,9 @@ def is_folder(disk: Disk, path: str) -> bool:
 
 
 def has_rocksdb(disk: Disk, folder: str) -> bool:
-    """Return whether a folder contains a RocksDB database, which has the file `CURRENT`. A folder of that name belongs to a
-    topic."""
+    """Return whether a folder contains a RocksDB database.
+
+    Every RocksDB database has the file `CURRENT`; a folder of that name belongs to a topic.
+    """
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER

@@ -55,7 +55,8 @@ class Routing:
     def append_each(self, messages: list[Message], queue_ids: list[int]) -> PutResult:
         """Append messages one after the other, if all are valid.
 
-        Returns the first message's result, with the number of messages and their total size.
+        Returns the first message's result, with the number of messages and their total size. If a later append fails, the
+        result has its status and reason.
         """
         refusal = self._refusal_of_any(messages, queue_ids)
         if refusal is not None:
