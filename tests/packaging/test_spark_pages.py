@@ -13,6 +13,7 @@ from tests.sparkstore.conftest import why_not
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # one page starts Spark seven times
 @pytest.mark.parametrize("page", [page for page in all_pages() if needs_spark(page)], ids=lambda page: page.stem)
 def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom, each program in a Spark session of its own."""
