@@ -10,7 +10,6 @@ import mmap
 import os
 import random
 import signal
-import struct
 import sys
 import threading
 import time
@@ -21,8 +20,16 @@ from messagestore import FlushMode, MessageStore, StoreConfig
 from messagestore.repair.verification import verify_store
 
 WRITERS = 3
-COUNTER = struct.Struct("<q")
 LIFE_MS_MAX = 10.0
+
+
+def shared_counters(count: int) -> memoryview:
+    """Return counters in memory that a forked child shares.
+
+    Setting one is a single store of eight bytes.  `struct.pack_into` writes zeros first: a kill between the two made a
+    counter 0.
+    """
+    return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
 
 
 def small(flush: FlushMode) -> StoreConfig:
@@ -44,14 +51,14 @@ class KillLoop:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
-        self.shared = mmap.mmap(-1, COUNTER.size * WRITERS)
+        self.shared = shared_counters(WRITERS)
         self.flush = FlushMode.SYNC
         self.cycles = 0
         self.killed = [0, 0]  # in recovery, at work
 
     def acknowledged(self, writer: int) -> int:
         """How many messages of a writer were acknowledged, in order."""
-        return int(COUNTER.unpack_from(self.shared, COUNTER.size * writer)[0])
+        return self.shared[writer]
 
     def cycle(self) -> None:
         """A child lives, is killed, and what it left is checked."""
@@ -99,7 +106,7 @@ class KillLoop:
             result = store.put(Message(f"T{writer}", body_of(writer, number), keys=[f"k{number % 7}"], queue_id=0))
             assert result.status.name == "PUT_OK", result.reason
             number += 1
-            COUNTER.pack_into(self.shared, COUNTER.size * writer, number)
+            self.shared[writer] = number
 
     def _read(self, store: MessageStore) -> list[list[bytes]]:
         return [[message.body for message in store.read(f"T{writer}", 0)] for writer in range(WRITERS)]

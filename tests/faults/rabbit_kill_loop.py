@@ -6,7 +6,6 @@ memory shared with the parent.
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from brokerstore.testing.rabbitmq_check import take_all
 from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, verify
-from tests.faults.kill_loop import COUNTER, WRITERS, KillLoop
+from tests.faults.kill_loop import WRITERS, KillLoop, shared_counters
 
 CONFIRMED, TAKEN, GONE = range(3)
 PRIORITY = {0: 0, 1: 0, 2: 3}  # the last queue has parts for priorities; only one is used, so that order holds
@@ -41,17 +40,17 @@ class RabbitKillLoop(KillLoop):
 
     def __init__(self, folder: Path, seed: int) -> None:
         super().__init__(folder, seed)
-        self.shared = mmap.mmap(-1, COUNTER.size * WRITERS * 3)
+        self.shared = shared_counters(WRITERS * 3)
         self.present: list[set[int]] = [set() for _ in range(WRITERS)]  # seen after the last kill: in the files for good
         self.first = [0] * WRITERS  # number that this life's publisher begins with
 
     def count(self, what: int, writer: int) -> int:
         """One of the shared counters."""
-        return int(COUNTER.unpack_from(self.shared, COUNTER.size * (3 * writer + what))[0])
+        return self.shared[3 * writer + what]
 
     def tell(self, what: int, writer: int, number: int) -> None:
         """Set one, in the child."""
-        COUNTER.pack_into(self.shared, COUNTER.size * (3 * writer + what), number)
+        self.shared[3 * writer + what] = number
 
     def acknowledged(self, writer: int) -> int:
         """Confirmed messages of a writer."""
