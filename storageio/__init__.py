@@ -1,16 +1,16 @@
-"""The only door to the operating system.
+"""The only package that calls the operating system.
 
-Everything above takes a `Disk` and never opens, maps, syncs, renames or deletes on its own.  `RealDisk` is the machine's;
-`storageio.testing` has disks that count calls or fail the N-th one.
+Other packages take a `Disk` and never open, map, sync, rename or delete files themselves.  `RealDisk` is the disk of this
+machine; `storageio.testing` has disks that count calls or fail the N-th call.
 
-What the words mean here:
+Terms:
 
-- *written*: in the file as every process sees it (a store through a map, or `File.write`).  Survives the death of the
-  process, not of the machine.
+- *written*: every process sees the data in the file (after a store through a map, or `File.write`).  It survives the death of
+  the process, but not of the machine.
 - *synced*: `File.sync` returned.  Data, size and allocation are on the disk.
-- a file *exists for good* once `Disk.sync_folder` of its folder returned; the same holds for a rename and a delete.
+- A new file is *durable* after `Disk.sync_folder` of its folder returned; the same holds for a rename and a delete.
 
-After a failed `sync` the pages count as lost: nobody calls it again in the hope of another answer.
+After a failed `sync` the pages count as lost: no caller syncs them again and trusts a success.
 All paths are absolute or relative strings; all sizes are bytes; all times are milliseconds since 1970.
 """
 

@@ -14,13 +14,13 @@ class Wakeup:
     """A flag for one waiting thread: `set` ends its current wait, or its next one."""
 
     def __init__(self) -> None:
-        """Create it unset."""
+        """Create it with the flag unset."""
         self._lock = threading.Lock()
         self._lock.acquire()
 
     @property
     def is_set(self) -> bool:
-        """Whether the next wait would return at once."""
+        """Whether the next wait would return immediately."""
         return not self._lock.locked()
 
     def set(self) -> None:
@@ -75,7 +75,7 @@ class BackgroundThread:
         return self._wakeup.is_set
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the background thread."""
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 

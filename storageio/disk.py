@@ -1,4 +1,4 @@
-"""What an engine may ask of the operating system."""
+"""The interface between the engines and the operating system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class Kind(Enum):
-    """What a name in a folder is.  Links, pipes and devices are OTHER and never opened."""
+    """The type of a folder entry.  Symbolic links, pipes and devices are OTHER and are never opened."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -15,20 +15,20 @@ class Kind(Enum):
 
 
 class Mode(Enum):
-    """How a file is opened."""
+    """The mode in which a file is opened."""
 
     READ = "read"  # must exist
     WRITE = "write"  # must exist
-    CREATE = "create"  # is made if it is not there
-    DIRECT = "direct"  # must exist; for writing past the page cache, in whole aligned blocks of DIRECT_BLOCK bytes
+    CREATE = "create"  # created if it does not exist
+    DIRECT = "direct"  # must exist; writes bypass the page cache, in whole aligned blocks of DIRECT_BLOCK bytes
 
 
 DIRECT_BLOCK = 4096
-SECTOR_SIZE = 512  # bytes that a disk writes whole or not at all, whatever loses its power
+SECTOR_SIZE = 512  # bytes that a disk writes completely or not at all, even in a power failure
 
 
 class Entry(NamedTuple):
-    """One name in a folder, not followed when it is a link."""
+    """One folder entry; a symbolic link is not followed."""
 
     name: str
     kind: Kind
@@ -46,28 +46,28 @@ class Writer(NamedTuple):
 
 
 class Space(NamedTuple):
-    """Of the file system that a path lies on."""
+    """The size of the file system that holds a path."""
 
     total_bytes: int
-    free_bytes: int  # to an ordinary user
+    free_bytes: int  # available to an unprivileged user
 
 
 class Map(Protocol):
-    """A stretch of a file in memory.
+    """A mapped range of a file.
 
-    `view` is writable if the map was asked for so.  The memory lives until the last view, slice of a view or object made
-    on one is gone; `close` only drops this reference.
+    `view` is writable if the map was created writable.  The memory stays mapped until the last view, slice of a view or object
+    based on one is released; `close` only drops this reference.
     """
 
     @property
     def view(self) -> memoryview:
-        """The whole map."""
+        """The whole mapped range."""
 
     def populate(self, start: int, stop: int) -> None:
-        """Have the pages of start..stop ready for writing, so that the first store does not fault.  Releases the GIL."""
+        """Fault the pages of start..stop in for writing, so that the first store does not fault.  Releases the GIL."""
 
     def expect_random(self) -> None:
-        """Say that neighbours of a touched page will not be wanted."""
+        """Advise the system not to read ahead around a touched page."""
 
     def close(self) -> None:
         """Drop this reference.  Does not sync."""
@@ -78,105 +78,105 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """As it was opened."""
+        """The path it was opened with."""
 
     def size(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Fewer bytes only at the file's end."""
+        """Return `size_bytes` bytes from `offset`; fewer only at the end of the file."""
 
     def next_data(self, offset: int) -> int:
-        """The first place at or behind `offset` that may hold something but zeros; the file's size when there is none.
+        """Return the first position at or after `offset` that may hold other bytes than zeros; the size if there is none.
 
-        `offset` itself where the system cannot tell: what was allocated and never written need not be read to know it.
+        Return `offset` itself if the system cannot tell.  Callers use it to skip ranges that were allocated but never written.
         """
 
     def data_end(self, offset: int) -> int:
-        """Where what `next_data` found ends: zeros follow, as far as the system can tell; else the file's size."""
+        """Return the end of the data that `next_data` found, the file's size where the system cannot tell; zeros follow it."""
 
     def forget_zeros(self, offset: int) -> None:
-        """Before `next_data`: what was read ahead behind `offset` and never written looks like data while it is in memory.
+        """Drop clean cached pages after `offset`, so that `next_data` does not report pages that were only read ahead.
 
         Advice only.
         """
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """All of it, or an error."""
+        """Write all of `data`, or raise."""
 
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
-        """All of them, one behind the other, or an error.  Releases the GIL."""
+        """Write all pieces one after another, or raise.  Releases the GIL."""
 
     def allocate(self, size_bytes: int) -> None:
-        """Grow to this size with real blocks, reading as zeros: a later store through a map cannot meet a full disk."""
+        """Grow to this size with real blocks that read as zeros: a later store through a map cannot meet a full disk."""
 
     def truncate(self, size_bytes: int) -> None:
-        """Set the size.  Never below what is mapped: touching the lost pages would kill the process."""
+        """Set the size.  The caller must not cut below a mapped range: touching the lost pages would kill the process."""
 
     def sync(self) -> None:
         """Return when data, size and allocation are on the disk.  Releases the GIL."""
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
-        """The first `size_bytes`, which the file must have."""
+        """Map the first `size_bytes`, which must exist in the file."""
 
     def close(self) -> None:
-        """Give the descriptor back; maps live on."""
+        """Close the descriptor; maps stay valid."""
 
 
 class FolderLock(Protocol):
     """A held record lock."""
 
     def renew(self) -> bool:
-        """Take the lock again where this process lost it; return whether it had, as far as the system tells.
+        """Take the lock again if this process lost it; return whether it had been lost, as far as the system can tell.
 
-        Raises `StoreLocked` where another process has it now.
+        Raises `StoreLocked` if another process holds it now.
         """
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock for other processes."""
 
 
 class Disk(Protocol):
-    """The machine's disk, or one that a test puts in its place."""
+    """The disk of this machine, or a test double."""
 
     def open(self, path: str, mode: Mode) -> File:
-        """A regular file; anything else in its place is a `DiskError`."""
+        """Open a regular file; raise `DiskError` if the path is anything else."""
 
     def list(self, folder: str) -> list[Entry]:
-        """What lies in a folder, sorted by name."""
+        """Return the entries of a folder, sorted by name."""
 
     def stat(self, path: str) -> Entry | None:
-        """One entry, None when nothing is there."""
+        """Return the entry of a path, None if it does not exist."""
 
     def make_folder(self, folder: str) -> None:
-        """With its parents; no error when it is there.  Every folder that got a new name in it is synced."""
+        """Create a folder and its parents unless they exist, and sync every folder that got a new name."""
 
     def sync_folder(self, folder: str) -> None:
         """Return when the folder's names are on the disk."""
 
     def rename(self, source: str, target: str) -> None:
-        """Replace `target` at once."""
+        """Rename `source` to `target`, replacing it atomically."""
 
     def delete(self, path: str) -> None:
-        """Take a file's name away; maps of it live on."""
+        """Unlink a file; maps of it stay valid."""
 
     def delete_folder(self, folder: str) -> None:
-        """An empty one."""
+        """Remove an empty folder."""
 
     def space(self, path: str) -> Space:
-        """Of the file system that `path`, which exists, lies on."""
+        """Return the space of the file system that holds `path`, which must exist."""
 
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
-        """Hold byte 0 of the file `path`, made if need be; `StoreLocked` when somebody, this process included, has it."""
+        """Lock byte 0 of the file `path`, created if missing; raise `StoreLocked` if any process, also this one, holds it."""
 
     def is_locked(self, path: str) -> bool:
-        """Return whether somebody, this process included, holds `lock` of the file `path`.  Takes no lock and makes no file."""
+        """Return whether any process, this one included, holds the `lock` of the file `path`; take no lock, create no file."""
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
-        """Other processes that have files below the folder open for writing, as far as this one may see (Linux alone)."""
+        """Return the other processes that have files below the folder open for writing, as far as this one can see (Linux)."""
 
     def now_ms(self) -> int:
-        """Wall time."""
+        """Return the wall clock time."""
 
     def sleep(self, pause_s: float) -> None:
-        """Let whoever else writes go on for so long."""
+        """Pause the calling thread, so that another writer can proceed."""

@@ -1,4 +1,4 @@
-"""Every error that a user of the library can meet.  All of them are `StoreError`."""
+"""The errors that users of the library can meet, all derived from `StoreError`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ class StoreError(Exception):
 
 
 class UnsupportedPlatform(StoreError):
-    """This operating system cannot do what was asked (for example open a store for writing on Windows)."""
+    """This operating system does not support the operation (for example, to open a store for writing on Windows)."""
 
 
 class MissingExtra(StoreError, ImportError):
-    """A library that this needs is not installed; the text names the extra to install."""
+    """A required library is not installed; the text names the extra to install."""
 
 
 class UnknownStore(StoreError):
-    """The folder is no store, or one of a kind that is named but not read here."""
+    """The folder is not a store, or is of a kind that is recognized but not supported."""
 
 
 class UnsupportedFormat(UnknownStore):
     """A version, magic, term, file kind or feature flag that this library does not know.
 
-    It is neither damage nor absence: nothing is changed, dropped or repaired in a folder that has one.
+    It is neither damage nor absence: nothing is changed, dropped or repaired in a folder that contains one.
     """
 
     def __init__(self, what: str, *, file: str, found: object, supported: str, offset: int | None = None) -> None:
-        """`what` names the thing ("index version"), `offset` is a byte in `file`, `supported` names what is known."""
+        """Take `what` ("index version"), the byte `offset` in `file`, and `supported`, the values that are known."""
         place = file if offset is None else f"{file} at byte {offset}"
         super().__init__(f"{place}: unsupported {what} {found} (supported: {supported}); nothing was changed")
         self.what = what
@@ -39,7 +39,7 @@ class UnsupportedFormat(UnknownStore):
 
 
 class StoreLocked(StoreError):
-    """Another process, or this one, has the store open for writing."""
+    """This or another process has the store open for writing."""
 
 
 class StoreClosed(StoreError):
@@ -47,29 +47,29 @@ class StoreClosed(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The store was opened for reading, or turned read-only after a failed sync."""
+    """The store was opened for reading, or became read-only after a failed sync."""
 
 
 class StoreRewound(StoreError):
-    """The record that a follower stood on is gone: the writer was recovered to less."""
+    """The record at a follower's position is gone: recovery truncated the log before it."""
 
 
 class InvalidMessage(StoreError, ValueError):
-    """A message that no store could hold and give back."""
+    """A message that no store can hold and return unchanged."""
 
 
 class InvalidSetting(InvalidMessage, TypeError):
     """A setting that is unknown, of the wrong type or out of range.
 
-    It is a `ValueError` and a `TypeError`, so that whoever expects either catches it.
+    It derives from `ValueError` and `TypeError`, so that callers can catch either.
     """
 
 
 class PutRejected(StoreError):
-    """A put whose outcome is not PUT_OK; of it the first `message_count` messages are in the store, mostly none."""
+    """A put whose status is not PUT_OK.  The first `message_count` messages of it are in the store, usually 0."""
 
     def __init__(self, status: IntEnum, reason: str = "", message_count: int = 0) -> None:
-        """`status` is a `commitlog.PutStatus`."""
+        """Take the status, a `commitlog.PutStatus`."""
         super().__init__(f"{status.name}: {reason}" if reason else status.name)
         self.status = status
         self.reason = reason
@@ -77,18 +77,18 @@ class PutRejected(StoreError):
 
 
 class RefusedMessage(PutRejected, InvalidMessage):
-    """One message of several can never be put, so none of them was.  Its status is the one that a put of it alone gives."""
+    """One of several messages can never be put, so none was.  The status is that of a put of this message alone."""
 
 
 class FlushTimeout(StoreError):
-    """A put that was written but not seen to reach the disk in time: it may be there after a crash, or not."""
+    """A put was written, but its sync was not confirmed in time: after a crash it may or may not be there."""
 
 
 class StoreCorrupt(StoreError):
-    """Bytes that are not what the format says.  Nothing was changed."""
+    """Bytes that violate the format.  Nothing was changed."""
 
     def __init__(self, reason: str, *, file: str, offset: int, expected: object, found: object) -> None:
-        """`offset` is a byte in `file`."""
+        """Take the reason and the byte `offset` in `file`."""
         super().__init__(f"{file} at byte {offset}: {reason}: expected {expected}, found {found}")
         self.reason = reason
         self.file = file
@@ -98,10 +98,10 @@ class StoreCorrupt(StoreError):
 
 
 class DiskError(StoreError):
-    """The operating system refused."""
+    """An operation that the operating system rejected."""
 
     def __init__(self, operation: str, file: str, errno: int, text: str) -> None:
-        """`operation` is the call of `Disk`, `File` or `Map`; `errno` as in the standard library."""
+        """Take the `operation`, a call of `Disk`, `File` or `Map`, and `errno` as in the standard library."""
         super().__init__(f"{file}: {operation} failed: {text} (errno {errno})")
         self.operation = operation
         self.file = file
@@ -109,4 +109,4 @@ class DiskError(StoreError):
 
 
 class DiskFull(DiskError):
-    """No space, or no quota, left."""
+    """No space or quota is left."""

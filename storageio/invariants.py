@@ -11,6 +11,6 @@ IS_CHECKED = os.environ.get("BROKERSTORE_CHECK") == "1"
 
 
 def check_invariants(check: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-    """Call `check`, which asserts what must hold, where checks are on."""
+    """Call `check`, which asserts the invariants, if checks are on."""
     if IS_CHECKED:
         check(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""What lies in place of a small file of our own beside a store: a link, a pipe, a folder.
+"""Symbolic links, pipes and folders in place of a sidecar file.
 
-Nothing follows such a link or opens such a pipe.  But a note that cannot be read, or cannot be replaced, makes a store slow or
-impossible to open, and a folder that is a link leads writes out of the store.
+Nothing follows such a link or opens such a pipe.  But a sidecar file that cannot be read or replaced makes a store slow or
+impossible to open, and a folder that is a symbolic link leads writes out of the store.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .disk import Disk, Kind
 
 ASIDE = ".aside-"
 _TEXTS = {Kind.FILE: "a file", Kind.FOLDER: "a folder", Kind.OTHER: "a link, a pipe or a device"}
-Table = Mapping[str, Kind | None]  # paths, with wildcards in each part; None: of any kind
+Table = Mapping[str, Kind | None]  # paths, with wildcards in each part; None: any kind
 
 
 class Misplaced(NamedTuple):
-    """A name that is something else; `expected` is None for a name that is not in the table."""
+    """An entry of an unexpected kind; `expected` is None for a name that is not in the table."""
 
     path: str
     expected: Kind | None
@@ -27,19 +27,19 @@ class Misplaced(NamedTuple):
 
     @property
     def expected_text(self) -> str:
-        """In words."""
+        """The expected kind in words."""
         return _TEXTS[self.expected] if self.expected is not None else "a file or a folder"
 
     @property
     def found_text(self) -> str:
-        """In words."""
+        """The found kind in words."""
         return _TEXTS[self.found]
 
 
 def find(disk: Disk, folder: str, table: Table) -> Iterator[Misplaced]:
-    """Yield what is not of the kind that `table` has for its path below `folder`, and links, pipes and devices of any name.
+    """Yield entries below `folder` whose kind differs from the one in `table`, and links, pipes and devices of any name.
 
-    A folder that is a link itself is not looked into: the operator says whether that is meant.
+    A `folder` that is a symbolic link itself is not searched: only the operator knows whether it is intended.
     """
     entry = disk.stat(folder)
     if entry is not None and entry.kind is Kind.FILE:
@@ -62,7 +62,7 @@ def _below(disk: Disk, folder: str, parts: tuple[str, ...], table: Table) -> Ite
 
 
 def pattern_of(parts: tuple[str, ...], table: Table) -> str | None:
-    """Return the entry of a table that stands for a path; None for a path that it does not have."""
+    """Return the pattern of a table that matches a path, None if none does."""
     return next((pattern for pattern in table if _matches(parts, pattern.split("/"))), None)
 
 
@@ -71,7 +71,7 @@ def _matches(parts: tuple[str, ...], pattern: list[str]) -> bool:
 
 
 def move_aside(disk: Disk, path: str) -> str:
-    """Rename to a name that nothing has, in the same folder, durably; links are not followed.  Return the new path."""
+    """Rename durably to an unused name in the same folder, without following links.  Return the new path."""
     number = 0
     while disk.stat(target := f"{path}{ASIDE}{number}") is not None:
         number += 1

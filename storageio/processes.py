@@ -1,4 +1,4 @@
-"""What the operating system does to a process that holds a store: forks it, ends it, or has memory to spare."""
+"""Process services: fork handlers, other writers, random bytes, and limits of memory, maps and descriptors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable, Iterator
 
 from .disk import Writer
 
-MAPS_MAX = 4096  # of 65,530 stretches of memory that Linux lets a process have
+MAPS_MAX = 4096  # Linux allows a process 65,530 mappings
 MAPS_LEAST = 64
 ADDRESSES = 2 * sys.maxsize
 PROC_FILE_MAX = 4096
 
 
 def in_forked_child(call: Callable[[], None]) -> None:
-    """Have `call` run in every child that this process forks, before anything else there; nothing where there is no fork."""
+    """Register `call` to run first in every child that this process forks; do nothing where the system has no fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 
 
 def process_id() -> int:
-    """Of this process."""
+    """Return the id of this process."""
     return os.getpid()
 
 
 def writing_processes(folder: str) -> tuple[Writer, ...]:
-    """Of Linux's /proc: others that have a file below the folder open for writing; none where it cannot be asked."""
+    """Return the other processes that have a file below the folder open for writing, from /proc; empty where it is missing."""
     above = os.path.join(os.path.realpath(folder), "")
     others = (name for name in _listed("/proc") if name.isdigit() and int(name) != os.getpid())
     return tuple(Writer(int(name), _first_line(f"/proc/{name}/comm")) for name in others if _writes_below(name, above))
@@ -40,7 +40,7 @@ def _writes_below(process: str, above: str) -> bool:
 
 
 def _is_for_writing(path: str) -> bool:
-    """By the flags of a descriptor, in octal digits."""
+    """Return whether the flags of a descriptor, in octal digits, include write access."""
     flags = next((line.split()[1] for line in _lines(path) if line.startswith("flags:")), "0")
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
@@ -50,7 +50,7 @@ def _first_line(path: str) -> str:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """None of a process that is gone, or another user's."""
+    """Yield the lines of a file in /proc; nothing if the process is gone or belongs to another user."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             yield from file.read(PROC_FILE_MAX).splitlines()
@@ -73,12 +73,12 @@ def _link(path: str) -> str:
 
 
 def random_bytes(size_bytes: int) -> bytes:
-    """Unforeseeable ones."""
+    """Return cryptographically random bytes."""
     return os.urandom(size_bytes)
 
 
 def memory_bytes() -> int:
-    """The machine's memory; 1 GiB where it cannot be asked."""
+    """Return the machine's memory, 1 GiB where the system cannot tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -86,12 +86,12 @@ def memory_bytes() -> int:
 
 
 def maps_max(size_bytes: int) -> int:
-    """How many maps of this size a store keeps: in a quarter of the addresses, with an eighth of the descriptors, one a map."""
+    """Return how many maps of this size a store keeps: at most a quarter of the addresses, and an eighth of the descriptors."""
     return max(1, min(MAPS_MAX, max(MAPS_LEAST, _descriptors_max() // 8), ADDRESSES // 4 // size_bytes))
 
 
 def _descriptors_max() -> int:
-    """That this process may have open; 1024 where it cannot be asked."""
+    """Return how many descriptors this process may have open, 1024 where the system cannot tell."""
     try:
         import resource  # absent on Windows
 

@@ -1,4 +1,4 @@
-"""The machine's own disk."""
+"""The disk of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ZEROS = bytes(1 << 20)
 
 @contextlib.contextmanager
 def _named(operation: str, path: str) -> Iterator[None]:
-    """Turn the standard library's error into ours, with the file in it."""
+    """Turn errors of the standard library into `DiskError`, with the operation and the path."""
     try:
         yield
     except OSError as error:
@@ -40,7 +40,7 @@ def _named(operation: str, path: str) -> Iterator[None]:
 
 
 def disk_error(operation: str, path: str, error: OSError) -> DiskError:
-    """Our error for the operating system's."""
+    """Return the `DiskError` or `DiskFull` for an error of the operating system."""
     number = error.errno or 0
     kind = DiskFull if number in _FULL else DiskError
     return kind(operation, path, number, error.strerror or str(error))
@@ -50,7 +50,7 @@ class RealMap:
     """A shared map of a file."""
 
     def __init__(self, descriptor: int, path: str, size_bytes: int, writable: bool) -> None:
-        """Python's mmap keeps a duplicate of `descriptor`."""
+        """Map the file; Python's mmap keeps a duplicate of `descriptor`."""
         self._path = path
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._mmap: mmap.mmap | None = mmap.mmap(descriptor, size_bytes, access=access)
@@ -59,12 +59,12 @@ class RealMap:
 
     @property
     def view(self) -> memoryview:
-        """The whole map."""
+        """The whole mapped range."""
         assert self._view is not None, "a closed map was used"
         return self._view
 
     def populate(self, start: int, stop: int) -> None:
-        """Best effort: a kernel without the call faults page by page later."""
+        """Populate the pages; a kernel without MADV_POPULATE_WRITE faults page by page later."""
         stop = min(stop, len(self._view) if self._view is not None else 0)
         if self._view is None or stop <= start:
             return
@@ -77,37 +77,37 @@ class RealMap:
         ctypes.CDLL(None).madvise(place, size, ctypes.c_int(_POPULATE_WRITE))
 
     def expect_random(self) -> None:
-        """Advice only, so a kernel that refuses it is no error."""
+        """Advise random access; a kernel that rejects the advice is no error."""
         if self._mmap is not None and hasattr(mmap, "MADV_RANDOM"):
             with contextlib.suppress(OSError):
                 self._mmap.madvise(mmap.MADV_RANDOM)
 
     def close(self) -> None:
-        """The memory goes when the last view goes."""
+        """Drop the references; the memory is unmapped with the last view."""
         self._view = None
         self._mmap = None
 
 
 class RealFile:
-    """A descriptor."""
+    """A regular file, held by its descriptor."""
 
     def __init__(self, path: str, descriptor: int) -> None:
-        """Made by `RealDisk.open`."""
+        """Take a descriptor that `RealDisk.open` opened."""
         self._path = path
         self._descriptor = descriptor
 
     @property
     def path(self) -> str:
-        """As it was opened."""
+        """The path it was opened with."""
         return self._path
 
     def size(self) -> int:
-        """From the descriptor."""
+        """Return the size in bytes, from the descriptor."""
         with _named("stat", self._path):
             return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """One call where the kernel gives all at once."""
+        """Read until `size_bytes` or the end of the file; usually one call."""
         parts = []
         with _named("read", self._path):
             while size_bytes > 0:
@@ -126,21 +126,21 @@ class RealFile:
         return os.read(self._descriptor, size_bytes)
 
     def next_data(self, offset: int) -> int:
-        """Asked of the file system."""
+        """Return the next data position by SEEK_DATA."""
         return self._seek("SEEK_DATA", offset, offset)
 
     def data_end(self, offset: int) -> int:
-        """Asked of the file system."""
+        """Return the end of the data by SEEK_HOLE."""
         return self._seek("SEEK_HOLE", offset, self.size())
 
     def forget_zeros(self, offset: int) -> None:
-        """Pages that are as on the disk leave the memory; what was written and is not there yet stays."""
+        """Drop clean pages from the page cache; dirty pages stay."""
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, offset, 0, os.POSIX_FADV_DONTNEED)
 
     def _seek(self, what: str, offset: int, unknown: int) -> int:
-        """Where data or a hole begins; `unknown` where the system cannot tell, the file's size when there is none."""
+        """Return where data or a hole begins; `unknown` where the system cannot tell, the file's size if there is none."""
         with _named("next data", self._path):
             size = os.fstat(self._descriptor).st_size
             if offset >= size or not hasattr(os, what):
@@ -148,14 +148,14 @@ class RealFile:
             try:
                 return os.lseek(self._descriptor, offset, getattr(os, what))
             except OSError as error:
-                if error.errno == errnos.ENXIO:  # nothing but holes from there on
+                if error.errno == errnos.ENXIO:  # only holes from there on
                     return size
                 if error.errno == errnos.EINVAL:
                     return unknown
                 raise
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Short writes go on where they stopped."""
+        """Write all of `data`; a short write continues where it stopped."""
         left = memoryview(data).cast("B")
         with _named("write", self._path):
             while left:
@@ -164,9 +164,9 @@ class RealFile:
                 offset += done
 
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
-        """One call where the kernel takes all at once."""
+        """Write all pieces, usually by one call."""
         left = list(pieces)
-        try:  # not `_named`: a synchronous put waits for this
+        try:  # not `_named`, which is slower: a synchronous put waits for this
             while left:
                 done = os.pwritev(self._descriptor, left, offset) if hasattr(os, "pwritev") else self._write_first(left, offset)
                 offset += done
@@ -181,7 +181,7 @@ class RealFile:
         return os.pwrite(self._descriptor, pieces[0], offset)
 
     def allocate(self, size_bytes: int) -> None:
-        """`posix_fallocate`, or zeros where the platform has none."""
+        """Call `posix_fallocate`, or write zeros where the platform lacks it."""
         with _named("allocate", self._path):
             if hasattr(os, "posix_fallocate"):
                 if size_bytes:
@@ -191,12 +191,12 @@ class RealFile:
             self.write(offset, _ZEROS[: size_bytes - offset])
 
     def truncate(self, size_bytes: int) -> None:
-        """Sparse when it grows."""
+        """Set the size; the file is sparse where it grows."""
         with _named("truncate", self._path):
             os.ftruncate(self._descriptor, size_bytes)
 
     def sync(self) -> None:
-        """`fdatasync`, or what the platform has that reaches the medium."""
+        """Call `fdatasync`, or what reaches the medium on this platform."""
         try:
             if hasattr(os, "fdatasync"):
                 os.fdatasync(self._descriptor)
@@ -208,20 +208,20 @@ class RealFile:
             raise disk_error("sync", self._path, error) from error
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
-        """Refuses to map past the file's end: touching that would kill the process."""
+        """Map the file.  A map past its end is rejected: touching it would kill the process."""
         with _named("map", self._path):
             if not 0 < size_bytes <= os.fstat(self._descriptor).st_size:
                 raise OSError(errnos.EINVAL, f"the file is shorter than the {size_bytes} bytes to map, or that is none")
             return RealMap(self._descriptor, self._path, size_bytes, writable)
 
     def __del__(self) -> None:
-        """A file that an error left open is given back too."""
+        """Close a descriptor that an error left open."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
 
     def close(self) -> None:
-        """Twice is harmless."""
+        """Close the descriptor; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             with _named("close", self._path):
@@ -229,7 +229,7 @@ class RealFile:
 
 
 def _open(path: str, flags: int) -> int:
-    """A descriptor.  Reading leaves the access time alone where the system lets us: only the owner may ask for that."""
+    """Return a descriptor.  Reads leave the access time alone where the system allows it, which is for the owner only."""
     if _NO_ACCESS_TIME and not flags & (os.O_WRONLY | os.O_RDWR):
         with contextlib.suppress(PermissionError):
             return os.open(path, flags | _NO_ACCESS_TIME)
@@ -238,7 +238,7 @@ def _open(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def _names(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """A folder's names, read through a descriptor where that keeps its access time."""
+    """Yield the entries of a folder, through a descriptor where that keeps its access time."""
     if not _NO_ACCESS_TIME:
         with os.scandir(folder) as names:
             yield names
@@ -252,7 +252,7 @@ def _names(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
 
 
 def _full_sync(descriptor: int) -> None:
-    """macOS: `fsync` stops at the drive's cache."""
+    """Sync to the medium on macOS, where `fsync` stops at the drive's cache."""
     import fcntl  # absent on Windows
 
     fcntl.fcntl(descriptor, getattr(fcntl, "F_FULLFSYNC", 51))
@@ -261,11 +261,12 @@ def _full_sync(descriptor: int) -> None:
 class _RecordLock:
     """A POSIX record lock on byte 0, as RocketMQ takes it.
 
-    Such a lock belongs to the process: it does not keep us from ourselves, and closing *any* descriptor of the file frees
-    it.  So a table of the files held here refuses a second one, and this descriptor is the only one ever opened.
+    The system gives such a lock to the process: it does not exclude a second lock by the same process, and closing *any*
+    descriptor of the file releases it.  So a table of the files locked here rejects a second lock, and only this descriptor of
+    the file is ever opened.
     """
 
-    _held: dict[tuple[int, int], int] = {}  # noqa: RUF012  (shared on purpose: it stands for the process)
+    _held: dict[tuple[int, int], int] = {}  # noqa: RUF012  (shared on purpose: locks belong to the process)
     _guard = threading.Lock()
 
     def __init__(self, path: str, wait: bool) -> None:
@@ -290,10 +291,10 @@ class _RecordLock:
 
     @classmethod
     def is_held(cls, path: str) -> bool:
-        """Whether some process holds the lock.
+        """Return whether any process holds the lock.
 
-        Closing any descriptor of the file frees a lock that this process holds.  So the file is opened only when the table
-        says that this process holds none, and the guard is kept until it is closed again.
+        Closing any descriptor of the file releases a lock that this process holds.  So the file is opened only if the table
+        shows no lock of this process, and the guard is held until it is closed again.
         """
         with cls._guard:
             try:
@@ -306,7 +307,7 @@ class _RecordLock:
                 return False
             try:
                 descriptor = os.open(path, os.O_RDONLY | _SAFE)
-            except OSError:  # a link, or not ours to read: a lock cannot be seen
+            except OSError:  # a symbolic link, or not readable: a lock cannot be seen
                 return False
             try:
                 return _is_locked_elsewhere(descriptor)
@@ -314,7 +315,7 @@ class _RecordLock:
                 os.close(descriptor)
 
     def renew(self) -> bool:
-        """Locking again a byte that this process has locked changes nothing, and takes it where the lock was lost."""
+        """Lock byte 0 again: this changes nothing if this process has the lock, and takes it if the lock was lost."""
         import fcntl  # absent on Windows
 
         with self._guard:
@@ -328,7 +329,7 @@ class _RecordLock:
             return was_lost
 
     def release(self) -> None:
-        """In a forked child this touches nothing: the lock is the parent's."""
+        """Release the lock; do nothing in a forked child, where the lock is the parent's."""
         with self._guard:
             if self._held.get(self._key) != os.getpid():
                 return
@@ -337,7 +338,7 @@ class _RecordLock:
 
 
 def _is_locked_elsewhere(descriptor: int) -> bool:
-    """Whether another process has a lock on byte 0 (F_GETLK, which takes none)."""
+    """Return whether another process has a lock on byte 0, by F_GETLK, which takes none."""
     import fcntl  # absent on Windows
 
     if sys.platform == "darwin":
@@ -350,9 +351,9 @@ def _is_locked_elsewhere(descriptor: int) -> bool:
 
 
 def _is_unlocked(descriptor: int) -> bool:
-    """Whether no process has a lock on byte 0, this one included; False where the system cannot tell (Linux can).
+    """Return whether no process, this one included, has a lock on byte 0; False where the system cannot tell (Linux can).
 
-    A query for an open file description's lock is told of the record locks of its own process too.
+    F_OFD_GETLK also reports the record locks of its own process.
     """
     import fcntl  # absent on Windows
 
@@ -364,10 +365,10 @@ def _is_unlocked(descriptor: int) -> bool:
 
 
 class RealDisk:
-    """Local file systems of this machine."""
+    """The local file systems of this machine."""
 
     def open(self, path: str, mode: Mode) -> File:
-        """Never follows a link, never waits for a pipe."""
+        """Open a regular file without following a link or waiting for a pipe."""
         flags = os.O_RDONLY if mode is Mode.READ else os.O_RDWR | (os.O_CREAT if mode is Mode.CREATE else 0)
         if mode is not Mode.READ and _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
@@ -383,7 +384,7 @@ class RealDisk:
         return RealFile(path, descriptor)
 
     def list(self, folder: str) -> list[Entry]:
-        """A name that vanishes while we look is left out."""
+        """Return the entries of a folder; a name that vanishes meanwhile is skipped."""
         found = []
         with _named("list", folder), _names(folder) as names:
             for name in names:
@@ -392,7 +393,7 @@ class RealDisk:
         return sorted(found)
 
     def stat(self, path: str) -> Entry | None:
-        """None for a missing file and for a missing folder above it."""
+        """Return the entry; None if the file or a folder above it is missing."""
         try:
             return _entry(os.path.basename(path), os.lstat(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -403,7 +404,7 @@ class RealDisk:
             raise disk_error("stat", path, error) from error
 
     def make_folder(self, folder: str) -> None:
-        """From the first missing parent down."""
+        """Create the missing folders, from the topmost one down."""
         missing = []
         here = os.path.abspath(folder)
         while not os.path.isdir(here) and here != os.path.dirname(here):
@@ -415,7 +416,7 @@ class RealDisk:
             self.sync_folder(os.path.dirname(path))
 
     def sync_folder(self, folder: str) -> None:
-        """Where folders cannot be synced (Windows) this does nothing."""
+        """Sync a folder; do nothing on Windows, where folders cannot be synced."""
         if _IS_WINDOWS:
             return
         with _named("sync folder", folder):
@@ -426,55 +427,55 @@ class RealDisk:
                 os.close(descriptor)
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic for every reader; durable after `sync_folder`."""
+        """Rename atomically; the new name is durable after `sync_folder`."""
         with _named("rename", source):
             os.replace(source, target)
 
     def delete(self, path: str) -> None:
-        """Files only."""
+        """Unlink a file, not a folder."""
         with _named("delete", path):
             os.unlink(path)
 
     def delete_folder(self, folder: str) -> None:
-        """Refused by the system when something is in it."""
+        """Remove a folder; the system rejects it unless it is empty."""
         with _named("delete folder", folder):
             os.rmdir(folder)
 
     def space(self, path: str) -> Space:
-        """What an ordinary user may still use."""
+        """Return the total space and the space free to an unprivileged user."""
         with _named("space", path):
             usage = shutil.disk_usage(path)
         return Space(usage.total, usage.free)
 
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
-        """Excludes a real broker's Java process and is excluded by it."""
+        """Take a lock that excludes a real broker's Java process, and that such a process excludes."""
         if _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
         with _named("lock", path):
             return _RecordLock(path, wait)
 
     def is_locked(self, path: str) -> bool:
-        """By POSIX record locks, as our writers and RocketMQ's take them; locks of other machines may not be seen."""
+        """Look for POSIX record locks, as this library and RocketMQ take them; locks of other machines may be invisible."""
         if _IS_WINDOWS:
             return False
         with _named("lock", path):
             return _RecordLock.is_held(path)
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
-        """By what each process says of its descriptors."""
+        """Return the writing processes from their open descriptors."""
         return writing_processes(folder)
 
     def now_ms(self) -> int:
-        """Wall time."""
+        """Return the wall clock time."""
         return time.time_ns() // 1_000_000
 
     def sleep(self, pause_s: float) -> None:
-        """Of this thread."""
+        """Pause the calling thread."""
         time.sleep(pause_s)
 
 
 def _make_folder(path: str) -> None:
-    """No error when somebody else was faster; one when the name is something else's."""
+    """Create a folder.  A folder that another process created first is no error; anything else of that name is."""
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -483,7 +484,7 @@ def _make_folder(path: str) -> None:
 
 
 def _entry(name: str, found: os.stat_result) -> Entry:
-    """An entry from what the system says."""
+    """Return the entry for a result of `os.stat`."""
     is_file, is_folder = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
     kind = Kind.FILE if is_file else Kind.FOLDER if is_folder else Kind.OTHER
     return Entry(name, kind, found.st_size, found.st_mtime_ns // 1_000_000, found.st_dev, found.st_ino)

@@ -1,4 +1,4 @@
-"""A small file, all new or all old."""
+"""Atomic replacement of a small file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .disk import Disk, Mode
 def replace_file(disk: Disk, path: str, data: bytes, *, keep_backup: bool = False) -> None:
     """Write `data` beside `path`, sync it, rename it over `path`, sync the folder.
 
-    With `keep_backup` the old file stays as `path`.bak, as RocketMQ keeps it; between the two renames only the backup is
-    there, and whoever reads must look at both.
+    With `keep_backup` the old file stays as `path`.bak, as RocketMQ keeps it.  Between the two renames only the backup exists,
+    so readers must look at both.
     """
     folder = os.path.dirname(path) or "."
     fresh = path + ".new"

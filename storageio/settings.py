@@ -1,7 +1,7 @@
-"""Checks of the settings classes: every field is held against its annotation and its range when an object is made.
+"""Checks of the settings classes: each field is checked against its annotation and its range when an object is made.
 
 A settings class is a frozen dataclass whose `__post_init__` calls `check_settings`.  A field is annotated as `bool`, `int`,
-`float`, `str`, an enum, a tuple of numbers or another settings class, each perhaps `| None`.
+`float`, `str`, an enum, a tuple of numbers or another settings class, each optionally `| None`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _Settings = TypeVar("_Settings")
 def check_settings(settings: Any, ranges: Mapping[str, Range]) -> None:
     """Check every field of a settings object that is being made, and convert the names of enum members to the members.
 
-    `ranges` has the least and the greatest value of numbers; one that is not in it is 0 to 2**63 - 1.  Raises
-    `InvalidSetting`, which names the field, its value and what is expected.
+    `ranges` has the minimum and maximum of numbers; the default is 0 to 2**63 - 1.  Raises `InvalidSetting`, which names the
+    field, its value and the expected values.
     """
     for name, kinds in _kinds(type(settings)).items():  # type: ignore[arg-type]  # mypy: a class has no hash
         value, allowed = getattr(settings, name), ranges.get(name, _ANY)
@@ -42,7 +42,7 @@ def check_settings(settings: Any, ranges: Mapping[str, Range]) -> None:
 
 
 def settings_or_default(given: _Settings | None, kind: type[_Settings], name: str) -> _Settings:
-    """Return the settings of an argument, the defaults for None.  Raises `InvalidSetting` for an object of another type."""
+    """Return the given settings, or the defaults for None.  Raises `InvalidSetting` for an object of another type."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -52,14 +52,14 @@ def settings_or_default(given: _Settings | None, kind: type[_Settings], name: st
 
 @cache
 def _kinds(settings: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """The types that each field may have."""
+    """Return the types that each field may have."""
     hints = get_type_hints(settings, settings.__post_init__.__globals__)
     kinds = {field.name: hints[field.name] for field in fields(settings)}
     return {name: (kind,) if get_origin(kind) is tuple else get_args(kind) or (kind,) for name, kind in kinds.items()}
 
 
 def _fit(value: Any, kind: Any, allowed: Range) -> Any:
-    """The value as a field of this type keeps it; NotImplemented where it is none."""
+    """Return the value as a field of this type stores it; NotImplemented if it does not fit."""
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         is_tuple = isinstance(value, tuple) and len(value) == len(parts)
@@ -76,7 +76,7 @@ def _fit(value: Any, kind: Any, allowed: Range) -> Any:
 
 
 def _expected(kind: Any, allowed: Range) -> str:
-    """What a field of this type takes, in words."""
+    """Describe the values that a field of this type accepts."""
     numbers = f"from {allowed[0]} to {allowed[1]}"
     if get_origin(kind) is tuple:
         return f"a tuple of {len(get_args(kind))} numbers {numbers}"

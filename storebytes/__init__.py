@@ -1,12 +1,13 @@
-"""Byte primitives: the one room that both engines and every kernel use.
+"""Byte primitives that both engines and every kernel use.
 
-- `_bytes_cy`: big-endian integers, copies, searches, Java's `String.hashCode`.  Written twice, plain (`.py`) and C (`.pxd`).
-- `_crc_cy`: CRC-32, seeded by `crcmod`'s table.
-- `builds`: which kernels there are, which build of each runs, and whether it is the one of this source.
+- `_bytes_cy`: big-endian integers, copies, searches, Java's `String.hashCode`.  Written twice: in Python (`.py`) and C
+(`.pxd`).
+- `_crc_cy`: CRC-32 with the table of `crcmod`.
+- `builds`: the list of kernels, which build of each runs, and whether it matches this source.
 
 A *kernel* is a module `x_cy.py`: typed Python that Cython compiles, or that Python runs where there is no C compiler.
-`ARCHITECTURE.md` (Kernels) says how one is written.  With `BROKERSTORE_PURE=1` in the environment the plain text of every
-kernel runs, whatever was compiled.
+`ARCHITECTURE.md` (Kernels) says how to write one.  With `BROKERSTORE_PURE=1` in the environment every kernel runs from its
+Python source, even if a compiled one exists.
 """
 
 from .builds import PlainFinder, wants_plain

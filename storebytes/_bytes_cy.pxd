@@ -24,7 +24,7 @@ cdef extern from *:
         }
         return 0;
     }
-    /* Short ASCII texts that came lately, by a hash of their ends and size. */
+    /* A cache of recent short ASCII texts, indexed by a hash of their ends and size. */
     static inline PyObject *storebytes_text_again(const unsigned char *source, Py_ssize_t size) {
         static PyObject *known[64];
         PyObject *text, *old;
@@ -54,8 +54,8 @@ cdef extern from *:
     #define storebytes_big64(value) (value)
     #define storebytes_little32(value) __builtin_bswap32(value)
     #endif
-    /* A member that CPython reads inline, in the place of the getter that Cython made: the name lives for ever, the field is
-       an object and never NULL. */
+    /* Replace the getter that Cython made by a member that CPython reads inline.  The name must live forever; the field must
+       be an object and never NULL. */
     static inline int storebytes_read_inline(PyTypeObject *type, const char *name, Py_ssize_t at) {
         PyMemberDef *member = (PyMemberDef *)PyMem_RawCalloc(2, sizeof(PyMemberDef));
         PyObject *descriptor = NULL;
@@ -69,8 +69,8 @@ cdef extern from *:
         PyType_Modified(type);
         return failed;
     }
-    /* The empty statement is there because gcc takes a function that only prefetches for one that does nothing, and leaves
-       its calls out. */
+    /* gcc treats a function that only prefetches as one without effect and removes calls of it; the empty statement prevents
+       that. */
     #define storebytes_prefetch(place) do { __builtin_prefetch(place); __asm__ volatile(""); } while (0)
     #define storebytes_utf8(text, size) PyUnicode_AsUTF8AndSize(text, size)
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
@@ -165,10 +165,10 @@ cdef inline void prefetch(Source source, Size at, Size size) noexcept nogil:
     while at < stop:
         storebytes_prefetch(source + at)
         at += 64
-    storebytes_prefetch(source + stop - 1)    # the last line where the stretch begins in the middle of one
+    storebytes_prefetch(source + stop - 1)    # the last cache line, if the range does not start at one
 
 cdef inline memoryview take_view(memoryview view, Size at, Size size):
-    # What slicing does, without the slice and its two integers; of a contiguous view of bytes only.
+    # Like slicing, without the slice object and its two integers; only for a contiguous view of bytes.
     cdef memoryview taken = PyMemoryView_FromObject(view)
     cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(taken)
     buffer.buf = <Target>buffer.buf + at
@@ -277,7 +277,7 @@ cdef inline Bool take_raw_lock_now(RawLock lock) noexcept:
     return PyThread_acquire_lock(lock, NOWAIT_LOCK)
 
 cdef inline Bool take_raw_lock(RawLock lock, I64 timeout_us) except -1:
-    # An interrupt ends the waiting where a handler raises; else it begins anew.
+    # An interrupt ends the wait if a handler raises; else the wait restarts.
     cdef PyLockStatus status
     while True:
         with nogil:
@@ -306,7 +306,7 @@ cdef inline I64 now_ms() noexcept nogil:
     return <I64>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 cdef inline U32 _hash_unit(Source source, Size *at, Size stop, U32 code) noexcept nogil:
-    # One character of UTF-8 that a decoder has accepted; what was not accepted never comes here.
+    # Hash one character of valid UTF-8; invalid bytes never reach this function.
     cdef U32 unit = source[at[0]]
     if unit < 0x80:
         at[0] += 1
@@ -325,7 +325,7 @@ cdef inline U32 _hash_unit(Source source, Size *at, Size stop, U32 code) noexcep
     return 31 * code + unit
 
 cdef inline Size _utf8_size(Source source, Size at, Size stop) noexcept nogil:
-    # The size of the well-formed character at `at`, or minus the bytes that one U+FFFD stands for (as Python replaces).
+    # Return the size of the valid character at `at`, or minus the bytes that one U+FFFD replaces (as Python does).
     cdef U32 first = source[at], second
     cdef Size need, have = 1
     if first < 0x80:
@@ -428,7 +428,7 @@ cdef inline Size put_base64(Target target, Size at, Source source, Size start, S
     return at
 
 cdef inline Size _put_unit(Target target, Size at, U32 unit) noexcept nogil:
-    # One UTF-16 unit as \\u and four digits.
+    # Write one UTF-16 unit as \\u and four digits.
     target[at] = 92
     target[at + 1] = 117
     target[at + 2] = storebytes_16[unit >> 12]
@@ -438,7 +438,7 @@ cdef inline Size _put_unit(Target target, Size at, U32 unit) noexcept nogil:
     return at + 6
 
 cdef inline Size _put_escape(Target target, Size at, U32 unit) noexcept nogil:
-    # What JSON has a letter for, else a unit.
+    # Write a letter escape where JSON has one, else a unit.
     cdef unsigned char letter = 0
     if unit == 34 or unit == 92:
         letter = <unsigned char>unit
@@ -459,7 +459,7 @@ cdef inline Size _put_escape(Target target, Size at, U32 unit) noexcept nogil:
     return at + 2
 
 cdef inline U32 _character(Source source, Size at, Size size) noexcept nogil:
-    # Of UTF-8 that _utf8_size has found to be well-formed, two bytes or more.
+    # Decode a character of two bytes or more that _utf8_size found valid.
     if size == 2:
         return ((source[at] & 31) << 6) | (source[at + 1] & 63)
     if size == 3:

@@ -1,8 +1,8 @@
 """CRC-32 without the GIL.
 
-`crcmod` defines it: its table seeds the slicing tables.  Where the processor multiplies without carries, stretches of
-64 bytes and more are folded instead (`_crc_fold.pxd`); the fold is taken only after it agreed with the tables on every
-length up to 300 and on longer ones.  The plain build calls `zlib.crc32`, held against crcmod's table in the tests.
+The table of `crcmod` seeds the slicing tables.  Where the processor has carry-less multiplication, ranges of 64 bytes and more
+are folded instead (`_crc_fold.pxd`), provided that the fold agreed with the tables on every length up to 300 and on longer
+ones.  The plain build calls `zlib.crc32`; the tests compare it with the table of `crcmod`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if not cython.compiled:
     _TABLES = array("I", bytes(4 * 4096))
 
     def can_fold() -> bool:
-        """The plain build's fold is the library's whole algorithm."""
+        """Return True: `zlib.crc32` stands in for the fold in the plain build."""
         return True
 
     def fold(crc: U32, source: Source, at: Size, size: Size) -> U32:
-        """The register after these bytes."""
+        """Return the CRC register after these bytes."""
         return _zlib_crc32(source[at : at + size], crc ^ ALL_ONES) ^ ALL_ONES
 
 
@@ -37,7 +37,7 @@ _TABLE: list[int] = [int(entry) for entry in crcmod.predefined.PredefinedCrc("cr
 
 
 def _fill_tables() -> None:
-    """Table k advances a byte over the k zero bytes that follow it."""
+    """Fill the slicing tables: table k advances one byte followed by k zero bytes."""
     for index in range(256):
         value = _TABLE[index]
         for table in range(16):
@@ -49,7 +49,7 @@ def _fill_tables() -> None:
 @cython.nogil
 @cython.exceptval(check=False)
 def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
-    """Slicing by 16 on the inverted register: sixteen bytes a step through sixteen tables, then four, then one."""
+    """Slice by 16 on the inverted register: sixteen bytes a step through sixteen tables, then four, then one."""
     a: U32
     b: U32
     c: U32
@@ -84,7 +84,7 @@ def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
 @cython.nogil
 @cython.exceptval(check=False)
 def crc32_more(crc: U32, source: Source, at: Size, size: Size) -> U32:
-    """CRC-32 of what came before (`crc`, 0 for nothing) and this stretch; all 32 bits."""
+    """Return all 32 bits of the CRC-32 of the preceding bytes (`crc`, 0 if none) and this range."""
     crc = crc ^ ALL_ONES
     if _FOLDS and size >= FOLD_SIZE_MIN:
         return fold(crc, source, at, size) ^ ALL_ONES
@@ -95,23 +95,23 @@ def crc32_more(crc: U32, source: Source, at: Size, size: Size) -> U32:
 @cython.nogil
 @cython.exceptval(check=False)
 def crc32(source: Source, at: Size, size: Size) -> I32:
-    """CRC-32 with the top bit off, as RocketMQ stores it (format page, section 1.1, BODYCRC)."""
+    """Return the CRC-32 without its top bit, as RocketMQ stores it (docs/formats/commitlog.md#body-checksum)."""
     return crc32_more(0, source, at, size) & LOW_31
 
 
 def checksum(data: bytes, crc: int = 0) -> int:
-    """`crc32_more` for Python."""
+    """Return `crc32_more` of a bytes object."""
     seed: U32 = crc
     return crc32_more(seed, source_of_bytes(data), 0, len(data))
 
 
 def sliced(data: bytes) -> int:
-    """The tables alone, for tests and for the check of the fold."""
+    """Return the CRC-32 by the tables alone, for tests and for the check of the fold."""
     return _sliced(ALL_ONES, source_of_bytes(data), 0, len(data)) ^ ALL_ONES
 
 
 def use_fold(wanted: bool) -> bool:
-    """Take the fold if the processor has it and it proves right; say whether it is taken."""
+    """Use the fold if the processor supports it and its results are correct; return whether it is used."""
     global _FOLDS
     _FOLDS = False
     if not wanted or not can_fold():

@@ -1,8 +1,8 @@
-# CRC-32 by carry-less multiplication (x86-64), for stretches of at least 64 bytes.  Zero bytes before the first make them a
-# multiple of 16: they change nothing, since the register is added behind them.
+# CRC-32 by carry-less multiplication (x86-64), for ranges of at least 64 bytes.  Zero bytes before the first byte pad them to
+# a multiple of 16; they do not change the result, since the register is added after them.
 # Four 128-bit lanes are folded over each 64 bytes, then into one, then reduced to 32 bits (Barrett).  The constants are
 # powers of x modulo the bit-reflected polynomial; _crc_cy.py compares the result with its tables before it is used.
-# Where the processor multiplies four lanes at once (VPCLMULQDQ with AVX-512), long stretches go 256 bytes a step.
+# Where the processor multiplies four lanes in one instruction (VPCLMULQDQ with AVX-512), long ranges take 256 bytes a step.
 from ._bytes_cy cimport Size, Source, U32
 
 cdef extern from *:

@@ -1,4 +1,4 @@
-"""A lock that compiled code takes without looking up a method: around every append there is one."""
+"""A lock that compiled code takes without a method lookup: every append takes one."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ US_PER_SECOND = 1_000_000
 
 
 class Lock:
-    """As `threading.Lock`: not reentrant, given back by any thread.  Made by `new_lock`."""
+    """A lock like `threading.Lock`: not reentrant, released by any thread.  Create it with `new_lock`."""
 
     __slots__ = ("_is_held", "_raw")
 
     def __init__(self) -> None:
-        """Nobody has it."""
+        """Create the lock unlocked."""
         self._raw: RawLock = new_raw_lock()
         self._is_held: Bool = False
 
     def __dealloc__(self) -> None:
-        """Of the compiled class."""
+        """Free the lock of the compiled class."""
         free_raw_lock(self._raw)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Whether the caller has it now."""
+        """Take the lock; return whether the caller has it."""
         if not take_raw_lock_now(self._raw):
             if not blocking or not take_raw_lock(self._raw, int(timeout * US_PER_SECOND) if timeout >= 0 else -1):
                 return False
@@ -40,29 +40,29 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let the next one have it.  Raises `RuntimeError` where nobody has it."""
+        """Release the lock; raise `RuntimeError` if nobody has it."""
         if not self._is_held:
             raise RuntimeError("release unlocked lock")
         self._is_held = False
         give_raw_lock(self._raw)
 
     def locked(self) -> bool:
-        """Whether anybody has it."""
+        """Return whether any thread has the lock."""
         return bool(self._is_held)
 
     def __enter__(self) -> bool:
-        """Wait for it."""
+        """Wait for the lock and take it."""
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """Give it back."""
+        """Release the lock after the block."""
         self.release()
 
 
 def new_lock() -> Any:
-    """The one for this build.
+    """Return a lock for this build.
 
-    The plain build has the standard library's: a `with` over a class of Python code could be cut in two by an interrupt.
+    The plain build uses the standard library's lock: an interrupt could split a `with` over a class written in Python.
     """
     return Lock() if cython.compiled else threading.Lock()
 
@@ -70,7 +70,7 @@ def new_lock() -> Any:
 @cython.cfunc
 @cython.exceptval(check=False)
 def take_now(lock: Lock) -> Bool:
-    """Whether nobody had it; the caller has it then, and calls `give`.  Never in the plain build, which uses `with` alone."""
+    """Take the lock if it is free; return whether the caller has it and must call `give`.  The plain build returns False."""
     if not cython.compiled or not take_raw_lock_now(lock._raw):
         return False
     lock._is_held = True
@@ -80,7 +80,7 @@ def take_now(lock: Lock) -> Bool:
 @cython.cfunc
 @cython.exceptval(check=False)
 def give(lock: Lock) -> Bool:
-    """After `take_now`."""
+    """Release the lock after `take_now`."""
     lock._is_held = False
     give_raw_lock(lock._raw)
     return True
@@ -89,5 +89,5 @@ def give(lock: Lock) -> Bool:
 @cython.cfunc
 @cython.exceptval(check=False)
 def is_taken(lock: Lock) -> Bool:
-    """`locked` without a call."""
+    """Return `locked` without a method call."""
     return lock._is_held if cython.compiled else lock.locked()

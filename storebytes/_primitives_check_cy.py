@@ -1,4 +1,4 @@
-"""Each primitive behind a Python function, so that the tests can hold the plain half against the compiled one."""
+"""A Python function for each primitive, so that the tests can compare the plain and the compiled half."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if not cython.compiled:
 
 
 def gets(data: bytes, at: int) -> tuple[int, ...]:
-    """Every integer at `at`."""
+    """Return every integer type at `at`."""
     return (
         get_i16(source_of_bytes(data), at),
         get_i32(source_of_bytes(data), at),
@@ -59,14 +59,14 @@ def gets(data: bytes, at: int) -> tuple[int, ...]:
 
 
 def texts(text: str, room: int) -> tuple[int, bytes]:
-    """What `put_text` says, and the buffer behind a byte that it may not touch."""
+    """Return the result of `put_text`, and the buffer with a guard byte on each side."""
     held: memoryview = memoryview(bytearray(b"\xff" * (room + 2)))
     size: Size = put_text(target_of(held), 1, room, text)
     return size, bytes(held)
 
 
 def puts(value16: I32, value32: I32, value64: I64) -> bytes:
-    """Every integer into one buffer."""
+    """Write every integer type into one buffer."""
     held: memoryview = memoryview(bytearray(24))
     put_i16(target_of(held), 1, value16)
     put_i32(target_of(held), 4, value32)
@@ -76,38 +76,38 @@ def puts(value16: I32, value32: I32, value64: I64) -> bytes:
 
 
 def copy(data: bytes, start: int, size: int) -> bytes:
-    """`put_bytes` into a buffer with a byte to spare on each side."""
+    """Copy by `put_bytes` into a buffer with a guard byte on each side."""
     held: memoryview = memoryview(bytearray(size + 2))
     put_bytes(target_of(held), 1, source_of_bytes(data), start, size)
     return bytes(held)
 
 
 def take(data: bytes, at: int, size: int) -> tuple[bytes, str, str]:
-    """As bytes and as text."""
+    """Return the range as bytes and as text, cached and not."""
     held: memoryview = memoryview(data)
     source = source_of(held)
     return take_bytes(source, at, size), take_text(source, at, size), take_text_again(source, at, size)
 
 
 def view(data: bytes, at: int, size: int) -> memoryview:
-    """A stretch of a view, its bytes asked for before."""
+    """Return a slice of a view, prefetched before."""
     held: memoryview = memoryview(data)
     prefetch(source_of(held), at, size)
     return take_view(held, at, size)
 
 
 def find(data: bytes, start: int, stop: int, byte: int) -> tuple[int, int]:
-    """The first place and the number of a byte."""
+    """Return the first position and the count of a byte."""
     return find_byte(source_of_bytes(data), start, stop, byte), count_byte(source_of_bytes(data), stop, byte)
 
 
 def has(data: bytes, size: int, wanted: bytes) -> bool:
-    """Whether the first bytes hold others."""
+    """Return whether the first bytes contain others."""
     return bool(has_bytes(source_of_bytes(data), size, source_of_bytes(wanted), len(wanted)))
 
 
 def same(data: bytes, at: int, size: int, other: bytes) -> tuple[bool, bool]:
-    """Both comparisons."""
+    """Return the results of both comparisons."""
     return (
         bool(is_same(source_of_bytes(data), at, size, source_of_bytes(other), len(other))),
         bool(is_same_at(window(source_of_bytes(data), at, size), 0, size, source_of_bytes(data), at)),
@@ -115,29 +115,29 @@ def same(data: bytes, at: int, size: int, other: bytes) -> tuple[bool, bool]:
 
 
 def java(data: bytes, at: int, size: int, seed: int) -> int:
-    """Java's hash, going on from `seed`."""
+    """Return Java's hash, continued from `seed`."""
     return java_hash(source_of_bytes(data), at, size, seed)
 
 
 def pairs(texts: list[str]) -> bytes:
-    """Names and values."""
+    """Encode names and values."""
     return encode_pairs(texts)
 
 
 def keys_and_tags(keys: str | None, tags: str | None) -> bytes:
-    """The two commonest properties."""
+    """Encode the two most common properties."""
     return encode_keys_and_tags(keys, tags)
 
 
 def columns(ints: bytes, longs: bytes) -> tuple[int, int]:
-    """The second entry of two native columns."""
+    """Return the second entry of two native columns."""
     held_ints: memoryview = memoryview(ints).cast("i")
     held_longs: memoryview = memoryview(longs).cast("q")
     return i32s_of(held_ints)[1], i64s_of(held_longs)[1]
 
 
 def encoded(data: bytes, start: int, size: int, value: I64) -> list[bytes]:
-    """As decimal, hex of both cases, base64, the inside of a JSON string; one byte to spare on each side."""
+    """Encode as decimal, hex of both cases, base64 and inside of a JSON string, with one guard byte on each side."""
     held: memoryview = memoryview(bytearray(6 * size + 24))
     out: list[bytes] = []
     out.append(bytes(held[: put_decimal(target_of(held), 1, value) + 1]))
@@ -153,5 +153,5 @@ def encoded(data: bytes, start: int, size: int, value: I64) -> list[bytes]:
 
 
 def clock() -> int:
-    """Wall time."""
+    """Return the wall clock time."""
     return now_ms()

@@ -103,7 +103,7 @@ def kernel_builds() -> list[KernelBuild]:
 
 
 def build_name() -> str:
-    """Return `compiled`, `plain`, or `mixed` (an install that broke half way)."""
+    """Return `compiled`, `plain`, or `mixed` for a partly compiled installation."""
     compiled = {build.is_compiled for build in kernel_builds()}
     return "mixed" if len(compiled) > 1 else "compiled" if True in compiled else "plain"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def java_hash_code(text: str) -> int:
-    """A signed 32-bit integer.
+    """Return the hash of a text as a signed 32-bit integer.
 
     >>> java_hash_code("TagA"), java_hash_code("polygenelubricants")
     (2598919, -2147483648)

@@ -1,4 +1,4 @@
-"""What the kernels name of `cython`, for a machine without it: decorators give back their function, blocks do nothing."""
+"""A substitute for the names of `cython` that the kernels use: decorators return the function, blocks do nothing."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -7,38 +7,37 @@ compiled = False
 
 
 def cfunc(function: Any) -> Any:
-    """A C function when compiled; the function itself here."""
+    """Return the function; compiled, it becomes a C function."""
     return function
 
 
 def cclass(kind: Any) -> Any:
-    """A class with a C layout when compiled; the class itself here."""
+    """Return the class; compiled, it gets a C layout."""
     return kind
 
 
 def cast(_kind: type, value: Any) -> Any:
-    """A value as of that kind, which compiled code does not look at; the value itself here."""
+    """Return the value; compiled code casts it without a check."""
     return value
 
 
-no_gc = cclass  # the cycle collector does not visit its objects
+no_gc = cclass  # compiled, the cycle collector skips the objects
 
 
 def freelist(_count: int) -> Any:
-    """So many freed objects of a class are kept for the next ones; nothing here."""
+    """Return a decorator without effect; compiled, the class keeps this many freed objects for reuse."""
     return cclass
 
 
 def exceptval(*_values: Any, **_options: Any) -> Any:
-    """How a C function reports an exception; nothing here."""
+    """Return a decorator without effect; compiled, it sets how a C function reports an exception."""
     return cfunc
 
 
 class _NoGil(nullcontext[None]):
-    """Both `@cython.nogil` and `with cython.nogil:`."""
+    """Decorator and context manager: `@cython.nogil` and `with cython.nogil:`."""
 
     def __call__(self, function: Any) -> Any:
-        """The decorator."""
         return function
 
 

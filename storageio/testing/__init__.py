@@ -1,4 +1,4 @@
-"""Disks for tests: one that counts its calls, one that fails the N-th, one in memory that forgets at a crash."""
+"""Disks for tests: one counts its calls, one fails the N-th, one in memory drops unsynced data at a crash."""
 
 from .forgetting import ForgettingDisk, ShortWrite
 from .forgetting_images import Image

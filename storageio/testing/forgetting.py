@@ -1,15 +1,15 @@
-"""A disk in memory that forgets at a crash what was not synced.
+"""A disk in memory that drops unsynced data at a crash.
 
     disk = ForgettingDisk()
-    store = MessageStore.open("/store", disk=disk)      # any engine; nothing of the machine's disk is touched
+    store = MessageStore.open("/store", disk=disk)      # any engine; the machine's disk is not touched
     ...
-    for image in disk.images(random.Random(7)):         # what a power cut at this moment may leave
+    for image in disk.images(random.Random(7)):         # what a power failure at this moment may leave
         check(ForgettingDisk.of(image))
 
-`watch(operation, path)` is called before every call that changes something: a place to take images at.  Stores through maps
-make no call; `look` takes note of them, and every call looks first.  `refuse(operation, path)` is called before every call
-and may raise; a refused `sync` leaves its pages clean and unknown (`FileNode.fail_sync`), a refused write that raises
-`ShortWrite` leaves its first half.  One thread at a time.
+`watch(operation, path)` is called before every call that changes something: a place to take images.  Stores through maps make
+no call; `look` records them, and every call looks first.  `refuse(operation, path)` is called before every call and may raise.
+A refused `sync` leaves its pages clean and in an unknown state (`FileNode.fail_sync`); a refused write that raises `ShortWrite`
+leaves its first half.  Not thread-safe.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Hook = Callable[[str, str], None]
 
 
 class ShortWrite(DiskFull):
-    """A write of which the first half is in the file."""
+    """A failed write that left its first half in the file."""
 
 
 def _error(operation: str, path: str, number: int) -> DiskError:
@@ -45,32 +45,32 @@ class ForgettingMap:
     """A view of the live bytes."""
 
     def __init__(self, node: FileNode, size_bytes: int, writable: bool) -> None:
-        """Of a file that has the bytes."""
+        """Map a file that has at least `size_bytes`."""
         view = memoryview(node.live)[:size_bytes]
         self._view: memoryview | None = view if writable else view.toreadonly()
 
     @property
     def view(self) -> memoryview:
-        """The whole map."""
+        """The whole mapped range."""
         assert self._view is not None, "a closed map was used"
         return self._view
 
     def populate(self, start: int, stop: int) -> None:
-        """Nothing to do."""
+        """Do nothing: memory needs no faults."""
 
     def expect_random(self) -> None:
-        """Nothing to do."""
+        """Do nothing: memory has no read-ahead."""
 
     def close(self) -> None:
-        """The bytes live on."""
+        """Drop the reference; the bytes stay."""
         self._view = None
 
 
 class ForgettingFile:
-    """An open file."""
+    """An open file of a `ForgettingDisk`."""
 
     def __init__(self, disk: ForgettingDisk, path: str, node: FileNode) -> None:
-        """Made by `ForgettingDisk.open`."""
+        """Take a node that `ForgettingDisk.open` found."""
         self._disk = disk
         self._path = path
         self._node = node
@@ -79,34 +79,34 @@ class ForgettingFile:
 
     @property
     def path(self) -> str:
-        """As it was opened."""
+        """The path it was opened with."""
         return self._path
 
     def size(self) -> int:
-        """Live."""
+        """Return the live size."""
         self._disk.before("size", self._path)
         return len(self._node.live)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Live."""
+        """Return the live bytes."""
         self._disk.before("read", self._path)
         return bytes(self._node.live[offset : offset + size_bytes])
 
     def next_data(self, offset: int) -> int:
-        """As a file system that cannot tell."""
+        """Return `offset`, like a file system without hole detection."""
         self._disk.before("next data", self._path)
         return min(offset, len(self._node.live))
 
     def forget_zeros(self, _offset: int) -> None:
-        """Nothing is read ahead here."""
+        """Do nothing: memory has no read-ahead."""
 
     def data_end(self, offset: int) -> int:
-        """As a file system that cannot tell."""
+        """Return the size, like a file system without hole detection."""
         self._disk.before("next data", self._path)
         return len(self._node.live)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Of a short write the first half is kept."""
+        """Write all; keep the first half if `refuse` raises `ShortWrite`."""
         try:
             self._disk.before("write", self._path)
         except ShortWrite:
@@ -115,7 +115,7 @@ class ForgettingFile:
         self._put(offset, bytes(data))
 
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
-        """As one write."""
+        """Write the pieces as one write."""
         self.write(offset, b"".join(pieces))
 
     def _put(self, offset: int, data: bytes) -> None:
@@ -127,20 +127,20 @@ class ForgettingFile:
         self._disk.touch(node, offset, offset + len(data))
 
     def allocate(self, size_bytes: int) -> None:
-        """Zeros."""
+        """Grow the file with zeros."""
         self._disk.before("allocate", self._path)
         if size_bytes > len(self._node.live):
             self._node.resize(size_bytes)
             self._disk.look_at(self._node)
 
     def truncate(self, size_bytes: int) -> None:
-        """Sets the size."""
+        """Set the live size."""
         self._disk.before("truncate", self._path)
         self._node.resize(size_bytes)
         self._disk.look_at(self._node)
 
     def sync(self) -> None:
-        """From now on the file survives, if a name leads to it."""
+        """Make the content durable; a crash keeps it if a durable name leads to it."""
         try:
             self._disk.before("sync", self._path)
         except DiskError:
@@ -149,7 +149,7 @@ class ForgettingFile:
         self._node.sync()
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
-        """No more than the file has."""
+        """Map bytes that the file has."""
         self._disk.before("map", self._path)
         if not 0 < size_bytes <= len(self._node.live):
             raise _error("map", self._path, errnos.EINVAL)
@@ -158,7 +158,7 @@ class ForgettingFile:
         return ForgettingMap(self._node, size_bytes, writable)
 
     def close(self) -> None:
-        """Twice is harmless."""
+        """Close the file; a second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._disk.open_files -= 1
@@ -173,7 +173,7 @@ class _Lock:
         held.add(path)
 
     def renew(self) -> bool:
-        """Nothing but `release` takes it away."""
+        """Return False: only `release` releases it."""
         return False
 
     def release(self) -> None:
@@ -181,10 +181,10 @@ class _Lock:
 
 
 class ForgettingDisk:
-    """Files by path in memory, and all that a crash may make of them."""
+    """Files by path in memory, and all states that a crash may leave of them."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
-        """Empty.  The clock stands still until somebody moves `time_ms`."""
+        """Create an empty disk.  Its clock stands still until a test changes `time_ms`."""
         self.time_ms = now_ms
         self.watch: Hook | None = None
         self.refuse: Hook | None = None
@@ -199,7 +199,7 @@ class ForgettingDisk:
 
     @classmethod
     def of(cls, image: Image, now_ms: int = START_MS) -> ForgettingDisk:
-        """The disk as the crashed machine comes up: what is there is durable."""
+        """Return the disk of the restarted machine: everything in the image is durable."""
         disk = cls(now_ms)
         for path in image.folders:
             folder, name = disk._parent(path, "make folder")
@@ -212,36 +212,36 @@ class ForgettingDisk:
     # Crashes
 
     def look(self) -> None:
-        """Take note of what was stored through maps."""
+        """Record what was stored through maps."""
         for node in self._stored_to:
             if node.live != node.seen:
                 self.look_at(node)
 
     def expect_stores(self, node: FileNode) -> None:
-        """A file that is mapped for writing: it may change without a call."""
+        """Add a file that is mapped for writing: it may change without a call."""
         if node not in self._stored_to:
             self._stored_to.append(node)
 
     def touch(self, node: FileNode, start: int, stop: int) -> None:
-        """A call wrote there, changed bytes or not."""
+        """Record a write to this range, even if no byte changed."""
         if node.stuck:
             self._number += 1
             node.touch(start, stop, self._number)
 
     def look_at(self, node: FileNode) -> None:
-        """Take note of what changed in one file."""
+        """Record what changed in one file."""
         if node.look(self._number + 1, self.time_ms):
             self._number += 1
 
     def questions(self) -> list[Question]:
-        """What a crash now would decide."""
+        """Return what a crash at this moment would decide."""
         self.look()
         return questions([node for node in self._nodes() if node.is_dirty], self._changes)
 
     def images(self, random: Random, chances: int = 4, *, limit: int = 0) -> Iterator[Image]:
-        """Everything lost; nothing lost; each thing lost or kept alone; prefixes; by chance, whole and torn.
+        """Yield crash images: all lost; none lost; each change lost or kept alone; prefixes; random ones, whole and torn.
 
-        With a `limit` and no more combinations than that: all of them, and torn ones by chance.
+        If `limit` is set and there are at most that many combinations, yield all of them, and random torn ones.
         """
         asked = self.questions()
         every = subsets(asked, limit) if limit else None
@@ -256,18 +256,18 @@ class ForgettingDisk:
             yield build(self._root, asked, by_chance(asked, random, torn=number % 2 == 0))
 
     def any_image(self, random: Random) -> Image:
-        """One by chance: nothing lost, everything, or each thing on its own."""
+        """Return one random image: nothing lost, everything lost, or each change decided separately."""
         asked = self.questions()
         kind = random.randrange(4)
         return build(self._root, asked, everything(asked, kind == 1) if kind < 2 else by_chance(asked, random, torn=kind == 2))
 
     def least(self) -> Image:
-        """Everything lost that can be."""
+        """Return the image in which everything unsynced is lost."""
         asked = self.questions()
         return build(self._root, asked, everything(asked, False))
 
     def unsettled_paths(self) -> set[str]:
-        """Of every file and name that a crash now could leave in more than one way, as they are live."""
+        """Return the live paths of every file and name that a crash at this moment could leave in more than one state."""
         found = set()
         paths = self._paths()
         for question in self.questions():
@@ -280,7 +280,7 @@ class ForgettingDisk:
         return found
 
     def _paths(self) -> dict[int, str]:
-        """Of live files and folders by inode."""
+        """Return the paths of live files and folders by inode."""
         found = {self._root.inode: ""}
 
         def walk(folder: FolderNode, path: str) -> None:
@@ -293,12 +293,12 @@ class ForgettingDisk:
         return found
 
     def after_kill(self) -> Image:
-        """What the death of the process alone leaves: everything that was written."""
+        """Return the image that the death of the process alone leaves: everything that was written."""
         asked = self.questions()
         return build(self._root, asked, everything(asked, True))
 
     def files(self) -> dict[str, bytes]:
-        """Every file's live bytes by its path."""
+        """Return the live bytes of every file by its path."""
         found: dict[str, bytes] = {}
 
         def walk(folder: FolderNode, path: str) -> None:
@@ -313,7 +313,7 @@ class ForgettingDisk:
         return found
 
     def _nodes(self) -> list[FileNode]:
-        """Every file that a name may lead to, in the order they were made."""
+        """Return every file that a name may lead to, in the order of creation."""
         found: dict[int, FileNode] = {}
         seen: set[int] = set()
 
@@ -333,7 +333,7 @@ class ForgettingDisk:
     # Calls
 
     def before(self, operation: str, path: str) -> None:
-        """Of every call."""
+        """Run the hooks and record stores; called first by every operation."""
         if self.watch is not None and operation in CHANGING:
             self.watch(operation, path)
         self.look()
@@ -345,7 +345,7 @@ class ForgettingDisk:
         return self._inode
 
     def _parent(self, path: str, operation: str) -> tuple[FolderNode, str]:
-        """The folder that a path's last name is in."""
+        """Return the folder that holds the last name of a path, and that name."""
         *folders, name = [part for part in path.split("/") if part and part != "."]
         here = self._root
         for part in folders:
@@ -376,7 +376,7 @@ class ForgettingDisk:
         self._changes.append(Change(self._number, kind, folder, name, node, to or folder, to_name))
 
     def open(self, path: str, mode: Mode) -> File:
-        """A file."""
+        """Open a file, created if the mode asks for it."""
         node = self._find(path)
         self.before("create" if mode is Mode.CREATE else "open", path)
         if node is None and mode is Mode.CREATE:
@@ -393,13 +393,13 @@ class ForgettingDisk:
         return node
 
     def list(self, folder: str) -> list[Entry]:
-        """Live names."""
+        """Return the live names of a folder."""
         self.before("list", folder)
         found = self._folder(folder, "list").live
         return [self._entry(name, found[name]) for name in sorted(found)]
 
     def stat(self, path: str) -> Entry | None:
-        """Live."""
+        """Return the live entry, None if it does not exist."""
         self.before("stat", path)
         found = self._find(path)
         return None if found is None else self._entry(os.path.basename(path), found)
@@ -410,7 +410,7 @@ class ForgettingDisk:
         return Entry(name, EntryKind.FILE if is_file else EntryKind.FOLDER, size, node.modified_ms, 1, node.inode)
 
     def make_folder(self, folder: str) -> None:
-        """From the first missing parent down, each synced into its own."""
+        """Create the missing folders, from the topmost one down, and sync each parent."""
         path = ""
         for part in folder.split("/"):
             if not part or part == ".":
@@ -427,7 +427,7 @@ class ForgettingDisk:
                 raise _error("make folder", path, errnos.EEXIST)
 
     def sync_folder(self, folder: str) -> None:
-        """Its names survive from now on; of a rename into another folder both ends do."""
+        """Make the names of a folder durable, and the new names of what was renamed out of it."""
         self.before("sync folder", folder)
         synced = self._folder(folder, "sync folder")
         left = []
@@ -443,7 +443,7 @@ class ForgettingDisk:
         synced.durable = dict(synced.live)
 
     def rename(self, source: str, target: str) -> None:
-        """Files and folders."""
+        """Rename a file or a folder."""
         self.before("rename", source)
         from_folder, from_name = self._parent(source, "rename")
         to_folder, to_name = self._parent(target, "rename")
@@ -460,7 +460,7 @@ class ForgettingDisk:
         self._change(Kind.RENAME, from_folder, from_name, node, to_folder, to_name)
 
     def delete(self, path: str) -> None:
-        """A file's name."""
+        """Delete the name of a file."""
         self.before("delete", path)
         folder, name = self._parent(path, "delete")
         node = folder.live.get(name)
@@ -470,7 +470,7 @@ class ForgettingDisk:
         self._change(Kind.UNLINK, folder, name, node)
 
     def delete_folder(self, folder: str) -> None:
-        """An empty one."""
+        """Delete an empty folder."""
         self.before("delete folder", folder)
         node = self._folder(folder, "delete folder")
         if node.live:
@@ -480,12 +480,12 @@ class ForgettingDisk:
         self._change(Kind.UNLINK, parent, name, node)
 
     def space(self, path: str) -> Space:
-        """As a test says."""
+        """Return the free space that the test has set."""
         self.before("space", path)
         return Space(TOTAL_BYTES, self.free_bytes)
 
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
-        """Nobody else waits here, so `wait` finds it held for ever."""
+        """Lock the path.  There is no other process, so `wait` raises as well if the lock is held."""
         self.before("lock", path)
         if path in self._held:
             raise StoreLocked(f"{path}: this process has the store open for writing")
@@ -494,16 +494,16 @@ class ForgettingDisk:
         return _Lock(self._held, path)
 
     def is_locked(self, path: str) -> bool:
-        """Whether `lock` was called and not released."""
+        """Return whether `lock` was called and not released."""
         return path in self._held
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
-        """No other process is there."""
+        """Return nothing: there is no other process."""
         return ()
 
     def now_ms(self) -> int:
-        """Moved by tests alone."""
+        """Return the time that the test has set."""
         return self.time_ms
 
     def sleep(self, pause_s: float) -> None:
-        """Nobody else writes to this disk, so nothing is waited for."""
+        """Return immediately: no other process writes to this disk."""

@@ -1,16 +1,16 @@
-"""The crash images of a disk that forgets: which there are, and how they are chosen.
+"""The crash images of a `ForgettingDisk`: which exist, and how they are chosen.
 
-The model is stricter than what common file systems do, so that what survives it survives on all of them:
+The model is stricter than common file systems, so that what survives it survives on all of them:
 
-1. Since its file's last sync each page of 4096 bytes is old, new or any version in between, on its own, across files.
-2. A page may be torn: each sector of 512 bytes of another version.
-3. A file made, renamed or deleted since its folder's last sync may be missing, have the old name, have both, or be back.
-   A size may be lost while the pages survive, and the reverse: then zeros.
+1. Since the last sync of its file each page of 4096 bytes is old, new or any version in between, independently of the others.
+2. A page may be torn: each sector of 512 bytes may have another version.
+3. A file created, renamed or deleted since the last sync of its folder may be missing, have the old name, have both, or be
+   back.  A size may be lost while the pages survive, and the reverse: then the rest is zeros.
 4. After a failed sync pages are clean: old or new, and a later sync does not write them.
 
-The *prefix* model is the weaker one: all changes up to a moment, in the order they were made, and none behind it.
+The *prefix* model is weaker: all changes up to a moment survive, in the order they were made, and none after it.
 
-Every open question of a disk is a page, a size or a change of names; an image is one answer to each.
+Each open question of a disk is a page, a size or a change of names; an image is one answer to each.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import NamedTuple
 from ..disk import SECTOR_SIZE
 from .forgetting_nodes import PAGE_SIZE, SECTORS, Change, FileNode, FolderNode, Kind
 
-Answer = int | tuple[int, ...]  # a version's place, or one for each sector of a page
+Answer = int | tuple[int, ...]  # the index of a version, or one for each sector of a page
 RENAME_ANSWERS = 3  # undone, done, both names
 
 
 class Question(NamedTuple):
-    """What a crash would decide.  `at`: a page's first byte, -1 for the file's size; None for a change of names."""
+    """One thing that a crash decides.  `at`: a page's first byte, -1 for the size; `node` is None for a change of names."""
 
     options: int
     numbers: tuple[int, ...]  # of the change that made each option
@@ -38,12 +38,12 @@ class Question(NamedTuple):
 
     @property
     def is_page(self) -> bool:
-        """Which may be torn."""
+        """Whether this is about a page, which may be torn."""
         return self.change is None and self.at >= 0
 
 
 class Image(NamedTuple):
-    """What a crash leaves: every file by its path, with its time; the folders, parents first."""
+    """What a crash leaves: every file by its path, and its time; the folders, parents first."""
 
     files: dict[str, bytes]
     folders: tuple[str, ...]
@@ -51,12 +51,12 @@ class Image(NamedTuple):
 
     @property
     def key(self) -> int:
-        """Equal for equal content.  Within one process only."""
+        """A hash of the content, valid within one process."""
         return hash((self.folders, *self.files.items()))
 
 
 def questions(nodes: list[FileNode], changes: list[Change]) -> list[Question]:
-    """Of dirty files and pending changes, in a fixed order."""
+    """Return the questions of dirty files and pending changes, in a fixed order."""
     found = []
     for change in changes:
         count = RENAME_ANSWERS if change.kind is Kind.RENAME else 2
@@ -72,7 +72,7 @@ def questions(nodes: list[FileNode], changes: list[Change]) -> list[Question]:
 
 
 def build(root: FolderNode, asked: list[Question], answers: list[Answer]) -> Image:
-    """The image that some answers make."""
+    """Return the image for these answers."""
     names: dict[FolderNode, dict[str, FileNode | FolderNode]] = {}
     contents: dict[FileNode, dict[int, Answer]] = {}
     for question, answer in zip(asked, answers, strict=True):
@@ -89,7 +89,7 @@ def build(root: FolderNode, asked: list[Question], answers: list[Answer]) -> Ima
 
 
 def _apply(change: Change, answer: int, names: dict[FolderNode, dict[str, FileNode | FolderNode]]) -> None:
-    """One change of names, as answered."""
+    """Apply one change of names according to its answer."""
     if answer == 0:
         return
     here = _names_of(change.folder, names)
@@ -107,7 +107,7 @@ def _apply(change: Change, answer: int, names: dict[FolderNode, dict[str, FileNo
 def _names_of(
     folder: FolderNode, names: dict[FolderNode, dict[str, FileNode | FolderNode]]
 ) -> dict[str, FileNode | FolderNode]:
-    """Of a folder in the image; its durable ones before anything is applied."""
+    """Return the names of a folder in the image; initially its durable names."""
     found = names.get(folder)
     if found is None:
         found = names[folder] = dict(folder.durable)
@@ -122,7 +122,7 @@ def _walk(
     image: Image,
     folders: list[str],
 ) -> None:
-    """Every file below a folder, by name."""
+    """Add every file below a folder to the image, in the order of names."""
     here = names.get(folder, folder.durable)
     for name in sorted(here):
         node, place = here[name], f"{path}/{name}"
@@ -135,7 +135,7 @@ def _walk(
 
 
 def content(node: FileNode, answers: dict[int, Answer]) -> bytes:
-    """A file's bytes."""
+    """Return the bytes of a file for these answers."""
     if not answers:
         return node.durable
     size_answer = answers.get(-1, 0)
@@ -149,7 +149,7 @@ def content(node: FileNode, answers: dict[int, Answer]) -> bytes:
 
 
 def _page(node: FileNode, at: int, answer: Answer) -> bytes:
-    """One page, whole or torn."""
+    """Return one page, whole or torn."""
     versions = node.versions(at)
     if isinstance(answer, int):
         return versions[answer].data
@@ -157,22 +157,22 @@ def _page(node: FileNode, at: int, answer: Answer) -> bytes:
     return b"".join(parts)
 
 
-# Which answers
+# Choices of answers
 
 
 def everything(asked: list[Question], is_kept: bool) -> list[Answer]:
-    """All lost, or nothing."""
+    """Return answers that keep all changes, or lose all."""
     return [_newest(question) if is_kept else 0 for question in asked]
 
 
 def _newest(question: Question) -> int:
-    """As the live disk has it: of a rename that it is done."""
+    """Return the answer of the live disk; a rename is done."""
     is_rename = question.change is not None and question.change.kind is Kind.RENAME
     return 1 if is_rename else question.options - 1
 
 
 def one_apart(asked: list[Question]) -> Iterator[list[Answer]]:
-    """One question answered otherwise than all others: each thing lost alone, each thing kept alone."""
+    """Yield answers in which one question differs from all others: each change lost alone, each change kept alone."""
     for base in (everything(asked, True), everything(asked, False)):
         for place, question in enumerate(asked):
             for answer in range(question.options):
@@ -181,7 +181,7 @@ def one_apart(asked: list[Question]) -> Iterator[list[Answer]]:
 
 
 def prefixes(asked: list[Question]) -> Iterator[list[Answer]]:
-    """The weaker model: every moment since the oldest change."""
+    """Yield the answers of the prefix model, one for each moment since the oldest change."""
     moments = sorted({number for question in asked for number in question.numbers})
     for moment in moments:
         yield [
@@ -196,7 +196,7 @@ def _is_rename(question: Question) -> bool:
 
 
 def by_chance(asked: list[Question], random: Random, *, torn: bool) -> list[Answer]:
-    """Each question on its own; of the pages one in two torn if that is wanted."""
+    """Answer each question at random; with `torn`, tear half of the pages."""
     answers: list[Answer] = []
     for question in asked:
         if torn and question.is_page and random.random() < 0.5:
@@ -207,9 +207,9 @@ def by_chance(asked: list[Question], random: Random, *, torn: bool) -> list[Answ
 
 
 def subsets(asked: list[Question], limit: int) -> Iterator[list[Answer]] | None:
-    """Every combination of oldest and newest of each page and size, and of every outcome of each name.
+    """Yield each combination of oldest and newest of each page and size, and of all outcomes of each change of names.
 
-    None where there are more than `limit`.
+    Return None if there are more than `limit` combinations.
     """
     choices = [range(question.options) if question.change else sorted({0, question.options - 1}) for question in asked]
     count = 1

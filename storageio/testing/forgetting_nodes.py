@@ -1,8 +1,8 @@
-"""What a disk that forgets remembers of one file and of one folder: how it is, and how it may be after a crash.
+"""The files and folders of a `ForgettingDisk`: their present state, and their possible states after a crash.
 
-A file is *live* bytes, which every process sees, and *durable* ones, which were there when it was last synced.  In between
-lie versions: each page as it was seen at some moment since, and each size.  A folder has live and durable names, and the
-changes that lead from the one to the other.
+A file has *live* bytes, which every process sees, and *durable* bytes, those of its last sync.  Between them lie versions: each
+page as it was seen at some moment since, and each size.  A folder has live and durable names, and the changes that lead from
+the durable to the live ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECTORS = PAGE_SIZE // SECTOR_SIZE
 
 
 class Version(NamedTuple):
-    """A page's bytes, or a file's size, since the change of this number; numbers count over the whole disk."""
+    """The bytes of a page or the size of a file since the change of this number; numbers are unique on a disk."""
 
     number: int
     data: bytes
@@ -25,16 +25,16 @@ class Version(NamedTuple):
 
 
 class FileNode:
-    """A file, whatever its names.
+    """A file, independent of its names.
 
-    `pages`: by the page's first byte, what it was since the last sync, oldest first.  `stuck`: the same of pages whose sync
-    failed: the system takes them for clean, so that a later sync does not write them, and nobody knows what the disk has.
+    `pages`: by the first byte of a page, its versions since the last sync, oldest first.  `stuck`: the same for pages whose
+    sync failed.  The system takes them for clean, so a later sync does not write them, and their state on the disk is unknown.
     """
 
     __slots__ = ("durable", "inode", "is_cut", "live", "modified_ms", "pages", "seen", "sizes", "stuck")
 
     def __init__(self, inode: int, data: bytes, modified_ms: int) -> None:
-        """All of `data` is durable."""
+        """Create a file whose `data` is durable."""
         self.inode = inode
         self.live = bytearray(data)
         self.durable = data
@@ -42,26 +42,26 @@ class FileNode:
         self.pages: dict[int, list[Version]] = {}
         self.stuck: dict[int, list[Version]] = {}
         self.sizes: list[Version] = []
-        self.is_cut = False  # since the last sync
+        self.is_cut = False  # cut since the last sync
         self.modified_ms = modified_ms
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a crash could leave anything but what is live."""
+        """Whether a crash could leave anything but the live state."""
         return bool(self.pages or self.sizes or self.stuck)
 
     def resize(self, size_bytes: int) -> None:
-        """Zeros where it grows.  A file that is mapped keeps its size: in a real one a lost page kills the process."""
+        """Set the live size; it grows with zeros.  Raises `BufferError` while the file is mapped."""
         if size_bytes < len(self.live):
             del self.live[size_bytes:]
         elif size_bytes > len(self.live):
             self.live.extend(bytes(size_bytes - len(self.live)))
 
     def look(self, number: int, now_ms: int) -> bool:
-        """Take note of what changed since the last look; whether anything did.
+        """Record what changed since the last look; return whether anything did.
 
-        A truncation alone leaves the bytes behind it as they are, should the size come back; zeros stand there once the file
-        grows again.
+        A truncation alone adds no versions of the pages after the cut, in case the old size survives; if the file grows again,
+        they become zeros.
         """
         if self.live == self.seen:
             return False
@@ -81,14 +81,14 @@ class FileNode:
         return True
 
     def touch(self, start: int, stop: int, number: int) -> None:
-        """Written to with the bytes that were there: a page whose sync failed is dirty again."""
+        """Record a write of unchanged bytes: a page whose sync failed becomes dirty again."""
         for at in self.stuck:
             if start < at + PAGE_SIZE and at < stop:
                 page = bytes(self.live[at : at + PAGE_SIZE]).ljust(PAGE_SIZE, b"\0")
                 self.pages.setdefault(at, []).append(Version(number, page))
 
     def sync(self) -> None:
-        """What is live is durable; but not a page whose last sync failed and that was not written to since."""
+        """Make the live content durable, except pages whose last sync failed and that were not written since."""
         durable = bytearray(self.live)
         for at in [at for at in self.stuck if at in self.pages]:
             del self.stuck[at]
@@ -100,23 +100,23 @@ class FileNode:
         self.is_cut = False
 
     def fail_sync(self) -> None:
-        """The pages are clean now, and old, new or anything in between on the disk."""
+        """Mark the pages clean; the disk has the old, the new or any version in between."""
         for at, versions in self.pages.items():
             self.stuck.setdefault(at, []).extend(versions)
         self.pages = {}
 
     def versions(self, at: int) -> list[Version]:
-        """What a page may be after a crash, oldest first; the first is the durable one."""
+        """Return what a page may be after a crash, oldest first; the first version is the durable one."""
         old = Version(0, self.durable[at : at + PAGE_SIZE].ljust(PAGE_SIZE, b"\0"))
         return [old, *self.stuck.get(at, ()), *self.pages.get(at, ())]
 
     def size_versions(self) -> list[Version]:
-        """The same of the size."""
+        """Return what the size may be after a crash, oldest first."""
         return [Version(0, b"", len(self.durable)), *self.sizes]
 
 
 class Kind(Enum):
-    """A change of a folder's names."""
+    """The kind of a change of names in a folder."""
 
     LINK = "link"
     UNLINK = "unlink"
@@ -124,7 +124,7 @@ class Kind(Enum):
 
 
 class Change(NamedTuple):
-    """One change that is not on the disk for sure.  Of a rename `folder` and `name` are the source's."""
+    """One change that may not be on the disk.  `folder` and `name` of a rename are those of the source."""
 
     number: int
     kind: Kind
@@ -136,12 +136,12 @@ class Change(NamedTuple):
 
 
 class FolderNode:
-    """Names, each with what it stands for."""
+    """Names, and the file or folder of each."""
 
     __slots__ = ("durable", "inode", "is_cut", "live", "modified_ms")
 
     def __init__(self, inode: int, modified_ms: int) -> None:
-        """Empty."""
+        """Create a folder without names."""
         self.inode = inode
         self.live: dict[str, FileNode | FolderNode] = {}
         self.durable: dict[str, FileNode | FolderNode] = {}

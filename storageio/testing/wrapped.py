@@ -1,4 +1,4 @@
-"""A disk around another, which sees every call before it is made."""
+"""A disk that wraps another and passes every call through a hook first."""
 
 from __future__ import annotations
 
@@ -13,214 +13,214 @@ from ..real_disk import REAL_DISK
 
 
 class Call(NamedTuple):
-    """One call as a test sees it."""
+    """One call: operation and path."""
 
     operation: str
     path: str
 
 
 class WrappedMap:
-    """A map whose calls are seen."""
+    """A map whose calls go through the hook."""
 
     def __init__(self, disk: WrappedDisk, inner: Map, path: str) -> None:
-        """Around `inner`."""
+        """Wrap the map `inner`."""
         self._disk = disk
         self._inner = inner
         self._path = path
 
     @property
     def view(self) -> memoryview:
-        """The inner map's."""
+        """The view of the inner map."""
         return self._inner.view
 
     def populate(self, start: int, stop: int) -> None:
-        """Seen, then done."""
+        """Run the hook, then populate."""
         self._disk.before("populate", self._path)
         self._inner.populate(start, stop)
 
     def expect_random(self) -> None:
-        """Advice is not counted: it cannot fail."""
+        """Pass it on without the hook: advice cannot fail."""
         self._inner.expect_random()
 
     def close(self) -> None:
-        """Not counted: it cannot fail."""
+        """Close without the hook: it cannot fail."""
         self._inner.close()
 
 
 class WrappedFile:
-    """A file whose calls are seen."""
+    """A file whose calls go through the hook."""
 
     def __init__(self, disk: WrappedDisk, inner: File) -> None:
-        """Around `inner`."""
+        """Wrap the file `inner`."""
         self._disk = disk
         self._inner = inner
 
     @property
     def path(self) -> str:
-        """The inner file's."""
+        """The path of the inner file."""
         return self._inner.path
 
     def size(self) -> int:
-        """Seen, then done."""
+        """Run the hook, then return the size."""
         self._disk.before("size", self.path)
         return self._inner.size()
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Seen, then done."""
+        """Run the hook, then read."""
         self._disk.before("read", self.path)
         return self._inner.read(offset, size_bytes)
 
     def next_data(self, offset: int) -> int:
-        """Seen, then done."""
+        """Run the hook, then find data."""
         self._disk.before("next data", self.path)
         return self._inner.next_data(offset)
 
     def forget_zeros(self, offset: int) -> None:
-        """Done."""
+        """Pass it on without the hook: advice cannot fail."""
         self._inner.forget_zeros(offset)
 
     def data_end(self, offset: int) -> int:
-        """Seen, then done."""
+        """Run the hook, then find the end."""
         self._disk.before("next data", self.path)
         return self._inner.data_end(offset)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Seen, then done."""
+        """Run the hook, then write."""
         self._disk.before("write", self.path)
         self._inner.write(offset, data)
 
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
-        """Seen as a write, then done."""
+        """Run the hook as for `write`, then write."""
         self._disk.before("write", self.path)
         self._inner.write_pieces(offset, pieces)
 
     def allocate(self, size_bytes: int) -> None:
-        """Seen, then done."""
+        """Run the hook, then allocate."""
         self._disk.before("allocate", self.path)
         self._inner.allocate(size_bytes)
 
     def truncate(self, size_bytes: int) -> None:
-        """Seen, then done."""
+        """Run the hook, then truncate."""
         self._disk.before("truncate", self.path)
         self._inner.truncate(size_bytes)
 
     def sync(self) -> None:
-        """Seen, then done."""
+        """Run the hook, then sync."""
         self._disk.before("sync", self.path)
         self._inner.sync()
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
-        """Seen, then done."""
+        """Run the hook, then map."""
         self._disk.before("map", self.path)
         return WrappedMap(self._disk, self._inner.map(size_bytes, writable=writable), self.path)
 
     def close(self) -> None:
-        """Not counted: nothing can be done about a failed close."""
+        """Close without the hook: a failed close cannot be handled."""
         self._inner.close()
 
 
 class WrappedDisk:
-    """Every call goes through `before`, which may raise."""
+    """A disk whose calls go through `before`, which may raise."""
 
     def __init__(self, inner: Disk = REAL_DISK) -> None:
-        """Around `inner`."""
+        """Wrap the disk `inner`."""
         self.inner = inner
 
     def before(self, operation: str, path: str) -> None:
-        """Called first, with the operation's name."""
+        """Receive the operation's name before the call; override this."""
 
     def open(self, path: str, mode: Mode) -> File:
-        """Seen as `open` or `create`."""
+        """Run the hook as `open` or `create`, then open."""
         self.before("create" if mode is Mode.CREATE else "open", path)
         return WrappedFile(self, self.inner.open(path, mode))
 
     def list(self, folder: str) -> list[Entry]:
-        """Seen, then done."""
+        """Run the hook, then list."""
         self.before("list", folder)
         return self.inner.list(folder)
 
     def stat(self, path: str) -> Entry | None:
-        """Seen, then done."""
+        """Run the hook, then stat."""
         self.before("stat", path)
         return self.inner.stat(path)
 
     def make_folder(self, folder: str) -> None:
-        """Seen, then done."""
+        """Run the hook, then create."""
         self.before("make folder", folder)
         self.inner.make_folder(folder)
 
     def sync_folder(self, folder: str) -> None:
-        """Seen, then done."""
+        """Run the hook, then sync."""
         self.before("sync folder", folder)
         self.inner.sync_folder(folder)
 
     def rename(self, source: str, target: str) -> None:
-        """Seen, then done."""
+        """Run the hook, then rename."""
         self.before("rename", source)
         self.inner.rename(source, target)
 
     def delete(self, path: str) -> None:
-        """Seen, then done."""
+        """Run the hook, then delete."""
         self.before("delete", path)
         self.inner.delete(path)
 
     def delete_folder(self, folder: str) -> None:
-        """Seen, then done."""
+        """Run the hook, then delete."""
         self.before("delete folder", folder)
         self.inner.delete_folder(folder)
 
     def space(self, path: str) -> Space:
-        """Seen, then done."""
+        """Run the hook, then return the space."""
         self.before("space", path)
         return self.inner.space(path)
 
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
-        """Seen, then done."""
+        """Run the hook, then lock."""
         self.before("lock", path)
         return self.inner.lock(path, wait=wait)
 
     def is_locked(self, path: str) -> bool:
-        """Not counted: it changes nothing."""
+        """Ask without the hook: it changes nothing."""
         return self.inner.is_locked(path)
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
-        """Not counted: it cannot fail."""
+        """Ask without the hook: it cannot fail."""
         return self.inner.writers(folder)
 
     def now_ms(self) -> int:
-        """Not counted: it cannot fail."""
+        """Ask without the hook: it cannot fail."""
         return self.inner.now_ms()
 
     def sleep(self, pause_s: float) -> None:
-        """Not counted: it cannot fail."""
+        """Sleep without the hook: it cannot fail."""
         self.inner.sleep(pause_s)
 
 
 class CountingDisk(WrappedDisk):
-    """Remembers every call."""
+    """A disk that records every call."""
 
     def __init__(self, inner: Disk = REAL_DISK) -> None:
-        """Around `inner`."""
+        """Wrap the disk `inner`."""
         super().__init__(inner)
         self.calls: list[Call] = []
 
     def before(self, operation: str, path: str) -> None:
-        """Written down."""
+        """Record the operation and the path."""
         self.calls.append(Call(operation, path))
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each operation was called."""
+        """The number of calls of each operation."""
         return Counter(call.operation for call in self.calls)
 
 
 class FailingDisk(CountingDisk):
-    """Fails call number `fail_at` (from 1), once or for ever after."""
+    """A disk that fails call number `fail_at` (from 1), once or from then on."""
 
     def __init__(
         self, fail_at: int, *, errno: int = errnos.EIO, for_ever: bool = False, only: str = "", inner: Disk = REAL_DISK
     ) -> None:
-        """`only`: count and fail calls of this operation alone."""
+        """Count and fail only calls of the operation `only`, if given."""
         super().__init__(inner)
         self.fail_at = fail_at
         self.errno = errno
@@ -228,7 +228,7 @@ class FailingDisk(CountingDisk):
         self.only = only
 
     def before(self, operation: str, path: str) -> None:
-        """The N-th raises what the real disk would."""
+        """Raise the error of a real disk at the N-th call."""
         if self.only and operation != self.only:
             return
         super().before(operation, path)
