@@ -1,4 +1,4 @@
-"""The shim between Python and the kernel, compiled once."""
+"""Fixture for the compiled fault shim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden stores to damage: copies of what real brokers wrote, on the fastest disk there is."""
+"""Copies of golden stores that real brokers wrote, for tests that damage them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BORN_V6, STORE_V6 = 0x10, 0x20
 
 
 def unpacked(name: str, above: Path) -> Path:
-    """A golden store's own folder below `above`: RocketMQ's `store`, RabbitMQ's `vhost`."""
+    """Unpack a golden store below `above` and return RocketMQ's folder `store` or RabbitMQ's `vhost`."""
     unpack(DATA / f"{name}.tar.xz", above)
     return above / "vhost" if name.startswith("rabbitmq") else above / name / "store"
 
 
 @contextmanager
 def fast_folder() -> Iterator[Path]:
-    """A temporary folder in memory where the machine has such a file system: these tests write no byte that must last."""
+    """Give a temporary folder, in memory if the machine has `/dev/shm`: these tests need nothing to last."""
     above = MEMORY if os.access(MEMORY, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="brokerstore-", dir=above))
     try:
@@ -38,7 +38,7 @@ def fast_folder() -> Iterator[Path]:
 
 
 class Field(NamedTuple):
-    """Bytes start..stop of a file; `record` is where its record begins, -1 outside of all."""
+    """Bytes start..stop of a file; `record` is the start of the field's record, or -1 outside of all records."""
 
     start: int
     stop: int
@@ -47,7 +47,7 @@ class Field(NamedTuple):
 
 
 def record_fields(data: bytes, at: int) -> Iterator[Field]:
-    """The fields of the commit-log record at `at`, read by the format page alone (docs/formats/commitlog.md)."""
+    """Yield the fields of the commit-log record at `at`, as docs/formats/commitlog.md lists them."""
     place = at
 
     def field(name: str, size_bytes: int) -> Field:
@@ -72,14 +72,14 @@ def record_fields(data: bytes, at: int) -> Iterator[Field]:
     before = size_bytes - 20 if has_crc else size_bytes
     yield field("properties", before - 1 if has_crc and before else before)
     if has_crc and before:
-        yield field("separator", 1)  # without it the checksum is a part of the property before it
+        yield field("separator", 1)  # without it, the checksum is part of the previous property
     if has_crc:
         yield field("checksum", 20)
     assert place == at + struct.unpack_from(">i", data, at)[0], "the fields fill the record"
 
 
 class LogFile:
-    """One file of a golden log, alone in a folder, and the place of each of its records and fields."""
+    """One file of a golden log, copied to its own folder, with the positions of its records and fields."""
 
     def __init__(self, source: Path, above: Path, physical_offsets: list[int]) -> None:
         self.data = source.read_bytes()
@@ -94,13 +94,13 @@ class LogFile:
         self._owners = {at: field for field in self.fields for at in range(field.start, field.stop)}
 
     def owner(self, at: int) -> Field:
-        """The field that a byte belongs to."""
+        """Return the field that a byte belongs to."""
         return self._owners.get(at) or Field(at, at + 1, "behind the records", -1)
 
 
 @contextmanager
 def changed(path: Path, at: int, data: bytes) -> Iterator[None]:
-    """Other bytes in a file for a while."""
+    """Overwrite bytes of a file, and restore them afterwards."""
     with open(path, "r+b", buffering=0) as file:
         file.seek(at)
         before = file.read(len(data))
@@ -115,7 +115,7 @@ def changed(path: Path, at: int, data: bytes) -> Iterator[None]:
 
 @contextmanager
 def flipped(path: Path, bit: int) -> Iterator[None]:
-    """One bit of a file the other way for a while."""
+    """Flip one bit of a file, and flip it back afterwards."""
     at, shift = divmod(bit, 8)
     with open(path, "rb") as file:
         file.seek(at)

@@ -1,4 +1,4 @@
-"""Every command of the tool on one folder, in a process of its own that may not allocate or run without bound."""
+"""Run commands of the tool on one folder, in a child process with limits on memory and CPU time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITING = ["rebuild all", "put T --body-file -", "recover --apply --skip-bad", "
 
 
 def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
-    """Run the commands in a limited child; what each ended with."""
+    """Run the commands in a limited child; return the exit code and the end of stderr of each."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -51,15 +51,15 @@ def _run(folder: str, command: str) -> Any:
 
 
 def _data_bytes() -> int:
-    """What the system counts against the limit."""
+    """Return the data size that RLIMIT_DATA counts."""
     return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def _answer(folder: Path, commands: list[str], pipe: int) -> None:
-    """In the child: limits first; never returns.  A command that kills it is the one behind the last written down."""
+    """Set the limits, run the commands, write the answers to the pipe and end the child."""
     code = 1
     try:
-        limit = _data_bytes() + MEMORY_MAX  # beyond what the tests before this one left in the process
+        limit = _data_bytes() + MEMORY_MAX  # earlier tests may have left memory in the process
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_MAX_S, CPU_MAX_S))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -1,7 +1,7 @@
-"""A process with several writers killed at any moment, again and again: what it was told is safe is there.
+"""A process with several writers, killed again and again at any moment: every acknowledged message survives.
 
-What a put has acknowledged is counted in memory shared with the parent, so it outlives the child.  A kill takes nothing from
-the page cache: this finds errors of order between threads and in recovery, never a missing sync (crash images do that).
+The number of acknowledged messages is in memory shared with the parent, so it outlives the child.  A kill loses nothing of
+the page cache: this finds errors of order between threads and in recovery, but no missing sync.  Crash images find those.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shared_counters(count: int) -> memoryview:
 
 
 def small(flush: FlushMode) -> StoreConfig:
-    """Small files, so that a short life rolls over."""
+    """Return a configuration with small files, so that a short life fills several."""
     return StoreConfig(
         flush_disk_type=flush, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
         max_hash_slot_num=50, max_index_num=400, store_host="127.0.0.1:10911",
@@ -41,12 +41,12 @@ def small(flush: FlushMode) -> StoreConfig:
 
 
 def body_of(writer: int, number: int) -> bytes:
-    """Says who wrote it, and its number."""
+    """Return a body that holds the writer's and the message's number."""
     return f"{writer}:{number}:".encode() + bytes(number % 97)
 
 
 class KillLoop:
-    """One store in `folder`, and what was acknowledged."""
+    """One store in `folder`, and the counters of acknowledged messages."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -57,13 +57,13 @@ class KillLoop:
         self.killed = [0, 0]  # in recovery, at work
 
     def acknowledged(self, writer: int) -> int:
-        """How many messages of a writer were acknowledged, in order."""
+        """Return how many messages of a writer were acknowledged; they are numbered from 0."""
         return self.shared[writer]
 
     def cycle(self) -> None:
-        """A child lives, is killed, and what it left is checked."""
+        """Start a child, kill it, and check what it left."""
         self.flush = self.chance.choice((FlushMode.SYNC, FlushMode.ASYNC))
-        is_opened = self.chance.random() < 0.85  # the others are killed while they open and recover
+        is_opened = self.chance.random() < 0.85  # the others are killed during opening and recovery
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -82,7 +82,7 @@ class KillLoop:
             self.check()
 
     def _live(self, ready: int, is_opened: bool) -> None:
-        """In the child, which the kill ends."""
+        """Run in the child, until the kill."""
         try:
             self.work(ready, is_idle=not is_opened)
         except BaseException as error:
@@ -91,7 +91,7 @@ class KillLoop:
             os._exit(3)
 
     def work(self, ready: int, *, is_idle: bool) -> None:
-        """Writers until the kill, which most of those that are to be idle do not live to see begin."""
+        """Run the writers until the kill.  Children that are killed while they open rarely reach this point."""
         store = MessageStore.open(self.folder, "a", small(self.flush))
         starts = [store.max_offset(f"T{writer}", 0) for writer in range(WRITERS)]
         threads = [threading.Thread(target=self._write, args=(store, *pair)) for pair in enumerate(starts)]
@@ -112,7 +112,10 @@ class KillLoop:
         return [[message.body for message in store.read(f"T{writer}", 0)] for writer in range(WRITERS)]
 
     def check(self) -> None:
-        """Everything acknowledged is there, in order, each once; nothing else; queues and index agree after an opening."""
+        """Assert that each queue has a prefix of what its writer put, with every acknowledged message.
+
+        Every tenth cycle also verifies queues and index.
+        """
         with MessageStore.open(self.folder, "a", small(FlushMode.SYNC)) as store:
             for writer, bodies in enumerate(self._read(store)):
                 wanted = [body_of(writer, number) for number in range(len(bodies))]
@@ -123,5 +126,5 @@ class KillLoop:
 
     @property
     def messages(self) -> int:
-        """Acknowledged in all."""
+        """Return the number of acknowledged messages of all writers."""
         return sum(self.acknowledged(writer) for writer in range(WRITERS))

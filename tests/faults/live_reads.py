@@ -1,7 +1,7 @@
-"""The tool's reading commands beside a writer at full speed, whose files roll and are deleted all the time.
+"""The tool's reading commands beside a fast writer whose files roll and are deleted all the time.
 
-The writer is a process of its own (`python -m tests.faults.live_reads FOLDER SHARED SEED`).  It tells through shared memory how
-many messages were acknowledged, and keeps the files from message `PIN` on: what the command at work is asked for.
+The writer is a process of its own (`python -m tests.faults.live_reads FOLDER SHARED SEED`).  It reports the number of
+acknowledged messages through shared memory, and keeps the messages from KEPT before `PIN` on, which the command needs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.brokerstore.tool import Ran, run
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES_SIZE = 32
-ACKNOWLEDGED, END_OFFSET, PIN, STOP = range(4)  # messages put, physical offset behind them, the first one to keep, the end
+ACKNOWLEDGED, END_OFFSET, PIN, STOP = range(4)  # messages put, physical offset after them, first one needed, stop flag
 KEPT = 600  # messages before the pin
 TOPICS, QUEUES = 2, 2
 BATCH = 16
 VERBS = ("verify", "dump", "query", "tail")
 TAIL_LINES = 40
-PROCESS_EVERY = 25  # so many-th run is a process of its own
+PROCESS_EVERY = 25  # every n-th run starts a process
 
 
 class Shared:
@@ -41,7 +41,7 @@ class Shared:
         if not path.exists():
             path.write_bytes(bytes(VALUES_SIZE))
         with path.open("r+b") as file:
-            self._values = memoryview(mmap.mmap(file.fileno(), VALUES_SIZE)).cast("q")  # each is stored in one piece
+            self._values = memoryview(mmap.mmap(file.fileno(), VALUES_SIZE)).cast("q")  # each value is stored atomically
 
     def __getitem__(self, which: int) -> int:
         return self._values[which]
@@ -51,7 +51,7 @@ class Shared:
 
 
 def small(flush: FlushMode) -> StoreConfig:
-    """Small files: each second of writing fills dozens of every kind."""
+    """Return a configuration with small files: each second of writing fills dozens of every kind."""
     return StoreConfig(
         flush_disk_type=flush, mapped_file_size_commit_log=131072, mapped_file_size_consume_queue=4000,
         max_hash_slot_num=100, max_index_num=1000, store_host="127.0.0.1:10911",
@@ -59,13 +59,13 @@ def small(flush: FlushMode) -> StoreConfig:
 
 
 def message(number: int) -> Message:
-    """Number `number`, in its key and its body."""
+    """Return message `number`, which has the number in its key and its body."""
     body = b"%d:" % number + bytes(number % 97)
     return Message(f"T{number % TOPICS}", body, keys=[f"k{number}"], queue_id=number // TOPICS % QUEUES)
 
 
 def write(folder: Path, shared: Shared, seed: int) -> None:
-    """Put until told to stop; delete log files all the time."""
+    """Put messages until `STOP` is set, and delete log files meanwhile."""
     chance = random.Random(seed)
     flush = FlushMode.SYNC if seed % 4 == 3 else FlushMode.ASYNC
     offsets: list[int] = []  # of each message
@@ -83,7 +83,7 @@ def write(folder: Path, shared: Shared, seed: int) -> None:
 
 @contextmanager
 def writer(folder: Path, seed: int) -> Iterator[Shared]:
-    """A writer's process at work."""
+    """Run a writer in a process of its own."""
     shared = Shared(folder.with_name(f"{folder.name}-shared"))
     command = [sys.executable, "-m", "tests.faults.live_reads", str(folder), str(folder.with_name(f"{folder.name}-shared"))]
     process = subprocess.Popen([*command, str(seed)], cwd=ROOT)
@@ -99,13 +99,13 @@ def writer(folder: Path, seed: int) -> Iterator[Shared]:
 
 
 def run_process(*words: str) -> Ran:
-    """As `run`, in a process of its own."""
+    """Run the tool in a process of its own."""
     ran = subprocess.run([sys.executable, "-m", "brokerstore", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 
 class LiveReads:
-    """Runs of the four commands in one folder, and how many there were of each."""
+    """Runs of the four commands in one folder, counted by command."""
 
     def __init__(self, folder: Path, shared: Shared, seed: int) -> None:
         self.folder, self.shared = folder, shared
@@ -113,7 +113,7 @@ class LiveReads:
         self.runs: Counter[str] = Counter()
 
     def step(self) -> None:
-        """One run of one command, and whether its answer has all that was acknowledged when it began."""
+        """Run one command, and check that it reports everything that was acknowledged when it began."""
         number = self.runs.total()
         verb = VERBS[number % len(VERBS)]
         acknowledged, end = self.shared[ACKNOWLEDGED], self.shared[END_OFFSET]
@@ -135,7 +135,7 @@ class LiveReads:
         self.runs[verb] += 1
 
     def judge(self, verb: str, rows: list[dict[str, Any]], known: range, wanted: int, end: int) -> str:
-        """What is wrong with an answer; "" where nothing is."""
+        """Return what is wrong with an answer, or ""."""
         if verb == "verify":
             (report,) = rows
             is_right = report["ok"] and not report["problems"] and report["in_use"] and report["checked_to_offset"] >= end
@@ -151,7 +151,7 @@ class LiveReads:
 
 
 def live_runs(folder: Path, count: int, seed: int) -> Counter[str]:
-    """So many runs beside one writer; how many of each command."""
+    """Run `count` commands beside one writer; return how often each command ran."""
     with writer(folder, seed) as shared:
         reads = LiveReads(folder, shared, seed)
         for _ in range(count):

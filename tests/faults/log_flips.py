@@ -1,4 +1,4 @@
-"""What one flipped bit in a commit-log file may do, judged against the golden file itself."""
+"""The permitted effects of one flipped bit in a commit-log file, judged against the golden file itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from storageio.testing import ForgettingDisk, Image
 from storageio.testing.forgetting_nodes import FileNode
 from tests.faults.golden import LogFile, unpacked
 
-# Fields that nothing in the log itself speaks about, in records without the checksum property.  RocketMQ checks the body
-# alone; with the property (the default of stores made here) each of these is covered.
+# Fields that nothing in the log covers, in records without the checksum property.  RocketMQ checks the body
+# alone.  The property, which new stores have by default, covers all of these.
 UNCOVERED = {
     "queue_id": "compared with the queue files by the verification of the whole store",
     "queue_offset": "compared with the queue files by the verification of the whole store",
@@ -37,32 +37,32 @@ UNCOVERED = {
 EMPTY_BODY = "the checksum of no body is read by nobody"
 BEHIND = "behind the records"  # zeros and blank records
 STRETCH_RECORDS = 6
-GAP = 200  # zeros behind a stretch
+GAP = 200  # zeros after a stretch
 
 
 def golden_log(name: str, above: Path) -> list[LogFile]:
-    """The files of a golden store's log."""
+    """Return the files of a golden store's log."""
     store = unpacked(name, above)
     offsets = [row["physicalOffset"] for row in json.loads((store.parent / "manifest.json").read_text())["messages"]]
     return [LogFile(path, above, offsets) for path in sorted((store / "commitlog").iterdir())]
 
 
 def header_bits(file: LogFile, start: int, step: int) -> Iterator[int]:
-    """Each `step`-th bit of the record headers, from the `start`-th on: all but bodies, topics and properties."""
+    """Yield each `step`-th bit of the fields other than body, topic, properties and checksum, beginning with bit `start`."""
     header = [field for field in file.fields if field.name not in ("body", "topic", "properties", "checksum")]
     bits = [bit for field in header for bit in range(8 * field.start, 8 * field.stop)]
     yield from bits[start::step]
 
 
 def sampled_bits(file: LogFile, count: int, seed: int) -> list[int]:
-    """Any bits of the file."""
+    """Return `count` random bits of the file."""
     return [random.Random(f"{seed} {file.base}").randrange(8 * len(file.data)) for _ in range(count)]
 
 
 class Stretch:
-    """Some records of a golden file in a row, in memory, as a log of their own: a flip there is judged in a tenth of the time.
+    """Consecutive records of a golden file, as a log of their own in memory: it verifies ten times as fast.
 
-    Bytes start..stop of the file, and zeros behind them; the last one has the file's end.
+    It has bytes start..stop of the file, followed by zeros; the last stretch has the file's end instead.
     """
 
     def __init__(self, file: LogFile, start: int, stop: int) -> None:
@@ -75,10 +75,10 @@ class Stretch:
         node = self.disk._find(path)
         assert isinstance(node, FileNode)
         self.live = node.live
-        self.usual = {problem.kind for problem in self.look()[0].problems}  # of its name: no multiple of its size
+        self.usual = {problem.kind for problem in self.look()[0].problems}  # the file's name is not a multiple of its size
 
     def look(self) -> tuple[LogReport, set[int]]:
-        """What verification says, and where the records begin that the same walk gives out."""
+        """Return the report of a verification, and the positions of the records that its walk yields."""
         given: set[int] = set()
 
         class Watched(LogFiles):
@@ -92,7 +92,7 @@ class Stretch:
             return verification.verify_log(["/log"], self.disk), given
 
     def judge(self, bit: int) -> str:
-        """Flip a bit of the file, look, flip back.  `named`, or `silent: FIELD`.  Anything that may not happen is an error."""
+        """Return `named` or `silent: FIELD` for a flipped bit; any other effect is an AssertionError."""
         field = self.file.owner(bit // 8)
         where = f"{self.file.path.name} bit {bit} ({field.name})"
         at, mask = bit // 8 - self.start, 1 << bit % 8
@@ -111,13 +111,13 @@ class Stretch:
 
 
 def stretches(file: LogFile) -> list[Stretch]:
-    """The whole file, some records each."""
+    """Divide the whole file into stretches."""
     borders = [0, *file.records[STRETCH_RECORDS::STRETCH_RECORDS], len(file.data)]
     return [Stretch(file, *pair) for pair in itertools.pairwise(borders)]
 
 
 def _check_silence(file: LogFile, field: Any, where: str) -> None:
-    """Nothing was said: then nothing can have been wrong, or no rule covers the bit."""
+    """Assert that a bit whose flip was not reported is one that no rule covers."""
     if field.record < 0:
         return
     names = {other.name for other in file.fields if other.record == field.record}
@@ -130,7 +130,7 @@ def _check_silence(file: LogFile, field: Any, where: str) -> None:
 
 
 def sweep(file: LogFile, bits: Iterable[int]) -> Counter[str]:
-    """Many flips."""
+    """Flip each of the bits; count the results."""
     parts = stretches(file)
     found: Counter[str] = Counter()
     for bit in bits:

@@ -1,9 +1,9 @@
-"""The long runs: kills, reads beside a writer, every bit of golden logs, fuzzers, planted bugs.  A file has what is done.
+"""The long runs: kills, reads beside a writer, every bit of golden logs, fuzzers, planted bugs.
 
     python -m tests.faults.night [--state FILE] [--kills 20000] [--live 2000] [--decoders 100000000] [--folders 1000000]
                                  [--only PART]
 
-Interrupted, it goes on where it stopped.  Ends with the counts, as Markdown.
+The state file has the counts so far, so an interrupted run continues where it stopped.  Prints the counts as Markdown.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from tests.faults.rabbit_kill_loop import RabbitKillLoop
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
-RABBIT_STEP, RABBIT_RECOVERED = 2000, 10  # every so many-th is recovered too
+RABBIT_STEP, RABBIT_RECOVERED = 2000, 10  # steps per folder; every n-th damaged folder is recovered too
 LIVE_STEP = 200  # runs beside one writer
 KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP = 10, 20_000, 320_000, 4000
 
 
 class Night:
-    """What was done so far, written down after every step."""
+    """The counts so far, saved after every step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.done: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def add(self, name: str, count: int) -> None:
-        """One step is done."""
+        """Add to a count and save all of them."""
         self.done[name] = self.done.get(name, 0) + count
         fresh = self.path.with_suffix(".new")
         fresh.write_text(json.dumps(self.done, indent=1))
         fresh.replace(self.path)
 
     def until(self, name: str, limit: int, step: Callable[[int], int]) -> None:
-        """Steps, each from where the last one stopped."""
+        """Run steps up to the limit; each gets the count so far."""
         while self.done.get(name, 0) < limit:
             self.add(name, step(self.done.get(name, 0)))
 
     def report(self) -> str:
-        """A table."""
+        """Return the counts as a Markdown table."""
         return "\n".join(["| run | count |", "|---|---|", *(f"| {name} | {count:,} |" for name, count in self.done.items())])
 
 
 def kills(kind: type[KillLoop]) -> Callable[[int], int]:
-    """Steps of one store's share."""
+    """Return a step that kills one new store KILLS_A_STORE times."""
 
     def step(done: int) -> int:
         with fast_folder() as folder:
@@ -73,13 +73,13 @@ def kills(kind: type[KillLoop]) -> Callable[[int], int]:
 
 
 def live(done: int) -> int:
-    """The tool's reading commands beside one writer at full speed."""
+    """Run the tool's reading commands beside one writer at full speed."""
     with fast_folder() as folder:
         return live_runs(folder / "store", LIVE_STEP, seed=1000 + done).total()
 
 
 def bits(name: str) -> Callable[[int], int]:
-    """Steps over every bit of a golden log, file after file."""
+    """Return a step that flips the next bits of a golden log, file after file."""
 
     def step(done: int) -> int:
         with fast_folder() as folder:
@@ -95,13 +95,13 @@ def bits(name: str) -> Callable[[int], int]:
 
 
 def bits_in(name: str) -> int:
-    """Of a golden log."""
+    """Return the number of bits in a golden log."""
     with fast_folder() as folder:
         return sum(8 * len(file.data) for file in golden_log(name, folder))
 
 
 def rabbit_entries(number: int) -> Callable[[int], int]:
-    """Steps over every place of one of the ways to damage a virtual host at its entries."""
+    """Return a step that damages a virtual host at the next places of one sweep."""
 
     def step(done: int) -> int:
         with fast_folder() as folder:
@@ -112,24 +112,24 @@ def rabbit_entries(number: int) -> Callable[[int], int]:
 
 
 def rabbit_places() -> list[tuple[str, int]]:
-    """The ways by name, and how many places each has."""
+    """Return the name and the number of places of each sweep."""
     with fast_folder() as folder:
         return [(sweep.name, len(sweep.places)) for sweep in sweeps(folder)]
 
 
 def decoders(done: int) -> int:
-    """A new seed each time; of slow decoders fewer runs."""
+    """Fuzz every decoder with a new seed; slow ones get fewer runs."""
     share = DECODER_STEP // len(TARGETS)
     return sum(decoder_runs(name, share // SLOW.get(name, 1), 1000 + done) for name in TARGETS)
 
 
 def folders(done: int) -> int:
-    """Both engines in turn, in memory."""
+    """Fuzz small folders of both engines in memory."""
     return small_folder_runs(FOLDER_STEP, 1000 + done)
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "damage-night.json")
     parser.add_argument("--kills", type=int, default=20_000)
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("kills", "live", "bits", "rabbit", "decoders", "folders", "planted"))
     asked = parser.parse_args()
     asked.state.parent.mkdir(exist_ok=True)
-    logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # what openings say of the damage
+    logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
     night = Night(asked.state)
     if asked.only in (None, "kills"):
         night.until("SIGKILL cycles", asked.kills, kills(KillLoop))

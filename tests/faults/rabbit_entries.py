@@ -1,6 +1,6 @@
-"""A virtual host's folder damaged at each of its entries: heads flipped, cut at borders, bytes behind the end, files gone.
+"""A virtual host's folder damaged at each of its entries: flipped heads, cuts at borders, extra bytes, removed files.
 
-Entries are found by the format pages alone (docs/formats/rabbitmq-index.md, rabbitmq-rdq.md), never by the library's readers.
+Entries are located as docs/formats/rabbitmq-index.md and rabbitmq-rdq.md describe, without the library's readers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, apply_recove
 from storageio import StoreError
 from tests.faults.golden import flipped, unpacked
 
-# Queues of every kind with 53 of the 3,068 messages, and the message files that they need: a flip is judged in milliseconds.
+# Queues of every kind with 53 of the 3,068 messages, and their message files: judging a flip takes milliseconds.
 SMALL_QUEUES = ("q.mixed", "q.props", "q.fan1", "q.fan2", "q.prio")
 RDQ_HEAD, RDQ_TAIL, IDX_PUBLISH, IDX_MARK, JIF_PUBLISH, JIF_MARK = 24, 1, 34, 2, 40, 8
 LARGE = "msg_store_persistent/0.rdq", "msg_store_persistent/1.rdq", "msg_store_persistent/6.rdq"
 CLEAN = ("recovery.dets", "clean.dot", "file_summary.ets", "msg_store_index.ets")
-# What nothing in the formats speaks about (docs/safety.md, "Fields without protection").
+# Fields that nothing in the formats covers (docs/safety.md#fields-without-protection).
 UNCOVERED = {"expiry_us", "persistent", "size", "seq_id", "redelivered"}
 GONE = "a message is gone, unsaid"
 SMALL_SEGMENT = 4
@@ -32,7 +32,7 @@ Key = tuple[str, Any]
 
 
 class Entry(NamedTuple):
-    """Bytes start..stop of a file; `heads` are its fixed bytes; `message` says whose it is: an id, or a sequence number."""
+    """Bytes start..stop of a file; `heads` are its fixed bytes, `message` is the message's id or sequence number."""
 
     file: Path
     kind: str
@@ -43,12 +43,12 @@ class Entry(NamedTuple):
 
     @property
     def bits(self) -> Iterator[int]:
-        """Of the heads."""
+        """Yield the bits of the heads."""
         return itertools.chain.from_iterable(range(8 * low, 8 * high) for low, high in self.heads)
 
 
 def entries_of(file: Path, segment_entries: int) -> Iterator[Entry]:
-    """Every entry of a file, from its first byte to its last."""
+    """Yield every entry of a file, from its first byte to its last."""
     data, at = file.read_bytes(), 0
     reader = {".rdq": _record, ".idx": _segment_entry, ".jif": _journal_entry}[file.suffix]
     first = int(file.stem) * segment_entries if file.suffix == ".idx" else 0
@@ -84,7 +84,10 @@ def _journal_entry(file: Path, data: bytes, at: int, _first: int) -> Entry:
 
 
 def small_vhost(above: Path) -> Path:
-    """The real server's folder with a few of its queues; the clean-stop files go, since they describe all of them."""
+    """Unpack the real server's folder with SMALL_QUEUES alone.
+
+    The clean-stop files are deleted, because they describe all queues.
+    """
     folder = unpacked("rabbitmq-clean", above)
     for queue in list((folder / "queues").iterdir()):
         if (queue / ".queue_name").read_bytes().split(b"QUEUE: ")[1].split(b"\0")[0].rstrip().decode() not in SMALL_QUEUES:
@@ -97,7 +100,7 @@ def small_vhost(above: Path) -> Path:
 
 
 class Vhost:
-    """A folder to be damaged, its entries, and what it held before."""
+    """A folder to be damaged, its entries, and its content before the damage."""
 
     def __init__(self, folder: Path, segment_entries: int = 2048) -> None:
         self.folder = folder
@@ -120,20 +123,21 @@ class Vhost:
         return (folder / ".queue_name").read_bytes().split(b"QUEUE: ")[1].rstrip(b"\n").split(b"\0")[0].decode()
 
     def read(self, *, include_acked: bool = False) -> list[Any]:
-        """What a reader gets."""
+        """Return the messages that a reader gets."""
         return list(RabbitStore.open(str(self.folder), "r").messages(include_acked=include_acked))
 
     def messages_of(self, entry: Entry) -> set[Key]:
-        """The messages that an entry speaks of: they may be lost with it."""
+        """Return the messages that an entry refers to, which may be lost with it."""
         if isinstance(entry.message, bytes):
             return {_key(row) for row in self.rows if row.msg_id == entry.message}
         queue = self.folders[entry.file.parent.name]
         return {_key(row) for row in self.rows if (row.queue, row.seq_id) == (queue, entry.message)}
 
     def judge(self, touched: set[Key], where: str, *, recovers: Path | None = None, names: bool = True) -> str:
-        """Look at the damaged folder: `named`, `same`, or the uncovered fields that differ.  Anything else is an error.
+        """Return `named`, `same`, GONE, or the uncovered fields that differ; any other effect is an AssertionError.
 
-        `touched` may be missing when it is named; with `recovers` a copy is recovered there, which keeps all the others.
+        The messages of `touched` may be missing if the damage is reported.  With `recovers`, a copy is recovered in that folder
+        and must keep all others.
         """
         try:
             seen = verify(str(self.folder))
@@ -156,7 +160,7 @@ class Vhost:
         return "+".join(sorted(changed)) or "same"
 
     def check(self, rows: list[Any], touched: set[Key], where: str, *, names: bool) -> None:
-        """Nothing is given that nobody published, nothing twice, and nothing untouched is missing."""
+        """Assert that every row was published, none comes twice, and no untouched message is missing."""
 
         def cut(counts: Counter[Key]) -> Counter[Any]:
             return counts if names else Counter(content for _queue, content in counts.elements())
@@ -168,7 +172,7 @@ class Vhost:
         assert not missing, f"{where}: {missing.total()} messages of untouched entries are gone"
 
     def check_recovery(self, copy: Path, touched: set[Key], where: str, *, names: bool) -> None:
-        """One recovery mends all; a second has nothing to do; nothing untouched is lost with it."""
+        """Assert that one recovery repairs everything, leaves nothing for a second, and loses no untouched message."""
         shutil.copytree(self.folder, copy)
         try:
             apply_recovery(plan_recovery(str(copy)))
@@ -180,17 +184,17 @@ class Vhost:
             shutil.rmtree(copy)
 
     def flip(self, entry: Entry, bit: int, recovers: Path | None = None) -> str:
-        """One bit of an entry's head the other way; a number may then be another message's."""
+        """Flip one bit of an entry's head; a changed number may be that of another message."""
         with flipped(entry.file, bit):
             where = f"{entry.file.name} {entry.kind} at {entry.start} bit {bit - 8 * entry.start}"
             touched = self.messages_of(entry) | self.messages_of(self._renumbered(entry))
             found = self.judge(touched, where, recovers=recovers)
-        is_number = entry.file.suffix == ".jif" and bit < 8 * (entry.start + JIF_MARK)  # that of a message of the segment's
+        is_number = entry.file.suffix == ".jif" and bit < 8 * (entry.start + JIF_MARK)  # maybe that of another message
         assert found != GONE or entry.kind.endswith("mark") or is_number, f"{where}: a message is gone and nothing was said"
         return f"{entry.kind}: {found}"
 
     def _renumbered(self, entry: Entry) -> Entry:
-        """The same entry with the number that the file has now."""
+        """Return the entry with the number that the file has now."""
         data = entry.file.read_bytes()
         if entry.file.suffix == ".idx":
             first = int(entry.file.stem) * self.segment_entries
@@ -200,15 +204,15 @@ class Vhost:
         return entry
 
     def cuts(self) -> Iterator[tuple[Path, int]]:
-        """(file, size) for each border of an entry and 8 bytes to both sides."""
+        """Yield (file, size) for each entry's end and up to 8 bytes before and after it."""
         for entry in self.entries:
             size = entry.file.stat().st_size
             yield from ((entry.file, at) for at in range(max(entry.stop - 8, 0), min(entry.stop + 9, size)))
 
     def cut(self, file: Path, size: int, recovers: Path | None = None) -> str:
-        """A file cut there: whole entries before are kept, and a torn one is named.
+        """Cut a file: entries before the cut survive, and a torn one is reported.
 
-        An index that ends at a border, or in zeros, is an honest end: without a clean stop nobody knows of what came behind.
+        An index that ends at a border or in zeros is valid: without a clean stop nothing tells what followed.
         """
         data = file.read_bytes()
         entries = [entry for entry in self.entries if entry.file == file]
@@ -223,7 +227,7 @@ class Vhost:
         return f"{file.suffix}: {found}"
 
     def tails(self, file: Path) -> Iterator[tuple[str, bytes, set[Key]]]:
-        """What may lie behind a file's end, and the messages that it speaks of: zeros, stale entries, half of one."""
+        """Yield bytes that a file may have after its end, and the messages that they refer to."""
         entries, data = [entry for entry in self.entries if entry.file == file], file.read_bytes()
         yield "zeros", bytes(700), set()
         for entry in entries[:: max(len(entries) // 8, 1)]:
@@ -233,15 +237,15 @@ class Vhost:
             yield "a stale end", data[entry.start :], stale
 
     def tail(self, file: Path, what: str, data: bytes, touched: set[Key], recovers: Path | None = None) -> str:
-        """Bytes behind the end of a file."""
+        """Append bytes to a file."""
         with rewritten(file, file.read_bytes() + data):
             found = self.judge(touched, f"{what} behind {file.name}", recovers=recovers)
-        is_mark = file.suffix == ".idx" and len(data) == IDX_MARK  # a second mark of a message acknowledges it
+        is_mark = file.suffix == ".idx" and len(data) == IDX_MARK  # the second mark of a message is its acknowledgement
         assert found in ("named", "same") or is_mark, f"{what} behind {file.name}: {found}"
         return f"{file.suffix}, {what}: {found}"
 
     def gone(self, file: Path, recovers: Path | None = None) -> str:
-        """A file removed.  An index file of nobody's knowledge goes with what it had; a message file never does so silently."""
+        """Remove a file.  A missing index file may lose its messages silently, a missing message file may not."""
         data = file.read_bytes()
         touched = {key for entry in self.entries if entry.file == file for key in self.messages_of(entry)}
         file.unlink()
@@ -255,7 +259,7 @@ class Vhost:
 
 @contextmanager
 def rewritten(file: Path, data: bytes) -> Iterator[None]:
-    """Other bytes in a file for a while."""
+    """Replace a file's bytes, and restore them afterwards."""
     before = file.read_bytes()
     file.write_bytes(data)
     try:
@@ -265,7 +269,7 @@ def rewritten(file: Path, data: bytes) -> Iterator[None]:
 
 
 def stopped_cleanly(folder: Path) -> Vhost:
-    """A small store of ours after a clean stop, with both kinds of entries and a delivered message."""
+    """Make a small store, stopped cleanly, with both kinds of entries and a delivered message."""
     settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=SMALL_SEGMENT))
     with RabbitStore.open(str(folder), settings=settings) as store:
         for name in ("a", "b"):
@@ -277,14 +281,17 @@ def stopped_cleanly(folder: Path) -> Vhost:
 
 
 def clean_bits(vhost: Vhost) -> Iterator[tuple[Path, int]]:
-    """Every bit of the files of a clean stop."""
+    """Yield every bit of the clean-stop files."""
     for path in vhost.files:
         if path.name in CLEAN:
             yield from ((path, bit) for bit in range(8 * path.stat().st_size))
 
 
 def flip_clean(vhost: Vhost, path: Path, bit: int, opens: Path | None = None) -> str:
-    """One bit of them: named, or nothing changed but the redelivered flags; an opening for writing has every message."""
+    """Flip one bit: it is reported, or only redelivered flags change.
+
+    With `opens`, an opening for writing has every message.
+    """
     with flipped(path, bit):
         where = f"{path.name} bit {bit}"
         found = vhost.judge(set(), where, recovers=opens)
@@ -308,14 +315,14 @@ def _open_in_copy(vhost: Vhost, copy: Path, where: str) -> None:
 
 
 class Sweep(NamedTuple):
-    """A way of damage: what there is to do, and one of them done; with a folder, a copy is recovered there too."""
+    """One kind of damage: its places, and the function that damages one; with a folder it recovers a copy there too."""
 
     name: str
     places: list[tuple[Any, ...]]
     do: Callable[..., str]
 
     def run(self, start: int, stop: int, step: int, copy: Path, recovers_every: int) -> Counter[str]:
-        """Each `step`-th of start..stop; the answers by kind."""
+        """Damage each `step`-th of the places start..stop; count the results."""
         found: Counter[str] = Counter()
         for number, place in enumerate(self.places[start:stop:step]):
             found[self.do(*place, copy if number % recovers_every == 0 else None)] += 1
@@ -323,7 +330,7 @@ class Sweep(NamedTuple):
 
 
 def sweeps(above: Path) -> list[Sweep]:
-    """All of them, over folders of their own below `above`."""
+    """Return all sweeps, over folders of their own below `above`."""
     vhost, own = Vhost(small_vhost(above)), stopped_cleanly(above / "own")
     indexed = [file for file in vhost.files if file.suffix in (".rdq", ".idx", ".jif")]
     return [

@@ -1,4 +1,4 @@
-"""What one flipped bit in a virtual host's folder may do."""
+"""The permitted effects of one flipped bit in a virtual host's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rabbitstore import RabbitStore, verify
 from storageio import StoreError
 from tests.faults.golden import flipped
 
-# What nothing in RabbitMQ's formats speaks about: there is no checksum over a message's bytes (version 2 has one of 16 bits).
+# Fields that nothing in the formats covers: a message's bytes have no checksum (16 bits in version 2).
 UNCOVERED = {
     "content": "a message's bytes, where they still are a term",
     "expiry_us": "when a message expires",
@@ -30,13 +30,13 @@ class Vhost:
         self.files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
 
     def read(self) -> list[dict[str, Any]]:
-        """What a reader gets."""
+        """Return the fields of the messages that a reader gets."""
         names = ("queue", "seq_id", "msg_id", "persistent", "expiry_us", "size", "content", "file", "offset")
         with_names = RabbitStore.open(str(self.folder), "r").messages()
         return [{name: getattr(message, name) for name in names} for message in with_names]
 
     def judge(self, path: Path, bit: int) -> str:
-        """Flip, look, flip back: `named`, `same`, or the uncovered field that differs; anything else is an error."""
+        """Return `named`, `same`, or the uncovered fields that differ; any other effect is an AssertionError."""
         with flipped(path, bit):
             try:
                 seen = verify(str(self.folder))
@@ -57,14 +57,14 @@ class Vhost:
         return "+".join(sorted(wrong)) or "same"
 
     def check_readable(self) -> None:
-        """Past what was named, or a named error."""
+        """Read all messages; a `StoreError` is permitted."""
         try:
             self.read()
         except StoreError:
             return
 
     def sweep(self, runs: int, seed: int) -> Counter[str]:
-        """As many flips in every kind of file."""
+        """Flip `runs` random bits, in each kind of file equally often; count the results."""
         chance = random.Random(seed)
         kinds = sorted({path.suffix or path.name for path in self.files})
         found: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """The kill loop for the RabbitMQ-style store: publishers with confirms and consumers, killed at any moment.
 
-What was confirmed, what a consumer was about to acknowledge and what it acknowledged with a sync behind it are counted in
-memory shared with the parent.
+Memory shared with the parent has the numbers of confirmed messages, of messages about to be acknowledged, and of
+acknowledgements that a sync covers.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, verify
 from tests.faults.kill_loop import WRITERS, KillLoop, shared_counters
 
 CONFIRMED, TAKEN, GONE = range(3)
-PRIORITY = {0: 0, 1: 0, 2: 3}  # the last queue has parts for priorities; only one is used, so that order holds
-WAITING_MAX = 400  # a publisher that is further ahead stops until the consumer has caught up
+PRIORITY = {0: 0, 1: 0, 2: 3}  # the last queue has priorities, but uses one, so order holds
+WAITING_MAX = 400  # a publisher this far ahead waits for the consumer
 
 
 def small() -> RabbitSettings:
-    """Small message files, so that a short life rolls over and collects."""
+    """Return settings with small message files, so that a short life rolls over and collects."""
     return RabbitSettings(store=StoreSettings(file_size_limit=65536))
 
 
 def body_of(writer: int, number: int) -> bytes:
-    """Small ones go into the index, large ones into the message store."""
+    """Return a body: small ones go into the index, large ones into the message store."""
     return f"{writer}:{number}:".encode() + bytes(6000 if number % 11 == 0 else number % 97)
 
 
 def name_of(writer: int) -> str:
-    """Of a writer's queue."""
+    """Return the name of a writer's queue."""
     return f"Q{writer}"
 
 
@@ -41,23 +41,23 @@ class RabbitKillLoop(KillLoop):
     def __init__(self, folder: Path, seed: int) -> None:
         super().__init__(folder, seed)
         self.shared = shared_counters(WRITERS * 3)
-        self.present: list[set[int]] = [set() for _ in range(WRITERS)]  # seen after the last kill: in the files for good
-        self.first = [0] * WRITERS  # number that this life's publisher begins with
+        self.present: list[set[int]] = [set() for _ in range(WRITERS)]  # seen after the last kill, so durable
+        self.first = [0] * WRITERS  # the publisher's first number in this life
 
     def count(self, what: int, writer: int) -> int:
-        """One of the shared counters."""
+        """Return one of the shared counters."""
         return self.shared[3 * writer + what]
 
     def tell(self, what: int, writer: int, number: int) -> None:
-        """Set one, in the child."""
+        """Set one of the shared counters, in the child."""
         self.shared[3 * writer + what] = number
 
     def acknowledged(self, writer: int) -> int:
-        """Confirmed messages of a writer."""
+        """Return the number of confirmed messages of a writer."""
         return self.count(CONFIRMED, writer)
 
     def work(self, ready: int, *, is_idle: bool) -> None:
-        """In the child: publishers and consumers until the kill; idle ones only open."""
+        """Run publishers and consumers until the kill; an idle child only opens the store."""
         store = RabbitStore.open(self.folder, "a", settings=small())
         if is_idle:
             threading.Event().wait()
@@ -96,7 +96,7 @@ class RabbitKillLoop(KillLoop):
                 self.tell(GONE, writer, number + 1)
 
     def check(self) -> None:
-        """Confirmed and not taken: there. Acknowledged and synced: not there. In order, each once, byte for byte."""
+        """Assert that confirmed messages survive, synced acknowledgements hold, and messages are in order, once, unchanged."""
         store = RabbitStore.open(self.folder, "a", settings=small())
         for writer in range(WRITERS):
             declared = name_of(writer) in store.queue_names()

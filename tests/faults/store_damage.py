@@ -1,4 +1,4 @@
-"""A whole RocketMQ store, damaged in one place: what verification, reading and recovery may do with it."""
+"""A whole RocketMQ store with one damage: the permitted results of verification, reading and recovery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storageio import REAL_DISK, StoreError
 
 
 class Copy(NamedTuple):
-    """What one message is, and where."""
+    """One message of a queue, with its position."""
 
     topic: str
     queue_id: int
@@ -26,7 +26,7 @@ class Copy(NamedTuple):
 
 
 class Store:
-    """A golden store, unpacked to be damaged, and what was in it before."""
+    """A golden store to be damaged, and its content before the damage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Store:
         assert self.answers, "a golden store has queues"
 
     def check(self, is_queue_read: bool) -> list[Finding]:
-        """Look at the damaged folder; an error where a wrong message is given out.  The problems that verification named."""
+        """Return the problems that verification reports; a wrong message from a queue is an AssertionError."""
         try:
             problems = verify_store(str(self.folder)).problems
         except StoreError as error:
@@ -46,7 +46,7 @@ class Store:
         return problems
 
     def check_queues(self, is_named: bool) -> None:
-        """A queue gives its own messages, in order, or fewer with a problem named, or a named error."""
+        """Assert that queues give their own messages only; errors and missing messages must have been reported."""
         try:
             answers = read_queues(self.folder)
         except StoreError:
@@ -59,7 +59,7 @@ class Store:
         assert is_named or answers == self.answers, "messages are missing, and verification said nothing"
 
     def check_recovery(self, copy: Path, touched: set[int]) -> None:
-        """In a copy: after a recovery nothing is wrong, and every record but the touched ones is there, byte for byte."""
+        """Recover a copy: no problem remains, and every record outside of `touched` is there, byte for byte."""
         shutil.copytree(self.folder, copy)
         try:
             Recovery(str(copy), Choice.SKIP).apply()
@@ -73,19 +73,19 @@ class Store:
 
 
 def bytes_of(message: Any) -> bytes:
-    """All that a record says, but for its place in the file."""
+    """Return everything that a record contains except its physical offset."""
     fields = (message.topic, message.queue_id, message.queue_offset, message.flag, message.sys_flag, message.store_timestamp_ms)
     return repr((fields, message.body, message.properties_raw)).encode()
 
 
 def messages_of(folder: Path) -> list[Any]:
-    """Every whole record of the log."""
+    """Return every whole record of the log."""
     steps = LogFiles(REAL_DISK, [str(folder / "commitlog")]).walk()
     return [message for step in steps if isinstance(step, Piece) for message in step.messages()]
 
 
 def read_queues(folder: Path) -> dict[tuple[str, int], list[Copy]]:
-    """Every queue's messages as a reader gets them."""
+    """Return the messages of every queue."""
     with MessageStore.open(folder, "r") as store:
         return {
             (topic, queue_id): [_copy(message, topic, queue_id) for message in store.read(topic, queue_id)]
@@ -95,11 +95,11 @@ def read_queues(folder: Path) -> dict[tuple[str, int], list[Copy]]:
 
 
 def _copy(message: Any, topic: str, queue_id: int) -> Copy:
-    """As its queue's, whatever the record says: light queues hold records of other topics."""
+    """Return the message as one of this queue: LMQ queues hold records of other topics."""
     return Copy(topic, queue_id, message.queue_offset, message.physical_offset, message.body)
 
 
 def record_offsets(folder: Path) -> list[int]:
-    """Where the real store put its records."""
+    """Return the physical offsets of the real store's records."""
     rows = json.loads((folder.parent / "manifest.json").read_text())["messages"]
     return [row["physicalOffset"] for row in rows]

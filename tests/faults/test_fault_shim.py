@@ -1,7 +1,7 @@
-"""The tool as it is installed, with faults of the system put before the C library: EIO, ENOSPC, short writes.
+"""The installed tool, with failing system calls below the C library: EIO, ENOSPC, short writes.
 
 Nothing of the library is replaced: `fault_shim.c` stands between Python and the kernel (LD_PRELOAD).  After a fault the tool
-ends with a code and a sentence; run again without it, it gets to the same end as if nothing had happened.
+ends with an exit code and a message.  Run again without the fault, it reaches the same result as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brokerstore import Message, MessageStore
 from messagestore import StoreConfig
 from rabbitstore import RabbitStore
 
-POINTS = int(os.environ.get("BROKERSTORE_SHIM_POINTS", "2"))  # of each command; 0: every call
+POINTS = int(os.environ.get("BROKERSTORE_SHIM_POINTS", "2"))  # failing calls per command; 0 means every call
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=200
 )
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 
 
 def run_tool(shim: Path, folder: Path, command: list[str], fault: dict[str, str]) -> Ended:
-    """The tool in a process of its own."""
+    """Run the tool in a process of its own."""
     count = folder.parent / "calls"
     environment = os.environ | {"LD_PRELOAD": str(shim), "FAULT_BELOW": str(folder), "FAULT_COUNT": str(count)} | fault
     made = subprocess.run([sys.executable, "-m", "brokerstore", *command], env=environment, capture_output=True, text=True,
@@ -45,7 +45,7 @@ def run_tool(shim: Path, folder: Path, command: list[str], fault: dict[str, str]
 
 
 def damaged_store(folder: Path) -> None:
-    """Thirty messages; one damaged in its middle, a queue gone, a checkpoint of nonsense."""
+    """Make a store of thirty messages with one damaged, one queue missing, and an invalid checkpoint."""
     store = folder / "store"
     with MessageStore.open(store, "a", CONFIG) as made:
         for number in range(30):
@@ -93,7 +93,7 @@ def bodies(store: Path) -> Counter[bytes]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_fault_of_the_system_below_the_tool_loses_nothing(name: str, shim: Path, tmp_path: Path) -> None:
-    """A named end, and the same end as ever when it is run again; a source that is only read is not touched."""
+    """A fault ends in a named error, and a second run completes the command."""
     make, _text, _result, count = COMMANDS[name]
     (tmp_path / "golden").mkdir()
     make(tmp_path / "golden")
@@ -120,7 +120,7 @@ def _once(name: str, shim: Path, above: Path, fault: dict[str, str], *, wanted: 
     if first.code not in FINE:
         assert first.talk.strip(), where
         ended = run_tool(shim, folder, command, {})
-        if ended.code == 3 and name == "copy":  # a half-made copy is not written over: it says so
+        if ended.code == 3 and name == "copy":  # `copy` refuses to overwrite a partial copy
             shutil.rmtree(folder / "new")
             ended = run_tool(shim, folder, command, {})
     assert ended.code in FINE, f"{where}\nand again: code {ended.code}\n{ended.talk}"

@@ -1,7 +1,7 @@
-"""A small real file system filled to its last block: the kernel's ENOSPC, in files and in maps, never SIGBUS, nothing lost.
+"""A small real file system filled to its last block: ENOSPC in files and maps, no SIGBUS, and nothing lost.
 
-A map of a file with holes kills the process where no block is left for a page, so every file has to be allocated before it
-is mapped.  Each run lives in a child: its death by a signal is what this looks for.
+A write through the map of a sparse file kills the process if no block is left, so every file must be allocated before it is
+mapped.  Each run is in a child process, so that the test notices a death by a signal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small_disk(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """3 MiB, empty; where mounting is not permitted, or there is no mkfs, the reason is said."""
+    """Mount an empty file system of 3 MiB; skip the test if mounting is not permitted or mkfs is missing."""
     with tempfile.TemporaryDirectory() as above:
         folder = Path(above) / "disk"
         folder.mkdir()
@@ -68,17 +68,17 @@ def small_disk(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def fill(folder: Path, leave_bytes: int) -> Path:
-    """A file that takes all but so many bytes."""
+    """Write a file that leaves `leave_bytes` of the disk free."""
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     path = folder / "filler"
-    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):  # a file's own blocks of addresses count too
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):  # the filler's indirect blocks need space too
         for _ in range(max(free - leave_bytes, 0) // 1024):
             file.write(b"x" * 1024)
     return path
 
 
 def lived(do: Callable[[mmap.mmap], None]) -> int:
-    """Run in a child; how many it says were acknowledged.  It ends by itself: a named error is what it must meet."""
+    """Run in a child, which must end with a `StoreError`; return the number of acknowledged messages."""
     shared = mmap.mmap(-1, COUNT.size)
     child = os.fork()
     if child == 0:
@@ -102,7 +102,7 @@ def body_of(number: int) -> bytes:
 
 
 def put_until_full(folder: Path, first: int) -> Callable[[mmap.mmap], None]:
-    """New topics too, so that queues, index and config files meet the full disk, not the log alone."""
+    """Return a function that puts until the disk is full, with new topics: files other than the log must grow as well."""
 
     def do(shared: mmap.mmap) -> None:
         store = MessageStore.open(folder, "a", CONFIG)
@@ -118,14 +118,14 @@ def put_until_full(folder: Path, first: int) -> Callable[[mmap.mmap], None]:
 
 @pytest.mark.parametrize("leave_kib", [0, 20, 70, 140, 300, 700, 1200])
 def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path, leave_kib: int) -> None:
-    """Full at another moment each time; with room again the store goes on where it was."""
+    """The disk is full at different moments; with free space the store continues."""
     folder = small_disk / "store"
     with MessageStore.open(folder, "a", CONFIG) as store:
         for number in range(10):
             store.put(Message("T0", body_of(number), keys=[f"k{number}"], queue_id=0))
     filler = fill(small_disk, leave_kib * 1024)
     count = max(lived(put_until_full(folder, 10)), 10)
-    in_log = {int(message.body[:8]) for message in messages_of(folder)}  # a queue may wait for room to be written
+    in_log = {int(message.body[:8]) for message in messages_of(folder)}  # a queue may not have been written yet
     assert in_log >= set(range(count)), "acknowledged, and not there on the full disk"
     with MessageStore.open(folder, "r") as reader:
         assert b"00000000" in next(iter(reader.read("T0", 0))).body
@@ -142,7 +142,7 @@ def _numbers(store: MessageStore) -> set[int]:
 
 @pytest.mark.parametrize("leave_kib", [0, 9, 40, 300])
 def test_a_full_disk_loses_nothing_that_rabbitmqs_store_confirmed(small_disk: Path, leave_kib: int) -> None:
-    """Messages, journals and segments."""
+    """The full disk affects messages, journals and segments."""
     folder = small_disk / "vhost"
     RabbitStore.open(str(folder)).close()
     filler = fill(small_disk, leave_kib * 1024)

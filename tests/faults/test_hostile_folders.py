@@ -1,4 +1,4 @@
-"""Folders from strangers: nothing in one may crash the process, hang it, take memory without bound, or write outside."""
+"""Untrusted folders: none may crash the process, hang it, exhaust memory, or make it write outside."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from storebytes.java_hash import java_hash_code
 from tests.faults.golden import fast_folder, unpacked
 from tests.faults.hostile import READING, WRITING, look
 
-HUGE = 1 << 42  # a sparse file of 4 TiB takes no room
+HUGE = 1 << 42  # a sparse file of 4 TiB takes no space
 RABBIT = ["info", "ls", "dump", "stats", "verify", "recover", "export", "export --to csv", "diff", "report"]
 
 
 @pytest.fixture
 def outside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder that nobody may touch, above the one that is looked at; sparse files are read on a real file system alone."""
+    """Make a folder with files that must stay unchanged; sparse files need a real file system, other tests use memory."""
     is_sparse = "sparse" in request.node.name
     with nullcontext(tmp_path) if is_sparse else fast_folder() as folder:
         (folder / "precious").mkdir()
@@ -37,7 +37,7 @@ def outside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def store(outside: Path) -> Path:
-    """A small store of ours inside it."""
+    """Make a small store inside of `outside`."""
     folder = outside / "store"
     sizes = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
                         max_index_num=200)  # fmt: skip
@@ -86,7 +86,7 @@ def link_to_a_file(path: Path) -> None:
 
 
 def _depth(path: Path) -> int:
-    """How deep the folder above the store lies."""
+    """Return the number of parts of the path above the store."""
     return next(number for number, part in enumerate(path.parts) if part == "store") - 1
 
 
@@ -121,7 +121,7 @@ STRANGE: list[Callable[[Path], None]] = [
 
 @pytest.mark.parametrize("strange", STRANGE, ids=lambda strange: strange.__name__)
 def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path], None]) -> None:
-    """Pipes, devices, links, folders and files of terabytes in place of each kind of file, one after the other."""
+    """Pipes, devices, links, folders and 4 TiB files replace each kind of file, one at a time."""
     for place in PLACES:
         copy = store.parent / "copy"
         shutil.copytree(store, copy / "store", symlinks=True)
@@ -137,14 +137,14 @@ def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path]
 
 @pytest.mark.parametrize("name", ["consumequeue", "index", "config", "brokerstore"])
 def test_folders_that_are_links_are_not_emptied(store: Path, name: str) -> None:
-    """A rebuild and a recovery take away the link, never what it points at."""
+    """A rebuild and a recovery remove the link and leave its target alone."""
     shutil.rmtree(store / name)
     (store / name).symlink_to(store.parent / "precious")
     looked_at(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
 
 
 def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(store: Path) -> None:
-    """`recover --apply` mended a log that lay outside of the folder.  A folder that is a link itself is fine."""
+    """A log outside of the folder is repaired only with `--follow-links`; `recover --apply` used to repair it always."""
     log, outside = store / "commitlog", store.parent / "precious-log"
     path = log / f"{0:020d}"
     data = bytearray(path.read_bytes())
@@ -164,7 +164,7 @@ def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(stor
 
 def crafted(topic: bytes, *, queue_id: int = 0, queue_offset: int = 0, at: int = 0, properties: bytes = b"", body: bytes = b"b",
             sys_flag: int = 0) -> bytes:  # fmt: skip
-    """A record that passes every check, made by the format page."""
+    """Return a record that passes every check, built from the format page."""
     head = struct.pack(">iiqqiq", queue_id, 0, queue_offset, at, sys_flag, 1_700_000_000_000)
     hosts = b"\x7f\0\0\1\0\0\x2a\x9f"
     rest = head + hosts + struct.pack(">q", 1_700_000_000_000) + hosts + struct.pack(">iqi", 0, 0, len(body)) + body
@@ -174,7 +174,7 @@ def crafted(topic: bytes, *, queue_id: int = 0, queue_offset: int = 0, at: int =
 
 
 def write_log(store: Path, *records: dict[str, object]) -> None:
-    """A log of such records, and nothing else."""
+    """Replace the store's content by a log of such records."""
     for name in ("consumequeue", "index", "brokerstore", "checkpoint"):
         path = store / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ NAMES = [b"..", b".", b"../../precious", b"/etc", b"a/../../precious", b"nul\0na
 
 
 def test_topics_that_are_paths(store: Path) -> None:
-    """In records that pass every check: rebuilding queues from them makes no folder outside, and kills nothing."""
+    """The records pass every check; queues rebuilt from them create no folder outside."""
     for name in NAMES:
         write_log(store, {"topic": b"T"}, {"topic": name}, {"topic": b"T", "queue_offset": 1})
         looked_at(store, ["verify", "dump --limit 50", "ls", *WRITING])
@@ -197,7 +197,7 @@ def test_topics_that_are_paths(store: Path) -> None:
 
 @pytest.mark.default
 def test_light_queues_and_keys_that_are_paths(store: Path) -> None:
-    """The names of light queues come out of a property; their numbers may have thousands of digits."""
+    """Names of LMQ queues come from a property; their numbers may have thousands of digits."""
     for names, numbers in ((b"%LMQ%../../../precious", b"0"), (b"%LMQ%x", b"9" * 5000), (b"%LMQ%x,%LMQ%/y", b"-1,1"),
                            (b"%LMQ%x", "٣".encode()), (b"%LMQ%x", b"99999999999999999")):  # fmt: skip
         properties = b"INNER_MULTI_DISPATCH\1" + names + b"\2INNER_MULTI_QUEUE_OFFSET\1" + numbers + b"\2KEYS\1../k \0 k\2"
@@ -206,7 +206,7 @@ def test_light_queues_and_keys_that_are_paths(store: Path) -> None:
 
 
 def test_numbers_at_their_limits(store: Path) -> None:
-    """Queue ids and queue offsets that no store has: named or passed over; position arithmetic holds in 64 bits."""
+    """Impossible queue ids and queue offsets are reported or skipped, and no position overflows 64 bits."""
     for fields in ({"queue_id": -1}, {"queue_id": 2**31 - 1}, {"queue_id": -(2**31)}, {"queue_offset": 2**63 - 1},
                    {"queue_offset": -(2**63)}, {"queue_offset": 2**62 // 20}, {"queue_offset": 2**59}):  # fmt: skip
         write_log(store, {"topic": b"T"}, {"topic": b"T", **fields}, {"topic": b"U", **fields})
@@ -215,7 +215,7 @@ def test_numbers_at_their_limits(store: Path) -> None:
 
 @pytest.mark.parametrize("start", [2**63 - 65536, 2**63 - 1, 2**62, 2**40, 10**18])
 def test_a_log_that_begins_near_the_end_of_numbers(store: Path, start: int) -> None:
-    """File names whose offsets leave no room for the next file."""
+    """The offset in the file's name leaves no room for the next file."""
     write_log(store)
     (store / "commitlog" / "00000000000000000000").unlink()
     data = crafted(b"T", at=start).ljust(65536, b"\0")
@@ -224,7 +224,7 @@ def test_a_log_that_begins_near_the_end_of_numbers(store: Path, start: int) -> N
 
 
 def test_names_in_the_queue_folder(store: Path) -> None:
-    """Topics and queue ids no broker makes: undecodable bytes, terminal escapes, numbers of 200 digits, files among them."""
+    """The names contain invalid UTF-8, terminal escapes or 200 digits."""
     queues = os.fsencode(store / "consumequeue")
     for name in (b"\xff\xfe", b"\x1b[2J\x1b]0;title\x07", b"new\nline", b"%RETRY%", b"x" * 255):
         os.makedirs(queues + b"/" + name + b"/0")
@@ -236,7 +236,7 @@ def test_names_in_the_queue_folder(store: Path) -> None:
 
 
 def test_many_queues(store: Path) -> None:
-    """Three thousand empty queues: looked at and opened with a bounded number of descriptors."""
+    """Three thousand empty queues need only a bounded number of descriptors."""
     for number in range(3000):
         (store / "consumequeue" / f"topic-{number:04d}" / "0").mkdir(parents=True)
     looked_at(store, ["info", "ls", "verify", "put T body"])
@@ -245,7 +245,7 @@ def test_many_queues(store: Path) -> None:
 @pytest.mark.skipif(not os.environ.get("BROKERSTORE_NIGHT"), reason="makes two million folders: BROKERSTORE_NIGHT=1")
 @pytest.mark.timeout(3000)
 def test_a_million_queues(store: Path) -> None:
-    """Looked at and listed with bounded memory, in bounded time each, and with no more descriptors than ever."""
+    """Listing and verification stay within the limits of memory, time and descriptors."""
     above = store / "consumequeue" / "T"
     for number in range(1, 1_000_000):
         (above / str(number)).mkdir()
@@ -255,7 +255,7 @@ def test_a_million_queues(store: Path) -> None:
 
 @pytest.mark.default
 def test_deep_and_absurd_json(store: Path) -> None:
-    """In the broker's files and in our own."""
+    """The broker's files and the sidecars contain deeply nested values and huge numbers."""
     deep, long_number = "[" * 500_000, '{"end_offset": ' + "9" * 5000 + "}"
     infinite = '{"end_offset": Infinity, "last_offset": 1, "store_timestamp_ms": 1, "name": "x", "next_item": Infinity}'
     paths = '{"../../precious": [0], "T": [-1, 99999999999999, 1e400], "\\u0000": [0]}'
@@ -268,7 +268,7 @@ def test_deep_and_absurd_json(store: Path) -> None:
 
 
 def test_a_compressed_body_that_grows_without_end(store: Path) -> None:
-    """A kilobyte that becomes a gigabyte is refused by name at 64 MiB; a raw dump shows the stored bytes."""
+    """Decompression stops with a named error at 64 MiB; a raw dump shows the stored bytes."""
     bomb = zlib.compress(bytes(65 << 20), 9)  # 66 KB: a longer file than the others
     write_log(store, {"topic": b"T", "body": bomb, "sys_flag": 1}, {"topic": b"T", "queue_offset": 1})
     looked_at(store, ["dump --limit 50", "verify", "export"])
@@ -281,7 +281,7 @@ def test_a_compressed_body_that_grows_without_end(store: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["lz4", "zstd"])
 def test_other_compressions_that_grow_without_end(store: Path, kind: str) -> None:
-    """As above; `plain_body` is what a reader asks for."""
+    """The same holds for lz4 and zstd in `plain_body`."""
     if kind == "lz4":
         frame = pytest.importorskip("lz4.frame")
         bomb, flag = frame.compress(bytes(65 << 20)), 1 << 8
@@ -301,9 +301,9 @@ def test_other_compressions_that_grow_without_end(store: Path, kind: str) -> Non
 
 
 def test_a_million_false_beginnings_of_records(store: Path) -> None:
-    """Headers of long records at each 91 bytes, well placed and with wrong checksums: the search behind damage is linear.
+    """Every 91 bytes is a placed header with a wrong checksum; the search after damage is linear.
 
-    Before it took a checksum of the rest of the file at each of them: 300 GB of work for this file of 8 MiB.
+    It used to checksum the rest of the file at each header: 300 GB for this file of 8 MiB.
     """
     size = 8 << 20
     data = bytearray(size)
@@ -321,7 +321,7 @@ def test_a_million_false_beginnings_of_records(store: Path) -> None:
 
 
 def test_hash_collisions_in_the_index(store: Path) -> None:
-    """Keys made to fall into one slot make a long chain, not an endless one."""
+    """Keys that share one slot make a long chain, not an endless one."""
     keys = ["".join(part) for part in _colliding(8)]
     assert len({java_hash_code(key) for key in keys}) == 1
     with MessageStore.open(store, "a", StoreConfig(mapped_file_size_commit_log=65536)) as opened:
@@ -339,7 +339,7 @@ def _colliding(pairs: int) -> list[tuple[str, ...]]:
 @pytest.fixture
 def vhost(outside: Path) -> Path:
     folder = unpacked("rabbitmq-clean", outside)
-    deep = folder / "queues" / "18PFRXGVXXG0ZIS281F2ZCGPH"  # 2,895 messages: too long for here
+    deep = folder / "queues" / "18PFRXGVXXG0ZIS281F2ZCGPH"  # 2,895 messages take too long here
     shutil.rmtree(deep)
     return folder
 
@@ -354,7 +354,7 @@ RABBIT_PLACES = [
 
 @pytest.mark.parametrize("strange", [fifo, link_to_a_device, folder_in_its_place, sparse], ids=lambda strange: strange.__name__)
 def test_something_else_in_place_of_a_rabbitmq_file(vhost: Path, strange: Callable[[Path], None]) -> None:
-    """As above, in a virtual host's folder."""
+    """Pipes, links, folders and 4 TiB files replace each kind of file of a virtual host."""
     for place in RABBIT_PLACES:
         path = vhost / place
         path.parent.mkdir(exist_ok=True)
@@ -368,7 +368,7 @@ def test_something_else_in_place_of_a_rabbitmq_file(vhost: Path, strange: Callab
 
 
 def test_absurd_json_of_our_own_in_a_rabbitmq_folder(vhost: Path) -> None:
-    """What we keep beside RabbitMQ's files is a stranger's too: unusable, it says nothing."""
+    """Unusable sidecars are ignored; they too may come from elsewhere."""
     own = vhost / "brokerstore"
     own.mkdir(exist_ok=True)
     kinds = ["[" * 100_000, '{"files": {}, "queues": {"x": ["a", "b"]}}',
@@ -383,7 +383,7 @@ def test_absurd_json_of_our_own_in_a_rabbitmq_folder(vhost: Path) -> None:
 
 
 def test_deep_terms_in_place_of_a_message(vhost: Path) -> None:
-    """Lists in lists, a hundred thousand deep, and tuples, maps and atoms that say they are longer than the file."""
+    """Lists are nested a hundred thousand deep; sizes of tuples, maps and atoms exceed the file."""
     deep = b"\x83" + b"l\0\0\0\1" * 100_000 + b"j" * 100_001
     tuples = b"\x83" + b"h\1" * 100_000 + b"j"
     terms = (deep, tuples, b"\x83l\xff\xff\xff\xffj", b"\x83i\x7f\xff\xff\xff", b"\x83t\xff\xff\xff\xff", b"\x83n\xff\0",
@@ -399,7 +399,7 @@ def test_deep_terms_in_place_of_a_message(vhost: Path) -> None:
 
 
 def test_names_of_queues_that_are_paths_or_markup(vhost: Path) -> None:
-    """The queue's name is what a file says; it is shown with escapes and never used as a path."""
+    """The tool shows the names with escapes and never uses them as paths."""
     for name in (b"../../precious", b"\x1b[31m", b"<script>", b"nul\0x", b"\xff\xfe"):
         (vhost / "queues" / "434QJ29PS1F7KJO6A26YZF1Z8" / ".queue_name").write_bytes(b"VHOST: /\nQUEUE: " + name + b"\n")
         answer = looked_at(vhost, RABBIT)
@@ -407,7 +407,7 @@ def test_names_of_queues_that_are_paths_or_markup(vhost: Path) -> None:
 
 
 def test_the_answers_are_json_where_json_was_asked(store: Path) -> None:
-    """Escapes, markup and lone surrogates in names and bodies come out as ASCII JSON."""
+    """Escapes, markup and lone surrogates in names and bodies become ASCII JSON."""
     from tests.brokerstore.tool import run
 
     for name in NAMES:

@@ -13,14 +13,14 @@ from tests.faults.kill_loop import KillLoop
 from tests.faults.rabbit_kill_loop import CONFIRMED, GONE, RabbitKillLoop
 
 CYCLES = 200
-STORE_CYCLES = 10  # then a new store, so that reading all of it stays cheap
+STORE_CYCLES = 10  # then a new store, so that reading all of it stays fast
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stores are not written there")
 
 
 @pytest.mark.parametrize("kind", [KillLoop, RabbitKillLoop])
 def test_nothing_acknowledged_is_lost_by_two_hundred_kills(kind: type[KillLoop]) -> None:
-    """Writers of three topics or queues, both ways to flush, consumers that acknowledge, killed at work and in recovery."""
+    """The kills hit both flush modes of three writers, with consumers for RabbitMQ, at work and in recovery."""
     done = messages = 0
     while done < CYCLES:
         with fast_folder() as folder:
@@ -35,7 +35,7 @@ def test_nothing_acknowledged_is_lost_by_two_hundred_kills(kind: type[KillLoop])
 
 
 def test_the_loop_notices_a_lost_message(tmp_path: Path) -> None:
-    """A canary: acknowledged counts raised by one must fail the check."""
+    """A canary: the check fails when the acknowledged count is raised by one."""
     loop = KillLoop(tmp_path / "store", seed=1)
     loop.cycle()
     loop.shared[0] = loop.acknowledged(0) + 1_000_000
@@ -45,7 +45,7 @@ def test_the_loop_notices_a_lost_message(tmp_path: Path) -> None:
 
 
 def test_the_rabbit_loop_notices_a_lost_message(tmp_path: Path) -> None:
-    """A canary: a confirm that was never given."""
+    """A canary: the check fails when a confirm is counted that was never given."""
     loop = RabbitKillLoop(tmp_path / "store", seed=1)
     while loop.messages == 0:
         loop.cycle()
@@ -56,7 +56,7 @@ def test_the_rabbit_loop_notices_a_lost_message(tmp_path: Path) -> None:
 
 
 def test_the_rabbit_loop_notices_a_message_that_came_back(tmp_path: Path) -> None:
-    """A canary: an acknowledgement that was never given."""
+    """A canary: the check fails when an acknowledgement is counted that was never given."""
     loop = RabbitKillLoop(tmp_path / "store", seed=2)
     while not any(loop.present):
         loop.cycle()

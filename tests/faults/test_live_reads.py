@@ -1,4 +1,4 @@
-"""The tool beside a writer at full speed: no false alarm, and nothing that was acknowledged is missing."""
+"""The tool beside a writer at full speed: no false alarm, and no acknowledged message is missing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stores are not 
 
 
 def test_reading_commands_beside_a_writer_report_no_problem_and_find_everything() -> None:
-    """verify, dump, query and tail in turn, in this process and in others, while files roll and are deleted."""
+    """verify, dump, query and tail run in turn, in this process and in others, while files roll and are deleted."""
     with fast_folder() as folder:
         runs = live_runs(folder / "store", RUNS, seed=1)
     assert runs == dict.fromkeys(VERBS, RUNS // len(VERBS))
 
 
 def test_the_harness_notices_a_lost_message_and_a_check_that_ended_early(tmp_path: Path) -> None:
-    """A canary for the judgement of each answer."""
+    """A canary: `judge` rejects each kind of wrong answer."""
     shared = Shared(tmp_path / "shared")
     shared[ACKNOWLEDGED], shared[END_OFFSET] = 100, 5000
     reads = LiveReads(tmp_path / "store", shared, 1)

@@ -1,4 +1,4 @@
-"""Bits of commit-log files turned over: named, or of a field that no rule covers; never a wrong record, never another lost."""
+"""Flipped bits of commit-log files: each is reported or in an uncovered field; no record is wrong, and no other is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.log_flips import UNCOVERED, Stretch, golden_log, header_bits, 
 
 pytestmark = pytest.mark.default
 
-HEADER_STEP = {"propcrc": 13, "plain": 47, "lmq": 9}  # odd: over the records every bit of every field has its turn
+HEADER_STEP = {"propcrc": 13, "plain": 47, "lmq": 9}  # odd, so that every bit of every field gets flipped in some record
 SAMPLED = {"propcrc": 1000, "plain": 200, "lmq": 1000}
 
 
@@ -25,9 +25,9 @@ def log(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[LogFile]]]:
 
 
 def test_a_flipped_bit_in_a_log_is_named_or_nobodys(log: tuple[str, list[LogFile]]) -> None:
-    """Every kind of field of every record's header, and bits anywhere, in logs with and without checksums of whole records."""
+    """Header fields of every kind and random bits, in logs with and without whole-record checksums."""
     name, files = log
-    scarce = 1 if build_name() == "compiled" else 20  # the plain text takes part with fewer
+    scarce = 1 if build_name() == "compiled" else 20  # the plain build is slower
     found: Counter[str] = Counter()
     touched = set()
     for file in files:
@@ -43,15 +43,15 @@ def test_a_flipped_bit_in_a_log_is_named_or_nobodys(log: tuple[str, list[LogFile
         "topic_size",
         "properties_size",
     }
-    assert scarce > 1 or touched >= header  # twenty times fewer bits need not meet every field
+    assert scarce > 1 or touched >= header  # a twentieth of the bits need not reach every field
     assert found["named"] > 0
     print(f"{name}: {sum(found.values())} bits flipped: {dict(found)}")
 
 
 def test_a_lost_separator_before_a_checksum_is_named(tmp_path: Path) -> None:
-    """One flipped bit in the byte before a record's checksum made it a record without one, and nobody said so.
+    """A flipped bit in the byte before a record's checksum used to make it a record without one, unnoticed.
 
-    In the last record, and in one between records without checksums; between two with one its neighbours told.
+    This holds for the last record and between records without checksums; neighbours with a checksum reveal it.
     """
     file = golden_log("propcrc", tmp_path)[0]
     separators = [field for field in file.fields if field.name == "separator"]

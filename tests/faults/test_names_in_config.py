@@ -1,4 +1,4 @@
-"""Names in a broker's configuration that are paths, or no names at all: no reader fails on one, and none leaves the store."""
+"""Names in a broker's configuration that are paths, or not valid names: no reader fails on one, and none leaves the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store beside files that are somebody else's."""
+    """Make a store beside files that must stay unchanged."""
     for name in ("precious/0", "above/precious/0", "above/config"):
         (tmp_path / name).mkdir(parents=True)
     folder = tmp_path / "above" / "store"
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Paths below the store's folder that it does not lie in, which anything asked the system about."""
+    """Collect the paths outside of the store that any call asks the system about."""
     outside: list[str] = []
 
     def watched(name: str) -> Any:
@@ -68,13 +68,13 @@ def asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def write(store: Path, file: str, document: Any) -> None:
-    """A config file, or one of our own."""
+    """Write a config file or a sidecar."""
     (store / file).parent.mkdir(exist_ok=True)
     (store / file).write_text(json.dumps(document))
 
 
 def offset_files(names: list[str]) -> dict[str, Any]:
-    """Every file that has such names, by its name."""
+    """Return documents with these names by file name."""
     topic = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
     offsets = {f"{name}@g": {"0": 7, "-5": 1, "4294967296": 2} for name in names} | {"T@g": {"0": 1}}
     batch = {**topic, "attributes": {"queue.type": "BatchCQ"}}
@@ -93,7 +93,7 @@ def offset_files(names: list[str]) -> dict[str, Any]:
 
 
 def words(command: str, store: Path) -> list[str]:
-    """With the arguments that the command needs."""
+    """Return the command line of a command."""
     more = {"query": ["T", "key"], "diff": [str(store)], "put": ["T", "body"], "rebuild": ["all"],
             "offsets reset --to earliest": ["--group", "g", "--topic", "T"],
             "copy --all": ["--to", f"{store}-copy"]}  # fmt: skip
@@ -105,16 +105,16 @@ def words(command: str, store: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", offset_files([]))
 def test_no_command_fails_or_leaves_the_store(store: Path, asked: list[str], file: str) -> None:
-    """Every such name in one file, every command; nothing outside of the store is so much as looked for."""
+    """With all names in one file, no command fails or looks at a path outside of the store."""
     write(store, file.split()[0], offset_files(NAMES)[file])
     before = sorted(str(path) for path in store.parent.parent.rglob("*"))
     for command in (*READING, "abort", *WRITING):
-        if command == "abort":  # from here on as after a crash: numbers beyond their queues are set back
+        if command == "abort":  # as after a crash: opening clamps offsets beyond their queues
             (store / "abort").touch()
             continue
         ran = run(*words(command, store))
         assert "internal error" not in ran.talk, (command, ran.talk)
-        is_refused = command == "copy --all" and ran.code == 2  # by name, and the others can be copied
+        is_refused = command == "copy --all" and ran.code == 2  # the error names the topic; the others can be copied
         assert ran.code in (0, 1, 6, 7) or is_refused, (command, ran.talk)
         assert asked == [], command
     after = sorted(str(path) for path in store.parent.parent.rglob("*"))
@@ -122,7 +122,7 @@ def test_no_command_fails_or_leaves_the_store(store: Path, asked: list[str], fil
 
 
 def test_offsets_show_has_every_group_and_topic(store: Path, asked: list[str]) -> None:
-    """A name that no queue can have has no queue, and its numbers are shown."""
+    """An impossible topic has no queue, but its offsets are shown."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7} for name in [*NAMES, "T"]}})
     rows = run("offsets", "show", store, "--json").json["offsets"]
     assert sorted((row["topic"], row["offset"], row["max_offset"]) for row in rows) == sorted(
@@ -133,7 +133,7 @@ def test_offsets_show_has_every_group_and_topic(store: Path, asked: list[str]) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_offsets_reset_of_such_a_topic(store: Path, asked: list[str], name: str) -> None:
-    """It has no queue; other topics' offsets are set."""
+    """The topic has no queue, so the command refuses; other topics' offsets are set."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7}, "T@g": {"0": 1}}})
     refused = run("offsets", "reset", store, "--group", "g", "--topic", name, "--to", "earliest")
     assert refused.code == 2, refused.talk
@@ -146,7 +146,7 @@ def test_offsets_reset_of_such_a_topic(store: Path, asked: list[str], name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], name: str) -> None:
-    """Whatever is asked of it."""
+    """Every reading method finds nothing and asks about no path outside."""
     with MessageStore.open(store, "r", SIZES) as opened:
         assert opened.queue_ids(name) == []
         assert (opened.min_offset(name, 0), opened.max_offset(name, 0)) == (0, 0)
@@ -159,7 +159,7 @@ def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], n
 
 
 def test_thousands_of_groups_are_looked_through_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, every group went over all keys, and every pair over all folders: 100,000 groups took hours."""
+    """Each group used to scan all keys, and each pair all folders: 100,000 groups took hours."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"T@g{number}": {"0": 1} for number in range(300)}})
     looks: list[str] = []
     keys, discover = ConsumerOffsets._keys, MessageStore._discover
@@ -171,7 +171,7 @@ def test_thousands_of_groups_are_looked_through_once(store: Path, monkeypatch: p
 
 
 def test_a_table_of_topics_is_not_sorted_for_each_record(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether there is a table at all is asked for every queue of a log."""
+    """`ls` asks for each queue of a log whether the table has any topic."""
     with MessageStore.open(store, "a", SIZES) as made:
         for queue_id in range(4):
             made.put(Message("T", b"b", queue_id=queue_id))

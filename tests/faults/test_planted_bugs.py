@@ -1,4 +1,4 @@
-"""Four planted bugs that these tests must catch; `scripts/planted_bugs.py` runs all of them."""
+"""Four planted bugs that the tests must catch; `scripts/planted_bugs.py` runs all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def planted() -> Any:
 
 
 def test_every_bug_can_be_planted() -> None:
-    """At least 25, each with its text once in the source."""
+    """There are at least 25, and the source contains the text of each exactly once."""
     module = planted()
     assert len({bug.name for bug in module.BUGS}) >= 25
     assert [module.problem_of(bug) for bug in module.BUGS] == [None] * len(module.BUGS)
@@ -30,7 +30,7 @@ def test_every_bug_can_be_planted() -> None:
 
 
 def test_the_tests_of_every_bug_exist() -> None:
-    """A renamed file or a word that selects no test runs nothing, and the bug counts as missed."""
+    """With a renamed file, or a word that selects no test, nothing runs, and the bug counts as missed."""
     for bug in planted().BUGS:
         paths, _, word = bug.tests.partition(" -k ")
         text = "".join((ROOT / path).read_text() for path in paths.split() if path.endswith(".py"))
@@ -38,7 +38,7 @@ def test_the_tests_of_every_bug_exist() -> None:
 
 
 def test_a_copy_in_which_nothing_was_changed_is_not_caught() -> None:
-    """A control: tests that fail in any copy, or are not found there, would catch every bug."""
+    """A control: tests that fail in every copy, or are not found there, would catch every bug."""
     module = planted()
     assert module.NOTHING.before == module.NOTHING.after
     assert not module.is_caught(module.NOTHING)
@@ -46,7 +46,7 @@ def test_a_copy_in_which_nothing_was_changed_is_not_caught() -> None:
 
 @pytest.mark.parametrize("number", range(4))
 def test_a_planted_bug_is_caught(number: int) -> None:
-    """The named tests fail on a copy of the source that has it."""
+    """The named tests fail on a copy of the source that has the bug."""
     module = planted()
     bug = [bug for bug in module.BUGS if bug.is_quick][number]
     assert module.is_caught(bug), bug.name

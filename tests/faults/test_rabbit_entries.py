@@ -1,4 +1,4 @@
-"""A virtual host's folder damaged at its entries: a share of what the night runs in full (`tests/faults/night.py`)."""
+"""A virtual host's folder damaged at its entries: a sample of what `tests/faults/night.py` runs in full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.faults.golden import fast_folder
 from tests.faults.rabbit_entries import GONE, Entry, Vhost, flip_clean, small_vhost, stopped_cleanly, sweeps
 
 pytestmark = pytest.mark.usefixtures("quiet")
-SCARCE = 1 if build_name() == "compiled" else 7  # the plain text takes part with fewer
-# (each so many-th place, each so many-th of them recovered): odd steps, so that every bit of every field has its turn
+SCARCE = 1 if build_name() == "compiled" else 7  # the plain build is slower
+# (step between places, step between recoveries); odd steps reach every bit of every field
 SHARES = {
     "bits of heads": (101, 5),
     "cuts at borders": (61, 5),
@@ -27,7 +27,7 @@ SHARES = {
 
 @pytest.mark.parametrize("number", range(len(SHARES)), ids=list(SHARES))
 def test_damage_at_an_entry_is_named_or_changes_nothing(number: int) -> None:
-    """Never a traceback, never a message that nobody published; recovered once, with every message of untouched entries."""
+    """No traceback and no message that nobody published; a recovery keeps all messages of untouched entries."""
     with fast_folder() as above:
         sweep = sweeps(above)[number]
         step, recovers_every = SHARES[sweep.name]
@@ -37,7 +37,7 @@ def test_damage_at_an_entry_is_named_or_changes_nothing(number: int) -> None:
 
 
 def test_the_entries_of_the_golden_files_are_all_of_their_bytes() -> None:
-    """A control: they follow each other from the first byte to the last, and each message is some entry's."""
+    """A control: entries cover each file from the first byte to the last, and each message has one."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))
         for file in {entry.file for entry in vhost.entries}:
@@ -49,7 +49,7 @@ def test_the_entries_of_the_golden_files_are_all_of_their_bytes() -> None:
 
 @pytest.mark.parametrize("wrong", ["invented", "lost", "unsaid"])
 def test_the_judge_notices(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control: a message that nobody published, one of an untouched entry gone, one gone without a word."""
+    """A control: `judge` rejects an invented message, a lost untouched one, and reports one lost silently as GONE."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))
         rows = vhost.read()
@@ -67,13 +67,13 @@ def test_the_judge_notices(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waiting(folder: Path) -> int:
-    """Messages of all queues after an opening for writing."""
+    """Open the folder for writing, and return the number of messages in all queues."""
     with RabbitStore.open(str(folder), "r+", settings=RabbitSettings(background=False)) as store:
         return sum(len(store.queue(name)) for name in store.queue_names())
 
 
 def with_a_wrong_length(vhost: Vhost, kind: str) -> Entry:
-    """The first of several entries of a kind in a file says that its message is a byte longer."""
+    """Damage an entry with others after it: its length becomes one byte longer or shorter."""
     entry = next(entry for entry in vhost.entries if entry.kind == kind and entry.stop - entry.start > 100)
     data = bytearray(entry.file.read_bytes())
     data[entry.start + (33 if kind.startswith("segment") else 39)] ^= 1
@@ -82,7 +82,7 @@ def with_a_wrong_length(vhost: Vhost, kind: str) -> Entry:
 
 
 def test_an_opening_refuses_a_segment_with_good_entries_behind_damage() -> None:
-    """One bit in an entry's length: every message behind it in the segment was dropped by the opening, and nobody was told."""
+    """One flipped bit in an entry's length: opening used to drop every later message of the segment silently."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))
         entry = with_a_wrong_length(vhost, "segment publish")
@@ -95,7 +95,7 @@ def test_an_opening_refuses_a_segment_with_good_entries_behind_damage() -> None:
 
 
 def test_an_opening_keeps_what_is_whole_behind_damage_in_a_journal() -> None:
-    """One bit in an entry's length: all that the journal had behind it was cut off as torn."""
+    """One flipped bit in an entry's length: opening used to cut everything after it as torn."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))
         entry = with_a_wrong_length(vhost, "journal publish")
@@ -103,7 +103,7 @@ def test_an_opening_keeps_what_is_whole_behind_damage_in_a_journal() -> None:
 
 
 def test_a_bit_lost_in_a_table_of_our_clean_stop_loses_no_message() -> None:
-    """An id in `msg_store_index.ets` was another: the opening believed it, and the fetch dropped a message that was whole."""
+    """Opening used to trust a changed id in `msg_store_index.ets`, and the fetch dropped a whole message."""
     with fast_folder() as above:
         own = stopped_cleanly(above / "own")
         stored = [row for row in own.rows if not row.embedded]

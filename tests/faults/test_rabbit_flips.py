@@ -1,4 +1,4 @@
-"""Bits of RabbitMQ's files turned over, of both index versions."""
+"""Flipped bits in RabbitMQ's files, of both index versions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FLIPS = 700 if build_name() == "compiled" else 40
 
 @pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
 def test_a_flipped_bit_in_a_virtual_host_is_named_or_nobodys(name: str) -> None:
-    """Message files, indexes, journals, names, clean-stop files: named, nothing changed, or a field that no rule covers."""
+    """Each flip is reported, changes nothing, or is in a field that no rule covers."""
     with fast_folder() as above:
         folder = unpacked(name, above)
         for queue in LARGE_QUEUES:
             shutil.rmtree(folder / "queues" / queue)
         for path in [folder / "recovery.dets", *folder.glob("*/clean.dot"), *folder.glob("*/*.ets")]:
-            path.rename(above / f"{path.parent.name}-{path.name}")  # they describe all queues
+            path.rename(above / f"{path.parent.name}-{path.name}")  # the clean-stop files describe all queues
         found = Vhost(folder).sweep(FLIPS, 1)
     assert any("named" in kind for kind in found)
     print(f"{name}: {sum(found.values())} bits flipped: {dict(found)}")

@@ -1,7 +1,7 @@
 """The system calls of the real disk, recorded below Python, and the order of syncs that they must keep.
 
-The lab replaces the real disk and so cannot see whether it syncs.  Here `fault_shim.c` stands between Python and the kernel
-and records each call that changes a file or a folder.  Stores through a memory map make no call and are not seen.
+The lab replaces the real disk, so it cannot see whether that syncs.  Here `fault_shim.c` stands between Python and the kernel
+and records each call that changes a file or a folder.  Writes through a memory map make no call and are not seen.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ sys.exit(code if code not in (6, 7) else 0)
 ENDS = ("stop", "stop", "kill", "stop")
 NAMED = ("create", "mkdir", "rmdir", "unlink", "rename", "to")  # calls that change a name in a folder
 WRITTEN = ("create", "write", "pwrite", "pwritev", "pwritev2", "ftruncate", "posix_fallocate")
-PROMISES_NOTHING = ("/lock", "/msg_store_transient/0.rdq")  # of no content; of messages that a restart drops
+PROMISES_NOTHING = ("/lock", "/msg_store_transient/0.rdq")  # without content; with messages that a restart drops
 
 
 class Call(NamedTuple):
@@ -85,7 +85,7 @@ class Sessions:
         self.log = above / "calls"
 
     def run(self, program: str, end: str, *more: str) -> list[Call]:
-        """Run the program in a process of its own; what it did, in order."""
+        """Run the program in a process of its own; return its calls in order."""
         environment = os.environ | {"LD_PRELOAD": str(self.shim), "FAULT_BELOW": str(self.folder), "FAULT_LOG": str(self.log)}
         command = [sys.executable, "-c", program, str(self.folder), end, *more]
         made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -96,7 +96,7 @@ class Sessions:
 
 
 def early_names(calls: list[Call]) -> list[str]:
-    """Folders made whose parent was not synced by the same thread's next call."""
+    """Return new folders whose parent was not synced by the same thread's next call."""
     found = []
     for place, call in enumerate(calls):
         if call.name == "mkdir":
@@ -107,7 +107,7 @@ def early_names(calls: list[Call]) -> list[str]:
 
 
 def dirty_renames(calls: list[Call]) -> list[str]:
-    """Files that took another's name while what was written to them was not synced."""
+    """Return files that were renamed before what was written to them was synced."""
     dirty: set[str] = set()
     found = []
     for _thread, name, path in calls:
@@ -121,7 +121,7 @@ def dirty_renames(calls: list[Call]) -> list[str]:
 
 
 def left_open(calls: list[Call]) -> list[str]:
-    """What a clean stop left to chance: files written and not synced since, names changed in folders not synced since."""
+    """Return unsynced changes of the run: files written, or folders in which names changed, without a later sync."""
     dirty: dict[str, str] = {}
     for _thread, name, path in calls:
         if name in NAMED:
@@ -137,7 +137,7 @@ def left_open(calls: list[Call]) -> list[str]:
     ("program", "more"), [(ROCKETMQ, ("ASYNC",)), (ROCKETMQ, ("SYNC",)), (RABBITMQ, ())], ids=["async", "sync", "rabbitmq"]
 )
 def test_every_name_and_every_file_is_synced_in_time(shim: Path, tmp_path: Path, program: str, more: tuple[str, ...]) -> None:
-    """A new folder's name before anything else, a file before it replaces another, and all of them before a clean stop."""
+    """A new folder's name is synced first, a file before it replaces another, and all of them before a clean stop."""
     sessions = Sessions(shim, tmp_path)
     for end in ENDS:
         calls = sessions.run(program, end, *more)
@@ -150,7 +150,7 @@ def test_every_name_and_every_file_is_synced_in_time(shim: Path, tmp_path: Path,
 
 
 def test_a_store_says_that_it_was_stopped_cleanly_as_the_last_thing(shim: Path, tmp_path: Path) -> None:
-    """`abort` goes, and `clean.dot` comes, after every other file and name was synced."""
+    """`abort` is removed, or `clean.dot` created, after every other file and name was synced."""
     sessions = Sessions(shim, tmp_path)
     for program, more, mark in ((ROCKETMQ, ("ASYNC",), ("unlink", "abort")), (RABBITMQ, (), ("to", "clean.dot"))):
         calls = sessions.run(program, "stop", *more)
@@ -160,7 +160,7 @@ def test_a_store_says_that_it_was_stopped_cleanly_as_the_last_thing(shim: Path, 
 
 
 def test_a_folder_is_made_with_its_parents_and_each_name_is_synced(shim: Path, tmp_path: Path) -> None:
-    """`RealDisk.make_folder` syncs the parent of every folder that it makes; `sync_folder` asks the kernel for it."""
+    """`RealDisk.make_folder` syncs the parent of every folder that it makes; `sync_folder` calls fsync."""
     program = """
 import sys
 from storageio import REAL_DISK
@@ -176,7 +176,7 @@ REAL_DISK.sync_folder(sys.argv[1] + "/a")
 
 
 def damaged_rabbit_folder(folder: Path) -> None:
-    """A clean stop whose mark is damaged: `recover` deletes what it vouches for."""
+    """Make a folder whose clean-stop mark is damaged: `recover` deletes the files that the mark confirms."""
     rabbit_folder(folder)
     (folder / "vhost" / "msg_store_persistent" / "clean.dot").write_bytes(b"junk")
 
@@ -188,7 +188,7 @@ TOOL_RUNS = {name: (make, text) for name, (make, text, _result, _count) in COMMA
 
 @pytest.mark.parametrize("name", TOOL_RUNS)
 def test_the_tool_leaves_nothing_to_chance(name: str, shim: Path, tmp_path: Path) -> None:
-    """When a repair, a copy or an import has ended, every file that it wrote and every name that it changed is on the disk."""
+    """When a repair, copy or import ends, every written file and every changed name is synced."""
     make, text = TOOL_RUNS[name]
     sessions = Sessions(shim, tmp_path)
     make(sessions.folder)

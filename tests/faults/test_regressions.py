@@ -1,4 +1,4 @@
-"""What these tests found, each with the story of what was lost or went wrong."""
+"""Bugs that these tests found; each docstring states what went wrong."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def files(*sizes: int, step: int = 65536) -> list[OffsetFile]:
 
 
 def test_of_two_sizes_the_one_that_the_names_say_is_the_files() -> None:
-    """Of two files with two sizes any was taken for the common one, so a cut last file made the whole one damage."""
+    """With two sizes of files, either one used to be taken; with a cut last file, the whole one counted as damaged."""
     assert common_file_size(files(65536, 1000)) == common_file_size(files(1000, 65536)) == 65536
     assert common_file_size(files(1000, 1000, 65536)) == 65536
     assert common_file_size(files(1 << 42)) is None and common_file_size(files(FILE_SIZE_MAX)) == FILE_SIZE_MAX
 
 
 def test_one_cut_queue_does_not_speak_for_all(tmp_path: Path) -> None:
-    """The first queue's file gave the size of all; cut to 7 bytes it made every queue unreadable."""
+    """The first queue's file used to give the size for all; cut to 7 bytes, it made every queue unreadable."""
     for topic, size in (("A", 7), ("B", 2000), ("C", 2000)):
         folder = tmp_path / topic / "0"
         folder.mkdir(parents=True)
@@ -43,7 +43,7 @@ def test_one_cut_queue_does_not_speak_for_all(tmp_path: Path) -> None:
 
 
 def test_a_record_whose_last_page_is_lost_is_none() -> None:
-    """The checksum property went with the page, so the record passed as one that never had any, with zeros as properties."""
+    """The lost page had the checksum property, so the record used to pass as unprotected, with zeros as properties."""
     record = crafted(b"T", properties=b"KEYS\1" + b"k" * 200 + b"\2__CRC32#\x010000000000\2")
     for lost in (1, 8, 100, 210):
         torn = record[: len(record) - lost] + bytes(lost)
@@ -51,7 +51,7 @@ def test_a_record_whose_last_page_is_lost_is_none() -> None:
 
 
 def test_numbers_of_a_light_queue_may_be_absurd() -> None:
-    """A number of 5,000 digits in a property ended a rebuild with Python's own ValueError."""
+    """A number of 5,000 digits in a property used to end a rebuild with Python's own ValueError."""
     with fast_folder() as folder:
         message = next(one for one in messages_of(unpacked("lmq", folder)) if light_places(one))
     message = type("Fake", (), {"all_properties": dict(message.all_properties), "topic": message.topic})()
@@ -62,7 +62,7 @@ def test_numbers_of_a_light_queue_may_be_absurd() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, b"\xff" * 4096, b""], ids=["first time", "all", "empty"])
 def test_a_damaged_checkpoint_is_mended(data: bytes) -> None:
-    """`verify` named it, and `recover` found nothing to do, for ever."""
+    """`verify` reported it, but `recover` used to find nothing to do."""
     with fast_folder() as folder:
         store = unpacked("lmq", folder)
         path = store / "checkpoint"
@@ -74,7 +74,7 @@ def test_a_damaged_checkpoint_is_mended(data: bytes) -> None:
 
 @pytest.mark.parametrize("size", [4066, 56, 48, 17, 8])
 def test_a_checkpoint_that_was_cut_short_is_mended(size: int) -> None:
-    """Found by fuzzing: its values were whole, so `recover` planned to write it anew, for ever, and did not."""
+    """Found by fuzzing: its values were whole, so `recover` used to plan a rewrite again and again without doing it."""
     with fast_folder() as folder:
         store = unpacked("lmq", folder)
         path = store / "checkpoint"
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_was_cut_short_is_mended(size: int) -> None:
 
 
 def test_a_config_file_is_mended_from_its_backup() -> None:
-    """The backup was read, and the damaged file stayed."""
+    """The backup used to be read, but the damaged file stayed."""
     with fast_folder() as folder:
         store = unpacked("broker-ext", folder)
         path = store / "config" / "topics.json"

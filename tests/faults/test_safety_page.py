@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_each_test_named_on_the_safety_page_exists() -> None:
-    """A promise without its test is none."""
+    """A promise without a test would be unchecked."""
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "safety.md").read_text())
     assert len(named) > 20
     for file, name in named:

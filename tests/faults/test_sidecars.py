@@ -1,4 +1,4 @@
-"""A link, a folder or a pipe in place of a file of our own: `verify` and `recover` report it, `--apply` moves it aside."""
+"""A link, a folder or a pipe in place of a sidecar: `verify` and `recover` report it, `--apply` moves it aside."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RABBIT_FILES = ["lock", "queues.json", "clean_stop.json", "queues.json.new"]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store that was stopped cleanly, beside a folder that is somebody else's."""
+    """Make a store, stopped cleanly, beside a folder that must stay unchanged."""
     (tmp_path / "precious").mkdir(exist_ok=True)
     (tmp_path / "precious" / "file").write_bytes(b'{"end_offset": 1}' * 500)
     folder = tmp_path / "store"
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def vhost(tmp_path: Path) -> Path:
-    """A virtual host of ours, likewise."""
+    """Make a virtual host beside a folder that must stay unchanged."""
     (tmp_path / "precious").mkdir(exist_ok=True)
     (tmp_path / "precious" / "file").write_bytes(b"precious" * 500)
     with RabbitStore.open(tmp_path / "vhost") as made:
@@ -53,33 +53,33 @@ def vhost(tmp_path: Path) -> Path:
 
 
 def link_to_a_file(path: Path) -> None:
-    """That somebody else has."""
+    """Link to a file outside of the store."""
     path.symlink_to(_above(path) / "precious" / "file")
 
 
 def link_to_a_folder(path: Path) -> None:
-    """That somebody else has."""
+    """Link to a folder outside of the store."""
     path.symlink_to(_above(path) / "precious")
 
 
 def link_to_nothing(path: Path) -> None:
-    """Writing through it would make a file."""
+    """Link to a missing path: writing through it would create a file."""
     path.symlink_to(_above(path) / "made")
 
 
 def pipe(path: Path) -> None:
-    """Opening it would wait."""
+    """Make a pipe: opening it would block."""
     os.mkfifo(path)
 
 
 def folder(path: Path) -> None:
-    """With something in it."""
+    """Make a folder with a file in it."""
     path.mkdir()
     (path / "inside").write_bytes(b"x")
 
 
 def file(path: Path) -> None:
-    """With something in it."""
+    """Make a file of one byte."""
     path.write_bytes(b"x")
 
 
@@ -91,13 +91,13 @@ OTHERS: list[Callable[[Path], None]] = [link_to_a_file, link_to_a_folder, link_t
 
 
 def outside(place: Path) -> dict[str, bytes]:
-    """Everything beside the store's folder."""
+    """Return the names and files beside the store's folder."""
     kept = {str(path): path.read_bytes() for path in (place.parent / "precious").rglob("*") if path.is_file()}
     return kept | {"names": " ".join(sorted(os.listdir(place.parent))).encode()}
 
 
 def put_in_place(place: Path, name: str, strange: Callable[[Path], None]) -> Path:
-    """Something else where a file or folder of our own belongs."""
+    """Replace a sidecar by something else."""
     path = place / "brokerstore" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
@@ -108,12 +108,12 @@ def put_in_place(place: Path, name: str, strange: Callable[[Path], None]) -> Pat
 
 
 def kinds(ran: Any) -> list[tuple[str, str]]:
-    """(kind, file) of the problems."""
+    """Return (kind, file) of each problem."""
     return [(problem["kind"], problem["file"]) for problem in ran.json["problems"]]
 
 
 def check_moved(place: Path, paths: list[Path], before: dict[str, bytes]) -> None:
-    """They were reported, are out of the way with what they held, and nothing outside was touched."""
+    """Assert that the paths are reported and moved aside unchanged, and that nothing outside changes."""
     was = [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in paths]
     found = kinds(run("verify", place, "--json"))
     assert [path for path in paths if ("strange_sidecar", str(path)) not in found] == []
@@ -132,7 +132,7 @@ def check_moved(place: Path, paths: list[Path], before: dict[str, bytes]) -> Non
 
 @pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
 def test_something_else_in_place_of_a_file_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
-    """Each kind of file; messages stay, and the store can be written to again."""
+    """With each kind of sidecar replaced, messages stay, and the store can be written again."""
     before = outside(store)
     check_moved(store, [put_in_place(store, name, strange) for name in FILES], before)
     with MessageStore.open(store, "a", SIZES) as opened:
@@ -149,7 +149,7 @@ def test_something_else_in_place_of_a_folder_of_our_own(store: Path, strange: Ca
 
 
 def test_a_stray_is_not_moved_through_a_link(store: Path) -> None:
-    """What stands in the way goes first."""
+    """The link at `strays` is moved aside first."""
     before = outside(store)
     (store / "commitlog" / "notes.txt").write_bytes(b"stray")
     put_in_place(store, "strays", link_to_a_folder)
@@ -159,7 +159,7 @@ def test_a_stray_is_not_moved_through_a_link(store: Path) -> None:
 
 
 def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
-    """It goes aside as a whole."""
+    """The file `brokerstore` is moved aside as a whole."""
     shutil.rmtree(store / "brokerstore")
     (store / "brokerstore").write_bytes(b"x")
     assert ("strange_sidecar", str(store / "brokerstore")) in kinds(run("verify", store, "--json"))
@@ -169,7 +169,7 @@ def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
 
 
 def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sync may have failed: after the move the whole log is written again."""
+    """An unreadable marker of a failed sync makes the next opening rewrite the whole log."""
     from messagestore.write import sync_failure as doubt
 
     again: list[tuple[str, int]] = []
@@ -182,14 +182,14 @@ def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pyt
 
 
 def test_what_a_recovery_kept_may_be_anything(store: Path) -> None:
-    """Such as a link that lay in place of a folder of the store's."""
+    """A backup may be a link that stood in place of a folder of the store."""
     put_in_place(store, "kept-consumequeue-0", link_to_a_folder)
     assert run("verify", store).code == 0
 
 
 @pytest.mark.parametrize("name", ["clean.json", "queues.json", "doubt.json", "ring", "clean.json.new"])
 def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> None:
-    """The disk is not at fault; what is put after the recovery is there."""
+    """The error suggests `recover`, not a fault of the disk; after the recovery puts work."""
     put_in_place(store, name, folder)
     refused = run("put", store, "T", "body")
     assert refused.code == 5 and f"run: brokerstore recover {store}  (with --apply, moves aside" in refused.talk
@@ -199,7 +199,7 @@ def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> Non
 
 
 def test_a_link_of_any_name_is_reported(store: Path) -> None:
-    """A version to come may know the name; files and folders of other names are left alone."""
+    """A later version may use the name; other files and folders are left alone."""
     (store / "brokerstore" / "unknown.json").write_bytes(b"{}")
     (store / "brokerstore" / "unknown").mkdir()
     assert run("verify", store).code == 0
@@ -208,7 +208,7 @@ def test_a_link_of_any_name_is_reported(store: Path) -> None:
 
 @pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
 def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[Path], None]) -> None:
-    """Files of our own in a virtual host's folder, the lock among them."""
+    """The sidecars in a virtual host's folder, the lock among them, are moved aside."""
     before = outside(vhost)
     paths = [put_in_place(vhost, name, strange) for name in RABBIT_FILES]
     was = [os.lstat(path).st_ino for path in paths]
@@ -226,7 +226,7 @@ def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[P
 
 @pytest.mark.parametrize("strange", [*OTHERS, file], ids=lambda strange: strange.__name__)
 def test_kept_bytes_do_not_go_through_a_link(vhost: Path, strange: Callable[[Path], None]) -> None:
-    """`recover` keeps what it cuts below `brokerstore/cut`."""
+    """`recover` keeps cut bytes below `brokerstore/cut`."""
     before = outside(vhost)
     put_in_place(vhost, "cut", strange)
     (vhost / "msg_store_persistent" / "clean.dot").write_bytes(b"x")
@@ -237,7 +237,7 @@ def test_kept_bytes_do_not_go_through_a_link(vhost: Path, strange: Callable[[Pat
 
 
 def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) -> None:
-    """A new file of our own belongs into the table."""
+    """A new kind of sidecar must be added to its table."""
     run("recover", store, "--apply")
     (store / "abort").touch()
     (store / "commitlog" / "notes.txt").write_bytes(b"stray")

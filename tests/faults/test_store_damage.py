@@ -1,4 +1,4 @@
-"""Whole RocketMQ stores with one bit turned over, cut, with stale bytes, or with a file gone."""
+"""Whole RocketMQ stores with a flipped bit, a cut, stale bytes or a missing file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.faults.store_damage import Store
 
 pytestmark = pytest.mark.default
 
-SCARCE = 1 if build_name() == "compiled" else 10  # the plain text takes part with fewer
+SCARCE = 1 if build_name() == "compiled" else 10  # the plain build is slower
 NAMES = ("propcrc", "lmq", "cqext")
 FLIPS = 40
-RECOVERED = 8  # each so many-th flip goes through a recovery too
-# Folders that no message is read by: a broker makes them again, or reads them beside the messages.
+RECOVERED = 8  # every n-th flip is recovered too
+# Files and folders that no message read depends on.
 BESIDE = {"lock", "compaction", "abort.bak", "consumequeue_ext", "timerlog", "timerwheel"}
 
 
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, folder: Path) -> None:
-    """Queues, index, checkpoint: a queue gives its own messages, or what is missing is named; recovery mends all of it."""
+    """A queue gives its own messages, or the damage is reported; a recovery repairs it."""
     store = Store(unpacked(name, folder))
     groups: dict[str, list[tuple[Path, int]]] = {}
     for path in store.files:
@@ -57,13 +57,13 @@ def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, fol
 
 
 def _bits_used(path: Path) -> int:
-    """Up to the last byte that is not zero, and a little more."""
+    """Return the number of bits up to 64 bytes after the last byte that is not zero."""
     return 8 * min(path.stat().st_size, len(path.read_bytes().rstrip(b"\0")) + 64)
 
 
 @pytest.mark.parametrize("name", ["lmq", "cqext", "batchcq"])
 def test_each_file_of_a_store_gone(name: str, folder: Path) -> None:
-    """Named, or a file that nothing is lost with; a recovery mends it, and every record of the other files is there."""
+    """A missing file is reported, or nothing is lost with it; a recovery keeps every record of the other files."""
     store = Store(unpacked(name, folder))
     quiet = set()
     for path in store.files[::SCARCE]:
@@ -71,19 +71,19 @@ def test_each_file_of_a_store_gone(name: str, folder: Path) -> None:
         data = path.read_bytes()
         size = len(data)
         path.unlink()
-        # the last log file gone is an honest end of the log where queues and index say nothing else: they do
+        # a log without its last file has a valid end; the queues refer past it, so they are not read
         if not store.check(top != "commitlog"):
             quiet.add(top)
         gone = range(int(path.name), int(path.name) + size) if top == "commitlog" else range(0)
         is_first = top == "commitlog" and path == min(store.files)
-        if not is_first:  # the first file gone is what retention does; nothing to mend
+        if not is_first:  # retention deletes the first file too, so nothing needs repair
             store.check_recovery(folder / "copy", {at for at in store.records if at in gone})
         path.write_bytes(data)
     assert quiet <= BESIDE | {"checkpoint", "index", "batchconsumequeue", "commitlog"}, quiet
 
 
 def _cuts(file: LogFile) -> Iterator[tuple[int, int]]:
-    """(record border, where the rest of the file is lost) for each border and 8 bytes to each side."""
+    """Yield (record border, offset of the cut) for each border and up to 8 bytes before and after it."""
     borders = [*file.records[1:], max(field.stop for field in file.fields)]
     for border in borders:
         for at in range(border - 8, min(border + 9, len(file.data))):
@@ -92,7 +92,7 @@ def _cuts(file: LogFile) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", ["propcrc", "lmq"])
 def test_a_log_cut_at_every_record_border(name: str, folder: Path) -> None:
-    """The rest zeros, as a torn write leaves it: whole records before the cut are read, the torn one is named."""
+    """The rest is zeros, as after a torn write: whole records before the cut are read, and a torn one is reported."""
     file = golden_log(name, folder)[-1]
     done = 0
     for border, at in list(_cuts(file))[::SCARCE]:
@@ -119,7 +119,7 @@ def _given(file: LogFile) -> set[int]:
 
 @pytest.mark.parametrize("name", ["propcrc", "lmq"])
 def test_a_store_whose_log_is_cut_is_mended(name: str, folder: Path) -> None:
-    """The last file shortened at borders and beside them: named, and after a recovery every whole record is there."""
+    """The last file, shortened near record borders, is reported; a recovery keeps every whole record."""
     store = Store(unpacked(name, folder))
     path = sorted((store.folder / "commitlog").iterdir())[-1]
     base, data = int(path.name), path.read_bytes()
@@ -135,7 +135,7 @@ def test_a_store_whose_log_is_cut_is_mended(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("gap", [8, 91, 4096])
 def test_stale_records_behind_the_end_stay_dead(gap: int, folder: Path) -> None:
-    """Whole, well-placed but older records behind a gap, as a truncation leaves them: never given out, and said in a note."""
+    """Older records after a gap, as a truncation leaves them, are never read, and a note reports them."""
     file = golden_log("lmq", folder)[-1]
     end = max(field.stop for field in file.fields)
     first = file.records[0]
@@ -151,7 +151,7 @@ def test_stale_records_behind_the_end_stay_dead(gap: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("shift", [0, 1, 91])
 def test_a_record_copied_elsewhere_is_not_believed(shift: int, folder: Path) -> None:
-    """A misdirected write: whole, with its checksum, but it says another place."""
+    """After a misdirected write the record is whole, but its physical offset does not match."""
     file = golden_log("propcrc", folder)[-1]
     end = max(field.stop for field in file.fields)
     record = file.data[file.records[0] : file.records[0] + _size(file, file.records[0])]

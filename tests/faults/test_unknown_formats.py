@@ -1,4 +1,4 @@
-"""Every way to write, on every store of a real broker with one thing in it that is not known: refused, and nothing changed."""
+"""Every way to write, on each store of a real broker with one unknown thing in it: refused, and nothing changed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STORES = (
     "plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-ext", "crash-torn", "crash-lost-cq", "broker-timer",
     "broker-pop",
 )  # fmt: skip
-NEXT_MAGIC = 0xDAA320AF  # V2 is V1 and 4; this would be V3
+NEXT_MAGIC = 0xDAA320AF  # V2 is V1 + 4, so V3 may be this
 EXPORTED = '{"topic":"T","queue_id":0,"queue_offset":0,"body_base64":"eA=="}\n'
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
-    """Every name with its bytes; of a file with holes only what is data is read."""
+    """Return every name with its content; holes of files are not read."""
     return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
 
 
@@ -49,13 +49,13 @@ def _content(path: Path) -> Any:
 
 
 def records(store: Path) -> list[tuple[Path, int]]:
-    """Every whole record: its file, and its place in the file."""
+    """Return the file and the position of every whole record."""
     steps = LogFiles(REAL_DISK, [str(store / "commitlog")]).walk()
     return [(Path(step.file), at) for step in steps if isinstance(step, Piece) for at in step.positions]
 
 
 def with_magic(data: bytes, at: int, magic: int = NEXT_MAGIC) -> bytes:
-    """A record as a broker of another version would write it: a checksum over the whole record covers the magic too."""
+    """Change the magic of a record, and its whole-record checksum if it has one."""
     size = int.from_bytes(data[at : at + 4], "big")
     record = bytearray(data[at : at + size])
     has_checksum = is_protected(bytes(record), 0, size)
@@ -67,7 +67,7 @@ def with_magic(data: bytes, at: int, magic: int = NEXT_MAGIC) -> bytes:
 
 
 def set_magic(number: int) -> Callable[[Path], Iterator[None]]:
-    """The magic of one record, by its number in the log."""
+    """Return a change of the magic of one record, by its number in the log."""
 
     def change(store: Path) -> Iterator[None]:
         path, at = records(store)[number]
@@ -80,7 +80,7 @@ def set_magic(number: int) -> Callable[[Path], Iterator[None]]:
 
 
 def add_file(name: str, data: bytes = b"x") -> Callable[[Path], Iterator[None]]:
-    """A file that was not there, with the folders above it."""
+    """Return a change that adds or replaces a file."""
 
     def change(store: Path) -> Iterator[None]:
         path = store / name
@@ -97,7 +97,7 @@ def add_file(name: str, data: bytes = b"x") -> Callable[[Path], Iterator[None]]:
 
 
 def set_queue_type(store: Path) -> Iterator[None]:
-    """A kind of queue that RocketMQ 5.3.3 does not have."""
+    """Set a queue type that RocketMQ 5.3.3 does not have."""
     table = b'{"topicConfigTable":{"T":{"attributes":{"queue.type":"StreamCQ"},"topicName":"T"}}}'
     yield from add_file("config/topics.json", table)(store)
 
@@ -142,17 +142,17 @@ TOOL = (
 
 
 def refused_by_all(store: Path, words: dict[str, Path], what: str) -> None:
-    """Every way to write refuses the store by name and leaves it as it was."""
+    """Assert that every way to write refuses the store by name and leaves it unchanged."""
     before = snapshot(store)
     for action in LIBRARY.values():
         with pytest.raises(UnsupportedFormat):
             action(str(store))
     for line in TOOL:
         ran = run(*(words.get(word, word) for word in line.split()))
-        is_named = "unsupported" in ran.talk or line.startswith("copy")  # a copy goes to no folder that has a store
+        is_named = "unsupported" in ran.talk or line.startswith("copy")  # a copy refuses every folder that has a store
         assert ran.code == 3 and is_named, (what, line, ran)
     after = snapshot(store)
-    if "lock" not in before:  # taken before the log is walked; an empty file says nothing
+    if "lock" not in before:  # it is created, empty, before the log is walked
         assert after.pop("lock", None) in (None, (0, []))
     assert after == before, what
 
@@ -160,7 +160,7 @@ def refused_by_all(store: Path, words: dict[str, Path], what: str) -> None:
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", STORES)
 def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str, fixture_store: Any, tmp_path: Path) -> None:
-    """`UnsupportedFormat` in the library and exit code 3 in the tool; each byte and each name is as before."""
+    """The library raises `UnsupportedFormat`, the tool exits with 3, and no byte or name changes."""
     store = fixture_store(name, own=True).store
     words = {"STORE": store, "OTHER": fixture_store("plain").store, "EXPORT": tmp_path / "export.jsonl"}
     (tmp_path / "export.jsonl").write_text(EXPORTED)
@@ -173,7 +173,7 @@ def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str,
 
 @pytest.mark.usefixtures("quiet")
 def test_no_way_to_write_changes_a_store_with_rocksdb_queues(fixture_store: Any, tmp_path: Path) -> None:
-    """A real broker's, as it left it."""
+    """The folder is one that a real broker left."""
     store = fixture_store("broker-rocksdb", own=True).store
     (tmp_path / "export.jsonl").write_text(EXPORTED)
     words = {"STORE": store, "OTHER": fixture_store("plain").store, "EXPORT": tmp_path / "export.jsonl"}
