@@ -1,1 +1,1 @@
-"""Fuzzers: what is done to bytes from strangers, and with which bytes.  See `fuzz/run.py`."""
+"""Fuzzers for decoders and folders; `fuzz/run.py` is their command line."""

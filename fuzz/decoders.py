@@ -1,4 +1,4 @@
-"""One target a decoder: bytes in, an answer or a named error out.  Anything else is a find."""
+"""One target per decoder: it takes bytes, and returns or raises a named error.  Anything else is a find."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DISPATCHER = Dispatcher([1000, 5000])
 
 
 def log_records(data: bytes) -> None:
-    """Walks, searches and objects say the same of the same bytes; a decoded record passes its check."""
+    """Walk, search and decoder must agree, and every decoded record must pass its check."""
     at, _why, records, _protected, _last = count(data, 0, len(data))
     reader = Reader(data)
     messages, reached, _ = reader.decode_range(0, len(data), len(data) + 1)
@@ -49,7 +49,7 @@ def log_records(data: bytes) -> None:
 
 
 def dispatch(data: bytes) -> None:
-    """Units and index items of a stretch of log."""
+    """Dispatch a part of a log into units and index items."""
     index = IndexBuffer(bytearray(INDEX_SIZE), SLOTS, ITEMS)
     _DISPATCHER.dispatch(memoryview(data), 0, len(data), 0, 0, index, 0, lambda _topic: False)
     for _topic, _queue_id, _first, units in _DISPATCHER.runs():
@@ -57,14 +57,14 @@ def dispatch(data: bytes) -> None:
 
 
 def log_properties(data: bytes) -> None:
-    """A properties string."""
+    """Decode a properties string, and an address if the length fits."""
     decode_properties(data)
     if len(data) in (8, 20):
         decode_host(data)
 
 
 def queue_units(data: bytes) -> None:
-    """Units are counted within what is there."""
+    """Count units; no count exceeds the number of units."""
     units = data[: len(data) // 20 * 20]
     assert 0 <= count_valid(units) <= len(units) // 20
     for limit in (-1, 0, 1 << 40):
@@ -74,7 +74,7 @@ def queue_units(data: bytes) -> None:
 
 
 def index_file(data: bytes) -> None:
-    """Chains of any content end, before and after they are made anew."""
+    """Chains of any content must end, before and after `keep_items` rebuilds them."""
     buffer = bytearray(data[:INDEX_SIZE].ljust(INDEX_SIZE, b"\0"))
     index = IndexBuffer(buffer, SLOTS, ITEMS)
     found = array("q", [0] * 8)
@@ -91,47 +91,47 @@ def index_file(data: bytes) -> None:
 
 
 def config_json(data: bytes) -> None:
-    """What is read can be written and read again."""
+    """A document that was read can be written and read again."""
     document = fast_json.loads(data, file="fuzz")
     again = fast_json.loads(fast_json.dumps(document), file="fuzz")
     assert again == document or document != document
 
 
 def checkpoint(data: bytes) -> None:
-    """Never raises."""
+    """Decoding never raises, and its values are plausible."""
     assert decode_checkpoint(data).values.is_plausible
 
 
 def compressed_body(data: bytes) -> None:
-    """Of each kind of compression, never beyond the limit."""
+    """Decompression of each kind never exceeds the limit."""
     if data:
         assert len(decompress(data[1:], 1 | (data[0] & 7) << 8, limit=1 << 16)) <= 1 << 16
 
 
 def erlang_term(data: bytes) -> None:
-    """A term."""
+    """Decode an external term."""
     terms.decode(data)
 
 
 def rabbit_content(data: bytes) -> None:
-    """A message."""
+    """Decode a message term."""
     decode_content(data)
 
 
 def rabbit_properties(data: bytes) -> None:
-    """A property block, which JSON can hold."""
+    """Decode a property block and convert it to JSON."""
     blocks.to_json(blocks.decode(data))
 
 
 def rabbit_records(data: bytes) -> None:
-    """Records are framed within the file."""
+    """Records found by a scan lie within the file."""
     scan = scan_records(data, "fuzz")
     assert all(record.offset >= 0 and record.offset + record.total_size <= len(data) for record in scan.records)
     find_rabbit_record(data, data[:16].ljust(16, b"\0"), 0)
 
 
 def rabbit_segment(data: bytes) -> None:
-    """What a segment gives can be written and read again."""
+    """Entries of a segment can be written and read again."""
     found, end = read_segment(data, 0, 2048, "fuzz", [])
     assert 0 <= end <= len(data)
     problems: list[object] = []
@@ -140,13 +140,13 @@ def rabbit_segment(data: bytes) -> None:
 
 
 def rabbit_journal(data: bytes) -> None:
-    """A journal."""
+    """Read a journal."""
     _found, end = read_journal(data, "fuzz", [])
     assert 0 <= end <= len(data)
 
 
 def rabbit_tables(data: bytes) -> None:
-    """The clean-stop files."""
+    """Read the clean-stop files."""
     for reader in (tables.read_clean_mark, tables.read_summary, tables.read_locations, tables.read_recovery):
         try:
             reader(data, "fuzz")
@@ -155,7 +155,7 @@ def rabbit_tables(data: bytes) -> None:
 
 
 def rabbit_version_2(data: bytes) -> None:
-    """Index and store files of version 2, and the small text files."""
+    """Read index and store files of version 2, and the small text files."""
     read_queue_name(data)
     read_segment_entries(data)
     for entry in read_index(data, 0, "fuzz", []):
@@ -167,7 +167,7 @@ def rabbit_version_2(data: bytes) -> None:
 
 
 def canary(data: bytes) -> None:
-    """Planted: the fuzzers must find it (`tests/fuzz`)."""
+    """Fail for certain data: a planted bug that the fuzzers must find (`tests/fuzz`)."""
     if len(data) > 3 and data[0] ^ 0x5A == data[1] and data[2] > 0xF0:
         raise RuntimeError("the canary sings")
 
@@ -181,14 +181,14 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         stores.config_tables, stores.json_lines, stores.parquet_rows,
     )
 }  # fmt: skip
-SLOW = {  # so many times fewer runs: each opens files, or a store
+SLOW = {  # the number of runs is divided by this: each run opens files or a store
     "rabbit_tables": 8, "extended_units": 4, "batch_units": 4, "config_tables": 16, "json_lines": 4, "parquet_rows": 16,
     "pool_ring": 100,
 }  # fmt: skip
 
 
 def run_one(target: Callable[[bytes], None], data: bytes) -> None:
-    """A named error is an answer."""
+    """Run a target; a named error is a valid answer."""
     try:
         target(data)
     except StoreError:

@@ -1,10 +1,10 @@
-"""Whole folders of both engines with bytes changed: verified, read, opened for writing, recovered.
+"""Whole folders of both engines with changed bytes: verified, read, opened for writing, recovered.
 
-Without damage each must answer in full (`control`): a named error is an answer to damage alone.  Where only files were damaged
-that are made from others, a recovery ends in a folder that opens and gives every message.
+Without damage a folder must be read in full (`control`), since a named error is a valid answer to damage only.  If only files
+were damaged that are derived from others, a recovery must end in a folder that opens and gives every message.
 
-`Folder` damages a golden folder in real files, and puts the files back.  `SmallFolder` has every kind of file too, but a few
-messages alone, and lies in memory: fifty times as many runs.
+`Folder` damages a golden folder in real files and restores them.  `SmallFolder` has every kind of file, but few messages and
+in memory: it allows fifty times as many runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RABBITMQ_PROGRAM: rocketmq_lab.Program = [
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """In a window, so that large files change in small places."""
+    """Mutate up to 64 bytes of the data, so that large files change in small places."""
     at = chance.randrange(len(data)) if data else 0
     window = data[at : at + 64]
     made = mutated(chance, [window])
@@ -49,10 +49,10 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 
 class SmallFolder:
-    """A folder of some twenty messages in memory, closed cleanly or not, damaged anew in each run."""
+    """A folder of about twenty messages in memory, closed cleanly or not, damaged anew in each run."""
 
     def __init__(self, *, is_rabbit: bool, is_closed: bool) -> None:
-        """Made by a program of the lab."""
+        """Run a program of the lab and keep the image that a kill leaves."""
         self.is_rabbit = is_rabbit
         run = rabbitmq_lab.RabbitRun(1, tries=False) if is_rabbit else rocketmq_lab.Run(1, tries=False)
         for operation in RABBITMQ_PROGRAM if is_rabbit else ROCKETMQ_PROGRAM:
@@ -67,14 +67,14 @@ class SmallFolder:
         self.messages = self.control()
 
     def control(self) -> int:
-        """Nothing is damaged: no error, and as many messages before the recovery as after it."""
+        """Assert that the undamaged folder has as many messages after a recovery as before; return their number."""
         messages = look(self.root, self._disk(self.image), is_rabbit=self.is_rabbit)
         assert messages > 0
         self._mend(self.image, messages)
         return messages
 
     def run(self, seed: int) -> None:
-        """One damage; every tenth run recovers and opens for writing, which must end sound or by name."""
+        """Damage up to three files and read the folder; every tenth run also recovers it and opens it for writing."""
         chance = random.Random(seed)
         files = dict(self.image.files)
         changed = chance.sample(self.names, chance.randint(1, 3))
@@ -98,7 +98,7 @@ class SmallFolder:
 
 
 class Folder:
-    """A folder that is damaged again and again."""
+    """A golden folder in real files, damaged anew in each run."""
 
     def __init__(self, golden: Path, work: Path, *, is_rabbit: bool) -> None:
         self.golden, self.work, self.is_rabbit = golden, work, is_rabbit
@@ -107,7 +107,7 @@ class Folder:
         self.messages = self.control()
 
     def control(self) -> int:
-        """Nothing is damaged: no error, and as many messages before the recovery as after it."""
+        """Assert that the undamaged folder has as many messages after a recovery as before; return their number."""
         messages = look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
         assert messages > 0
         mend(str(self.work), REAL_DISK, messages, is_rabbit=self.is_rabbit)
@@ -115,7 +115,7 @@ class Folder:
         return messages
 
     def run(self, seed: int) -> None:
-        """One damage; every tenth run also goes through a recovery and a writing opening, which must end sound or by name."""
+        """Damage up to three files and read the folder; every tenth run also recovers it and opens it for writing."""
         chance = random.Random(seed)
         changed = chance.sample(sorted(self.files), chance.randint(1, 3))
         for name in changed:
@@ -142,13 +142,13 @@ class Folder:
 
 
 def is_derived(name: str) -> bool:
-    """Whether a file, relative to its store, is made again from others: nothing is lost with it."""
+    """Return whether a file of the store can be rebuilt from others, so that no message is lost with it."""
     parts = name.split("/")
     return parts[0] in DERIVED_TOPS or parts[-1] in CLEAN_NAMES
 
 
 def look(root: str, disk: Disk, *, is_rabbit: bool) -> int:
-    """How many messages a reader gets, or a named error."""
+    """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
     if is_rabbit:
         verify(root, disk)
         return sum(1 for _ in RabbitStore.open(root, "r", disk=disk).messages())
@@ -167,13 +167,16 @@ def _read(root: str, disk: Disk) -> int:
 
 
 def mend(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> None:
-    """One recovery leaves nothing wrong that a second one would mend; with `messages`, so many are there afterwards."""
+    """Recover the folder, assert that a second recovery has nothing to do, and open it for writing.
+
+    With `messages`, the folder must have that many afterwards.
+    """
     if is_rabbit:
         apply_recovery(plan_recovery(root, disk), disk)
         left = {action.kind for action in plan_recovery(root, disk).actions}
-        assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a name need not be found
+        assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a lost name may be unknown
     else:
-        # new files are as small as the others
+        # new files are as small as the existing ones
         config = rocketmq_lab.lab_config() if isinstance(disk, ForgettingDisk) else None
         Recovery(root, Choice.SKIP, config, disk).apply()
         again = Recovery(root, Choice.SKIP, config, disk).plan().actions

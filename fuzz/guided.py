@@ -1,6 +1,6 @@
 """One target under atheris: `python -m fuzz.guided TARGET [libFuzzer's arguments]`.
 
-The compiled kernels cannot tell their branches, so run it with BROKERSTORE_PURE=1 for coverage, or without to exercise them.
+The compiled kernels report no coverage, so run it with BROKERSTORE_PURE=1 for coverage, or without to test the kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ with atheris.instrument_imports(
 
 
 def main() -> None:
-    """Never returns."""
+    """Run libFuzzer, which ends the process."""
     name = sys.argv.pop(1)
     target = ALL[name]
     atheris.Setup(sys.argv, lambda data: run_one(target, data))

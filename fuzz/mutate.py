@@ -1,4 +1,4 @@
-"""Bytes made from other bytes: deterministic from a seed, so that every find can be made again without a corpus of finds."""
+"""Mutations, deterministic from a seed, so that every find can be reproduced from its seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NUMBERS = (0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 
 
 
 def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
-    """One of the seeds, changed in one to six places."""
+    """Return one of the seeds, changed in one to six places."""
     data = bytearray(chance.choice(seeds))
     for _ in range(chance.randint(1, 6)):
         chance.choice(_CHANGES)(chance, data, seeds)
@@ -18,7 +18,7 @@ def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
 
 
 def neighbours(chance: random.Random, data: bytes, count: int) -> Iterator[bytes]:
-    """The bytes, and more of them, each with one byte changed from the one before: a tenth of a new mutation's price."""
+    """Yield the bytes, then `count - 1` variants, each with one more byte changed: a tenth of a mutation's cost."""
     yield data
     changed = bytearray(data)
     for word in memoryview(chance.randbytes(4 * (count - 1))).cast("I"):

@@ -3,7 +3,7 @@
     python -m fuzz.run decoders --runs 200000 [--target NAME] [--seed N]      deterministic, no coverage needed
     python -m fuzz.run small-folders --runs 5000
     python -m fuzz.run folders --runs 500 --golden FOLDER [--rabbit]
-    python -m fuzz.run guided --seconds 60 [--target NAME] [--keep]           atheris: finds its way by coverage
+    python -m fuzz.run guided --seconds 60 [--target NAME] [--keep]           atheris: guided by coverage
 
 A find is kept in `fuzz/corpus/` and ends the run.
 """
@@ -24,11 +24,11 @@ from fuzz.decoders import TARGETS, canary, run_one
 from fuzz.mutate import mutated, neighbours
 
 ALL = {**TARGETS, "canary": canary}
-NEIGHBOURS = 8  # runs of one mutation: with each further one a byte is changed
+NEIGHBOURS = 8  # runs per mutation; each further run changes one byte
 
 
 def decoder_runs(name: str, runs: int, seed: int) -> int:
-    """Runs of one target; a find is kept and raised."""
+    """Run one target on its seeds and on mutations; keep and raise a find.  Return the number of runs."""
     target, seeds = ALL[name], corpus.seeds(name)
     chance = random.Random(f"{seed} {name}")
     for data in seeds:
@@ -50,7 +50,7 @@ def _run(name: str, target: Callable[[bytes], None], data: bytes) -> None:
 
 
 def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
-    """Runs over one folder, from seed to seed + runs."""
+    """Damage one golden folder `runs` times, starting with this seed."""
     from fuzz.folders import Folder
 
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
@@ -66,7 +66,7 @@ def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
 
 
 def small_folder_runs(runs: int, seed: int) -> int:
-    """Runs over folders in memory: both engines, cleanly closed and not, in turn."""
+    """Damage folders in memory `runs` times: both engines, closed cleanly and not, in turn."""
     from fuzz.folders import SmallFolder
 
     kinds = [SmallFolder(is_rabbit=kind > 1, is_closed=kind % 2 == 1) for kind in range(4)]
@@ -79,11 +79,11 @@ def small_folder_runs(runs: int, seed: int) -> int:
     return runs
 
 
-FINDS = ("crash", "timeout", "oom")  # libFuzzer's names for what it leaves
+FINDS = ("crash", "timeout", "oom")  # prefixes of libFuzzer's artifacts
 
 
 def guided(name: str, seconds: int, *, keep: bool) -> int:
-    """One target under atheris in a process of its own, since libFuzzer ends it; its exit code."""
+    """Run one target under atheris in a child process, which libFuzzer ends; return its exit code."""
     with tempfile.TemporaryDirectory() as fresh:
         folders = [str(corpus.FOLDER / name)] if keep else [fresh, str(corpus.FOLDER / name)]
         (corpus.FOLDER / name).mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def guided(name: str, seconds: int, *, keep: bool) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("decoders", "folders", "small-folders", "guided"))
     parser.add_argument("--runs", type=int, default=200_000)

@@ -1,4 +1,4 @@
-"""Targets that want more than bytes: files of a store on a disk in memory, and files of rows to import."""
+"""Targets that need files of a store on a disk in memory, or files of rows to import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH_UNIT_SIZE = 46
 FIRST = f"{0:020d}"
 POOL = {"transient_store_pool_enable": True, "transient_store_ring_size": 1}
 PUT = ("put", "T", 0, 40, 1)
-PATCHED = 160  # bytes of a ring's head that a run changes; what follows goes behind the note's place
+PATCHED = 160  # bytes of data for the ring's head; the rest overwrites records after the noted position
 RING_HEAD = 4096
 
 
@@ -37,14 +37,14 @@ def _disk_with(path: str, data: bytes) -> ForgettingDisk:
 
 
 def extended_units(data: bytes) -> None:
-    """Each unit is found again by its address; a size that does not fit is named."""
+    """Each unit that a walk finds is found by its address too."""
     files = ConsumeQueueExt(_disk_with(f"/ext/{FIRST}", data), "/ext", max(len(data), 1))
     for address, unit in files.units():
         assert files.unit(address) == unit and files.tags_code(address) == unit.tags_code
 
 
 def batch_units(data: bytes) -> None:
-    """Units of any numbers are counted, read and searched by offset and by time."""
+    """Units with any numbers are counted, read and searched by offset and by time."""
     size = max(len(data) // BATCH_UNIT_SIZE, 1) * BATCH_UNIT_SIZE
     queues = BatchQueues(
         _disk_with(f"/bcq/T/0/{FIRST}", data[:size].ljust(size, b"\0")), "/bcq", writable=False, file_size_bytes=size
@@ -59,19 +59,19 @@ def batch_units(data: bytes) -> None:
 
 
 def wire_batch(data: bytes) -> None:
-    """What a batch says can be encoded and decoded again."""
+    """A decoded batch can be encoded and decoded again."""
     messages = decode_wire_batch("T", 0, data, b"")
     again = decode_wire_batch("T", 0, encode_wire_batch(messages), b"")
     assert [(message.body, message.flag) for message in again] == [(message.body, message.flag) for message in messages]
 
 
 def broker_properties(data: bytes) -> None:
-    """A broker.conf."""
+    """Parse a broker.conf."""
     parse_broker_properties(data, file="fuzz")
 
 
 def config_tables(data: bytes) -> None:
-    """Every table of a broker's configuration, made from the same JSON, and written again."""
+    """Read every table of a broker's configuration from the same JSON, and write it again."""
     for table in (Topics, SubscriptionGroups, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, ConsumerFilters):
         disk = _disk_with(f"/config/{table.file_name}", data)
         try:
@@ -83,12 +83,12 @@ def config_tables(data: bytes) -> None:
 
 
 def json_lines(data: bytes) -> None:
-    """A file of JSON Lines to import."""
+    """Read the rows of a JSON Lines file."""
     _import_rows(data, "jsonl")
 
 
 def parquet_rows(data: bytes) -> None:
-    """A file of Parquet to import."""
+    """Read the rows of a Parquet file."""
     _import_rows(data, "parquet")
 
 
@@ -111,7 +111,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def pool_ring(data: bytes) -> None:
-    """A killed process's ring with another head, and other bytes behind the place that it notes."""
+    """Open the image of a killed process with a changed ring: the log's messages must stay."""
     image, time_ms, path, tail_at = _killed_with_a_ring()
     ring = bytearray(image.files[path])
     head, tail = data[:PATCHED], data[PATCHED:]
@@ -128,7 +128,7 @@ def pool_ring(data: bytes) -> None:
 
 @functools.cache
 def _killed_with_a_ring() -> tuple[Image, int, str, int]:
-    """What a killed process left: the image, its time, the ring's path, and where in it the records behind its note begin."""
+    """Return the image of a killed process, its time, the ring's path, and the offset in it after the noted records."""
     run = rocketmq_lab.Run(1, config=rocketmq_lab.lab_config(**POOL), tries=False)
     for operation in (PUT, PUT, ("bring",), ("flush",), PUT, PUT):
         run.do(operation)
@@ -141,12 +141,12 @@ def _killed_with_a_ring() -> tuple[Image, int, str, int]:
 
 
 def seeds_of_ring() -> bytes:
-    """The ring as it was left: a seed of the corpus."""
+    """Return the unchanged ring as a seed for the corpus."""
     image, _time_ms, path, tail_at = _killed_with_a_ring()
     ring = image.files[path]
     return ring[:PATCHED] + ring[tail_at : tail_at + 700]
 
 
 def body_of(number: int) -> bytes:
-    """Of the lab's messages: 1 and 2 are in the log, 3 and 4 in the ring alone."""
+    """Return the body of a message of the lab: 1 and 2 are in the log, 3 and 4 only in the ring."""
     return b"%08d" % number + b"." * 32

@@ -1,10 +1,10 @@
-"""The reliability lab for as long as wanted: crash images, faults and state machines over both engines, from ever new seeds.
+"""The reliability lab without an end: crash images, faults and state machines over both engines, from ever new seeds.
 
     python scripts/lab.py --seconds 60                      # make crash
     python scripts/lab.py --seconds 28800 --state lab.json --report docs/evidence/lab-report.md       # make lab-night
 
-With `--state` it goes on where it stopped, whoever stopped it.  A broken promise is written down with the seed and the program
-that show it, the run goes on, and the command ends with 1; `--seed N --part NAME` runs that one again.
+With `--state` it continues an earlier run.  A broken promise is recorded with its seed and program, the run goes on, and the
+command ends with 1; `--seed N --part NAME` runs that seed again.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ MACHINE_LIVES, MACHINE_STEPS = 20, 50
 
 
 def rocketmq(seed: int, report: Report) -> None:
-    """A random program, every crash of every step, some recoveries crashed too."""
+    """Run a random program with every crash of every step; crash some of the recoveries too."""
     rocketmq_lab.random_run(seed, 25, report=report, deep=150)
 
 
 def rabbitmq(seed: int, report: Report) -> None:
-    """The same of the other engine."""
+    """Run a random program of the other engine in the same way."""
     rabbitmq_lab.random_run(seed, 40, report=report, deep=100)
 
 
 def three_operations(seed: int, report: Report) -> None:
-    """One of all programs of three operations, in an order of its own."""
+    """Run a random program of three operations with every crash."""
     operations = rocketmq_lab.OPERATIONS
     random = Random(seed)
     rocketmq_lab.small_scope([[random.choice(operations) for _ in range(3)]], report=report)
 
 
 def three_deep(seed: int, report: Report) -> None:
-    """A crash inside the recovery of a recovery of a recovery."""
+    """Crash a recovery, the recovery of that crash, and the recovery of that one."""
     random = Random(seed)
     run = rocketmq_lab.Run(seed, config=rocketmq_lab.any_config(random), tries=False)
     for _ in range(12):
@@ -76,7 +76,7 @@ OPTION_SETS: list[dict[str, Any]] = [
 
 @functools.cache
 def every_fault(option_set: int) -> list[faults.Fault]:
-    """Of the base workload with these options; the last set is the other engine's."""
+    """Return the faults of the base workload with these options; the last set stands for the other engine."""
     counted = faults.Counted()
     if option_set == len(OPTION_SETS):
         faults.run_rabbitmq(faults.RABBITMQ_PROGRAM, counted)
@@ -87,14 +87,14 @@ def every_fault(option_set: int) -> list[faults.Fault]:
 
 @functools.cache
 def all_faults() -> list[tuple[int, faults.Fault]]:
-    """Of every option set, in an order that meets all of them early."""
+    """Return the faults of all option sets, shuffled so that an early stop has covered each set."""
     every = [(number, fault) for number in range(len(OPTION_SETS) + 1) for fault in every_fault(number)]
     Random(1).shuffle(every)
     return every
 
 
 def fault(seed: int, report: Report) -> None:
-    """One fault of the base workload in one of the option sets: all of them, one after the other."""
+    """Run the base workload with fault number `seed`."""
     option_set, one = all_faults()[seed % len(all_faults())]
     if option_set == len(OPTION_SETS):
         faults.suffer_rabbitmq(faults.RABBITMQ_PROGRAM, one)
@@ -104,7 +104,7 @@ def fault(seed: int, report: Report) -> None:
 
 
 def machine(name: str) -> Callable[[int, Report], None]:
-    """Lives of a Hypothesis machine; no crash image is counted, only steps."""
+    """Return a function that runs lives of a Hypothesis machine; it counts steps, not crash images."""
 
     def live(seed: int, _report: Report) -> None:
         import hypothesis
@@ -121,11 +121,11 @@ def machine(name: str) -> Callable[[int, Report], None]:
 
 
 class Part(NamedTuple):
-    """One kind of run: how many seeds in a round, what one does, how many seeds there are in all."""
+    """One kind of run: seeds per round, the function that runs a seed, and the number of seeds."""
 
     share: int
     do: Callable[[int, Report], None]
-    steps: int = 0  # of a seed
+    steps: int = 0  # per seed
     limit: Callable[[], float] = lambda: float("inf")
 
 
@@ -138,10 +138,10 @@ PARTS = {
 
 
 class Night:
-    """What was done so far."""
+    """Counts and finds of all runs so far."""
 
     def __init__(self, path: Path | None) -> None:
-        """Goes on from the file, if there is one."""
+        """Load the state file if it exists."""
         self.path = path
         found = json.loads(path.read_text()) if path is not None and path.exists() else {}
         self.seeds: Counter[str] = Counter(found.get("seeds"))
@@ -152,7 +152,7 @@ class Night:
         self.cpu_seconds: float = found.get("cpu_seconds", 0.0)
 
     def add(self, part: str, report: Report) -> None:
-        """One seed is done."""
+        """Add the counts of one seed."""
         self.seeds[part] += 1
         self.images[part] += report.images
         self.again[part] += report.again
@@ -161,7 +161,7 @@ class Night:
             kinds[f"{operation}|{kind}"] += count
 
     def save(self) -> None:
-        """All new or all old."""
+        """Write the state file and replace the old one in one step."""
         if self.path is not None:
             names = ("seeds", "images", "again", "kinds", "found", "cpu_seconds")
             fresh = self.path.with_suffix(".new")
@@ -169,7 +169,7 @@ class Night:
             fresh.replace(self.path)
 
     def lines(self) -> list[str]:
-        """As tables."""
+        """Return the report as Markdown lines."""
         lines = ["| part | seeds | crash images opened and checked | of recoveries | steps |"]
         lines.append("| --- | ---: | ---: | ---: | ---: |")
         for part, one in PARTS.items():
@@ -190,7 +190,7 @@ class Night:
         return lines
 
     def retry(self) -> None:
-        """What was found, once more: it may have been mended since."""
+        """Run the seeds of earlier finds again, to learn which are fixed."""
         for one in self.found:
             try:
                 PARTS[one["part"]].do(one["seed"], Report())
@@ -201,7 +201,7 @@ class Night:
         self.save()
 
     def _table(self, part: str) -> list[str]:
-        """Operations by kinds of file that a crash could leave in more than one way."""
+        """Return a table of images in which a crash left several possible states, by operation and kind of file."""
         counts = self.kinds.get(part, Counter())
         operations = sorted({key.split("|")[0] for key in counts})
         kinds = sorted({key.split("|")[1] for key in counts})
@@ -213,7 +213,7 @@ class Night:
 
 
 def run(night: Night, names: list[str], first_seed: int, is_over: Callable[[], bool]) -> None:
-    """Round by round until it is over."""
+    """Run the parts in rounds until `is_over` returns true or no seeds are left."""
     saved, cpu = time.monotonic(), time.process_time()
     is_at_work = True
     while is_at_work:
@@ -233,7 +233,7 @@ def run(night: Night, names: list[str], first_seed: int, is_over: Callable[[], b
 
 
 def one_seed(night: Night, name: str, first_seed: int) -> None:
-    """A find is written down; the images tried before it count."""
+    """Run one seed; record a find.  Images checked before the find count."""
     report = Report()
     seed = first_seed + night.seeds[name]
     try:
@@ -249,7 +249,7 @@ def one_seed(night: Night, name: str, first_seed: int) -> None:
 
 
 def stop_politely(_number: int, _frame: Any) -> None:
-    """As an interruption from the keyboard."""
+    """Raise KeyboardInterrupt on SIGTERM."""
     raise KeyboardInterrupt
 
 
@@ -261,7 +261,7 @@ seed is at the end.
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--images", type=int, default=0, help="end when so many images were checked")

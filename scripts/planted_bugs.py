@@ -1,13 +1,14 @@
-"""Planted bugs: each is put into a copy of the source, and the tests named beside it must fail on the plain build.
-That they pass there on the source as it is, `make test-plain` shows.
+"""Plant each bug in a copy of the source; the tests named beside it must fail there on the plain build.
+
+`make test-plain` shows that they pass on the unchanged source.
 
     python scripts/planted_bugs.py              all of them
     python scripts/planted_bugs.py --quick      the four that run in every change
     python scripts/planted_bugs.py --only NAME  one
     python scripts/planted_bugs.py --tier       which of them the tests of `make test` catch alone: docs/evidence/tiers.md
 
-Ends with 1 when a bug was not caught, when its text is not found (once) in the source any more, or when a copy in which nothing
-was changed fails.
+Ends with 1 if a bug is not caught, if the source does not contain its text exactly once, or if the tests fail on an unchanged
+copy.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ KEPT_OUT = shutil.ignore_patterns(
     "interop",
 )
 TIMEOUT_S = 900
-NONE_SELECTED = 5  # the exit code of pytest
+NONE_SELECTED = 5  # pytest's exit code
 DEFAULT_TIER = "not deep and not spark and not interop"
 
 
 class Bug(NamedTuple):
-    """`before`, once in `file`, becomes `after`; `tests` are pytest's arguments."""
+    """`before`, which `file` contains once, becomes `after`; `tests` are pytest's arguments."""
 
     name: str
     file: str
@@ -140,7 +141,7 @@ NOTHING = Bug(
 
 
 def problem_of(bug: Bug) -> str | None:
-    """Why the bug cannot be planted."""
+    """Return why the bug cannot be planted, or an empty string."""
     count = (ROOT / bug.file).read_text().count(bug.before)
     return None if count == 1 else f"its text is {count} times in {bug.file}"
 
@@ -165,7 +166,7 @@ def is_caught(bug: Bug, tier: str = "") -> bool:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only")

@@ -1,4 +1,4 @@
-"""Run in an environment that a wheel was installed into: `smoke.py compiled|plain FOLDER_OF_THE_INSTALLATION`."""
+"""Check an installed wheel: `smoke.py compiled|plain FOLDER_OF_THE_INSTALLATION`, run with the environment's Python."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`make wheel-check`: the distribution builds and installs with a C compiler and without one.
 
-A source archive and two wheels are built from a clean copy of the tree; each wheel goes into an environment of its own,
-where a smoke test puts and reads messages and says which build of the kernels runs.  The libraries that the package needs
-are taken from this environment.
+A source archive and two wheels are built from a clean copy of the tree.  Each wheel is installed into an environment of its
+own, where a smoke test puts and reads messages and checks which build of the kernels runs.  Required libraries are taken from
+the current environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_COMPILER = {"CC": "/bin/false", "LDSHARED": "/bin/false", "CXX": "/bin/false"
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None, folder: Path | None = None) -> str:
-    """Its output; ends everything when it fails."""
+    """Run a command and return its output; a failure ends the script."""
     done = subprocess.run(
         [str(part) for part in command], env={**os.environ, **(env or {})}, cwd=folder, text=True, capture_output=True
     )
@@ -33,7 +33,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None, folder: Path | 
 
 
 def clean_copy(target: Path) -> Path:
-    """The tree without anything that was built or installed."""
+    """Copy the tree without anything that was built or installed."""
     made = shutil.ignore_patterns(
         ".git", ".venv*", "build", "dist", "*.egg-info", "*.so", "*.c", "__pycache__", "data", ".*_cache"
     )
@@ -42,14 +42,14 @@ def clean_copy(target: Path) -> Path:
 
 
 def build(tree: Path, out: Path, kind: str, env: dict[str, str]) -> Path:
-    """One archive, made with what is installed here."""
+    """Build one archive with the tools installed here."""
     run(sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", out, tree, env=env)
     (made,) = out.iterdir()
     return made
 
 
 def check_source_archive(archive: Path) -> None:
-    """What somebody needs to build from it."""
+    """Assert that the archive contains everything that a build needs."""
     with tarfile.open(archive) as members:
         names = {name.partition("/")[2] for name in members.getnames()}
     wanted = {"LICENSE", "README.md", "pyproject.toml", "setup.py", "commitlog/_append_cy.py", "commitlog/_append_cy.pxd"}
@@ -61,7 +61,7 @@ def check_source_archive(archive: Path) -> None:
 
 
 def check_wheel(wheel: Path, compiled: bool) -> None:
-    """Texts beside the extensions; extensions only where there was a compiler."""
+    """Assert that the wheel has all sources, and extensions only if there was a compiler."""
     names = zipfile.ZipFile(wheel).namelist()
     if not any(name.endswith("licenses/LICENSE") for name in names):
         raise SystemExit(f"{wheel.name} has no licence")
@@ -72,7 +72,7 @@ def check_wheel(wheel: Path, compiled: bool) -> None:
 
 
 def smoke(wheel: Path, folder: Path, build_name: str) -> str:
-    """Install into an environment of its own and run the smoke test there."""
+    """Install the wheel into a new environment and run the smoke test there."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     target = run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip()
@@ -83,7 +83,7 @@ def smoke(wheel: Path, folder: Path, build_name: str) -> str:
 
 
 def main() -> None:
-    """Both ways, one after the other."""
+    """Check the build with a compiler and the one without."""
     with tempfile.TemporaryDirectory(prefix="brokerstore-wheel-") as name:
         folder = Path(name)
         archive = build(clean_copy(folder / "tree-sdist"), folder / "sdist", "sdist", {})
@@ -93,7 +93,7 @@ def main() -> None:
         ways = {"plain": NO_COMPILER, **({"compiled": {"BROKERSTORE_REQUIRE_COMPILED": "1"}} if has_compiler else {})}
         for build_name, env in ways.items():
             with tarfile.open(archive) as members:
-                members.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+                members.extraction_filter = getattr(tarfile, "data_filter", None)  # missing before Python 3.11.4
                 members.extractall(folder / build_name)
             (tree,) = (folder / build_name).iterdir()
             wheel = build(tree, folder / f"wheel-{build_name}", "wheel", env)

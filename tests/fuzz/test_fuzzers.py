@@ -1,4 +1,4 @@
-"""The fuzzers' share of every change: deterministic runs of decoders and of whole folders, and a canary that must be found."""
+"""A sample of the fuzzers for every change: deterministic runs of decoders and whole folders, and a canary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storageio import StoreCorrupt, StoreError
 from storebytes.builds import build_name
 from tests.faults.golden import fast_folder, unpacked
 
-SCARCE = 1 if build_name() == "compiled" else 20  # the plain text takes part with fewer
+SCARCE = 1 if build_name() == "compiled" else 20  # the plain build is slower
 DECODER_RUNS = 200_000 // SCARCE
 FOLDER_RUNS = {"batchcq": 200, "lmq": 20, "rabbitmq-clean": 20}
 SMALL_FOLDER_RUNS = 5_000 // SCARCE
@@ -24,7 +24,7 @@ LARGE_QUEUES = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "434QJ
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_decoder_answers_or_names_what_is_wrong(name: str) -> None:
-    """Seeds and mutations of them: an answer that holds together, or a named error."""
+    """For seeds and mutations, the answer is consistent or a named error."""
     assert len(corpus.seeds(name)) > 1, "a corpus is kept"
     runs = DECODER_RUNS // len(TARGETS) // SLOW.get(name, 1)
     assert decoder_runs(name, runs, seed=1) > runs
@@ -38,7 +38,7 @@ def test_the_canary_is_found() -> None:
 
 @pytest.mark.parametrize("name", FOLDER_RUNS)
 def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
-    """One to three files changed in each run; every tenth run recovers, which a second recovery has nothing to add to."""
+    """Each run changes one to three files; every tenth run recovers, and a second recovery has nothing to do."""
     with fast_folder() as above:
         golden = unpacked(name, above)
         for queue in LARGE_QUEUES if name.startswith("rabbitmq") else ():
@@ -48,7 +48,7 @@ def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
 
 @pytest.mark.parametrize("quarter", range(4))
 def test_a_damaged_small_folder_is_read_and_mended_or_named(quarter: int) -> None:
-    """The same in memory, of both engines, cleanly closed and not: fifty times as many."""
+    """The same in memory, for both engines, closed cleanly and not, with fifty times as many runs."""
     runs = SMALL_FOLDER_RUNS // 4
     assert small_folder_runs(runs, 1001 + quarter * runs) == runs
 
@@ -59,7 +59,7 @@ def refuse(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize("name", ["verify", "RabbitStore", "apply_recovery", "verify_store", "Recovery"])
 def test_a_sound_folder_that_is_refused_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control: any named error passed for an answer, so a library that refused everything had no findings."""
+    """A control: a library that refuses everything used to pass, since every named error was a valid answer."""
     is_rabbit = name in ("verify", "RabbitStore", "apply_recovery")
     target = folders.RabbitStore if name == "RabbitStore" else folders
     monkeypatch.setattr(target, "open" if name == "RabbitStore" else name, refuse)
@@ -71,7 +71,7 @@ def test_a_sound_folder_that_is_refused_is_noticed(name: str, monkeypatch: pytes
 def test_a_recovery_that_refuses_what_is_made_from_other_files_is_noticed(
     is_rabbit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clean-stop files, queues, index: nothing is lost with them, so no error is an answer to their damage."""
+    """Damage to clean-stop files, queues or index loses nothing, so an error is not a valid answer."""
     folder = SmallFolder(is_rabbit=is_rabbit, is_closed=True)
     monkeypatch.setattr(folders, "apply_recovery" if is_rabbit else "Recovery", refuse)
     with pytest.raises(StoreError, match="a refusal"):
@@ -80,12 +80,12 @@ def test_a_recovery_that_refuses_what_is_made_from_other_files_is_noticed(
 
 
 def test_a_torn_segment_with_a_mark_of_no_message_is_mended() -> None:
-    """Found by fuzzing: `recover --apply` planned to write the segment anew, for ever, and did not."""
+    """Found by fuzzing: `recover --apply` used to plan a rewrite of the segment again and again without doing it."""
     small_folder_runs(1, 220)
 
 
 def test_expiries_of_any_64_bits_are_read() -> None:
-    """Found by fuzzing: a flipped first bit of a message's expiry ended `verify` of a RabbitMQ folder with an OverflowError."""
+    """Found by fuzzing: a flipped first bit of an expiry used to end `verify` of a RabbitMQ folder with an OverflowError."""
     publish = bytes(8) + b"i" * 16 + b"\xff" * 8 + bytes(4) + b"\0\0\0\2" + b"\x83j"
     run_one(TARGETS["rabbit_journal"], publish)
     from rabbitstore.format.journal import read_journal
@@ -95,24 +95,24 @@ def test_expiries_of_any_64_bits_are_read() -> None:
 
 
 def test_finds_are_kept_beside_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What broke a decoder once is run again by everybody."""
+    """Later runs repeat what broke a decoder once."""
     monkeypatch.setattr(corpus, "FOLDER", tmp_path)
     assert corpus.keep("x", b"find").read_bytes() == b"find" and corpus.seeds("x") == [b"find", b""]
 
 
 def test_a_queue_number_that_the_log_lacks_is_no_reason_to_rebuild_for_ever() -> None:
-    """A record's topic was damaged: its queue had a gap, which dispatch closes, and each recovery wanted to rebuild it."""
+    """A damaged topic left a gap in the queue, which dispatch closes; each recovery used to plan a rebuild of it."""
     SmallFolder(is_rabbit=False, is_closed=False).run(368_520)
 
 
 def test_a_parquet_file_whose_head_is_damaged_is_no_traceback() -> None:
-    """Found by fuzzing: pyarrow's OSError came out of an import; only one of its kinds of errors was known."""
+    """Found by fuzzing: pyarrow's OSError used to leave an import, which expected only one kind of error."""
     data = (corpus.FOLDER / "parquet_rows" / "085b18999289f4f1").read_bytes()
     with pytest.raises(StoreCorrupt, match="not a Parquet file"):
         TARGETS["parquet_rows"](data)
 
 
 def test_a_row_nested_without_end_is_no_traceback() -> None:
-    """A line of brackets ended an import in a RecursionError."""
+    """A line of brackets used to end an import with a RecursionError."""
     with pytest.raises(StoreCorrupt, match="row 1 of"):
         TARGETS["json_lines"](b'{"topic":' + b"[" * 100_000 + b"\n")

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Counted:
-    """The reports of a run, by build and part."""
+    """The reports of a test run, by build and part."""
 
     def __init__(self) -> None:
         self.reports: dict[tuple[str, str], Any] = {}

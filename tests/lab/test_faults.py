@@ -1,4 +1,4 @@
-"""Every storage call of a base workload failed, once and for ever: a named error, and nothing promised is lost."""
+"""Each storage call of a base workload fails, once or permanently: a named error, and nothing promised is lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MODES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["ROCKETMQ_PROGRAM", "ROLLING_PROGRAM"], ids=["base", "rolling"])
 def test_no_fault_of_a_rocketmq_style_store_loses_what_was_flushed(world: Any, mode: str, name: str) -> None:
-    """EIO, ENOSPC, EMFILE, ENOMEM, short write; put, batch, roll-over, flush, checkpoint, retention, close, recovery.
+    """EIO, ENOSPC, EMFILE, ENOMEM and short writes in every operation, also in close and recovery.
 
-    Opened again after a failed sync the store found pages in the system's cache that the disk never got, and promised them.
+    An opening after a failed sync used to trust pages in the system's cache that never reached the disk.
     """
     faults = world.module("brokerstore.testing.faults")
     changes = {"flush_disk_type": world.messagestore.FlushMode[mode[:5].strip(",")]} | MODES[mode]
@@ -34,7 +34,7 @@ def test_no_fault_of_a_rocketmq_style_store_loses_what_was_flushed(world: Any, m
 
 
 def test_no_fault_of_a_rabbitmq_style_store_loses_what_was_confirmed(world: Any) -> None:
-    """The same, with the collector."""
+    """The same faults hit every operation, also the collector."""
     faults = world.module("brokerstore.testing.faults")
     counted = faults.Counted()
     run, _ = faults.run_rabbitmq(faults.RABBITMQ_PROGRAM, counted)
@@ -47,7 +47,7 @@ def test_no_fault_of_a_rabbitmq_style_store_loses_what_was_confirmed(world: Any)
 
 
 def test_no_fault_of_a_recovery_loses_what_was_flushed(world: Any) -> None:
-    """Every call of an opening after a crash fails; the next opening finds everything."""
+    """Every call of an opening after a crash fails once; the next opening finds everything."""
     faults, lab = world.module("brokerstore.testing.faults"), world.module("brokerstore.testing.rocketmq_lab")
     run = lab.Run(1, tries=False)
     for operation in faults.ROCKETMQ_PROGRAM[:12]:

@@ -1,4 +1,4 @@
-"""Both engines against their ledgers, step by step, with crashes of the machine as steps."""
+"""Both engines against their ledgers, step by step, with power failures as steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = int(os.environ.get("BROKERSTORE_LAB_EXAMPLES", "0"))
 
 @pytest.mark.parametrize("machine", ["RocketMachine", "RabbitMachine"])
 def test_a_store_and_its_ledger_agree(world: Any, machine: str) -> None:
-    """300 lives of 50 steps over both builds; unsynced pages, sizes and names of every file are lost in a crash."""
+    """300 lives of 50 steps over both builds; a crash drops unsynced pages, sizes and names."""
     profile = settings(
         max_examples=EXAMPLES or (250 if world.build == "compiled" else 50),
         stateful_step_count=50,

@@ -1,4 +1,4 @@
-"""A RabbitMQ-style store on a disk that forgets: every crash of every step of many programs, opened and checked."""
+"""A RabbitMQ-style store on a disk that drops unsynced changes: many programs, crashed at every step, opened and checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lab.counted import Counted
 
 @pytest.mark.parametrize("block", range(6))
 def test_what_was_confirmed_survives_every_crash_of_a_random_program(world: Any, block: int, counted: Counted) -> None:
-    """Publish, get, acknowledge, requeue, sync, collector, journal flush, purge, delete, close, reopen, crash."""
+    """The programs use every operation of the store, the collector, and reopening."""
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     seeds = range(block * 10, block * 10 + (10 if world.build == "compiled" else 2))
     for seed in seeds:
@@ -21,7 +21,7 @@ def test_what_was_confirmed_survives_every_crash_of_a_random_program(world: Any,
 
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])
 def test_what_was_confirmed_survives_an_opening_before_the_power_fails(world: Any, fails: bool, counted: Counted) -> None:
-    """The journal was emptied over segments that only the cache had: confirmed messages were lost, old ones came back."""
+    """The journal used to be emptied although the cache alone had the segments: confirmed messages were lost."""
     reopening = world.module("brokerstore.testing.reopening")
     report = counted.report(world.build, "opened again before the power fails")
     for seed in range(150 if world.build == "compiled" else 6):
@@ -29,7 +29,7 @@ def test_what_was_confirmed_survives_an_opening_before_the_power_fails(world: An
 
 
 def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, counted: Counted) -> None:
-    """Every call that changes something, two deep."""
+    """Every call that changes something crashes, and so does the recovery of that crash."""
     lab, deep = world.module("brokerstore.testing.rabbitmq_lab"), world.module("brokerstore.testing.deep")
     program = world.module("brokerstore.testing.faults").RABBITMQ_PROGRAM
     run = lab.RabbitRun(5, tries=False)

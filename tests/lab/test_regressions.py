@@ -1,4 +1,4 @@
-"""What the lab found, each with the story of what was lost."""
+"""Bugs that the lab found; each docstring states what was lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def lab(world: Any) -> Any:
 
 
 def crashed(run: Any, **changed: bytes | None) -> tuple[Image, int]:
-    """The files as they are live; some replaced, or gone where None.  Keys: parts of paths, `__` for `/`."""
+    """Return the image after a kill, with some files replaced, or removed if None, and the number of flushed messages.
+
+    A key is the end of a path, with `__` for `/`.
+    """
     image = run.disk.after_kill()
     run.ledger.learn(run.store)
     files = dict(image.files)
@@ -42,7 +45,7 @@ def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
 
 
 def test_a_record_whose_checksum_sector_was_lost_is_not_taken_for_one_without_a_checksum(lab: Any) -> None:
-    """Its body was whole: it passed for an unprotected record, its tags and keys cut short.  One byte lost or hundreds."""
+    """Its body was whole, so it used to pass as unprotected, with tags and keys cut short."""
     for size in range(200, 270):
         run = lab.Run(tries=False)
         put_all(run, ("put", "T", 0, 10, 0), ("flush",), ("put", "T", 0, size, 2))
@@ -59,7 +62,7 @@ def test_a_record_whose_checksum_sector_was_lost_is_not_taken_for_one_without_a_
 
 
 def test_log_files_are_not_left_empty_before_others(lab: Any) -> None:
-    """A new log file had its name synced and not its size: a crash left two of no bytes, and the store refused to open."""
+    """Only the name of a new log file was synced: a crash left two empty files, and the store refused to open."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 4500, 0), ("prepare",))
     image = run.disk.least()
@@ -69,7 +72,7 @@ def test_log_files_are_not_left_empty_before_others(lab: Any) -> None:
 
 
 def test_a_queue_whose_first_file_was_lost_gets_its_units_back(lab: Any) -> None:
-    """Its second file survived: the queue began at unit 5, and the first five messages were not to be read any more."""
+    """Since the second file survived, the queue began at unit 5, and the first five messages were unreadable."""
     run = lab.Run(tries=False)
     put_all(run, ("put_batch", "T", 0, 7, 10), ("flush",), ("dispatch",))
     first = f"{lab.ROOT}/consumequeue/T/0/{0:020d}"
@@ -79,7 +82,7 @@ def test_a_queue_whose_first_file_was_lost_gets_its_units_back(lab: Any) -> None
 
 
 def test_units_of_a_queue_file_far_back_that_never_reached_the_disk_are_made_again(lab: Any) -> None:
-    """A real broker syncs a queue each minute: zeros five files before the end were never looked at, three are."""
+    """A real broker syncs a queue each minute; recovery used to examine only the last three files."""
     run = lab.Run(tries=False)
     put_all(run, ("put_batch", "T", 0, 30, 10), ("flush",), ("dispatch",))
     image, flushed = crashed(run, consumequeue__T__0__00000000000000000000=bytes(100))
@@ -87,7 +90,7 @@ def test_units_of_a_queue_file_far_back_that_never_reached_the_disk_are_made_aga
 
 
 def test_an_index_file_that_is_empty_before_others_is_not_taken_for_whole(lab: Any) -> None:
-    """Its pages were lost, the younger file's not: zeros are sound, a checkpoint of zeros vouched, and its keys were gone."""
+    """Zeros are valid chains and the checkpoint had zeros too, so the file counted as whole and its keys were lost."""
     run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 9, 10), ("flush",), ("dispatch",))
     names = sorted(path for path in run.disk.files() if "/index/" in path)
@@ -98,7 +101,7 @@ def test_an_index_file_that_is_empty_before_others_is_not_taken_for_whole(lab: A
 
 
 def test_index_items_of_lost_records_go_from_every_file(lab: Any) -> None:
-    """The index was synced ahead of the log by more than a file: only its last file was cut, and led to other records."""
+    """The index was more than a file ahead of the log; items in earlier files stayed and led to other records."""
     run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 3, 10), ("flush",), ("put_many", "T", 12, 10), ("dispatch",), ("derive", True))
     run.ledger.learn(run.store)
@@ -110,22 +113,22 @@ def test_index_items_of_lost_records_go_from_every_file(lab: Any) -> None:
 
 
 def test_an_index_file_emptied_by_a_recovery_that_was_killed_does_not_hide_records(lab: Any) -> None:
-    """A recovery emptied it and was killed before it deleted it; the next one took its end for a real one.
+    """A recovery was killed after it emptied the file; the next one trusted the file's end offset.
 
-    Records up to there counted as indexed: queries by their keys found nothing, for ever.  Three of twelve were lost so.
+    Records up to that offset counted as indexed, so queries by their keys found nothing.
     """
     run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put", "T", 2, 10, 0), ("dispatch",), ("flush",), ("derive", True))
     put_all(run, ("put_batch", "T", 0, 4, 10), ("dispatch",), ("flush",))
     (path,) = [path for path in run.disk.files() if "/index/" in path]
     emptied = bytearray(run.disk.files()[path])
-    emptied[32:68] = (1).to_bytes(8, "big").ljust(36, b"\0")  # no slot used, the first item is the next one, empty slots
+    emptied[32:68] = (1).to_bytes(8, "big").ljust(36, b"\0")  # slot count 0, next item 1, empty slots
     image, flushed = crashed(run, **{path.rpartition("/")[2]: bytes(emptied)})
     assert recover(run, image, flushed) == 5
 
 
 def test_an_index_note_of_before_a_crash_does_not_vouch_for_what_was_put_after_it(lab: Any) -> None:
-    """The note outlived a recovery that dropped its file; the new file of that name was lost, and the store did not open."""
+    """`index.json` outlived a recovery that dropped its file; a new file of that name was lost, and opening failed."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 1), ("dispatch",), ("flush",), ("derive", True))
     disk = ForgettingDisk.of(run.disk.after_kill(), run.disk.time_ms)
@@ -135,7 +138,7 @@ def test_an_index_note_of_before_a_crash_does_not_vouch_for_what_was_put_after_i
 
 
 def test_a_note_of_records_that_the_log_lost_is_gone_before_others_are_put(lab: Any) -> None:
-    """What is put then lies where the note vouches for other items."""
+    """Later puts would be at positions for which `index.json` lists other items."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 1), ("put", "T", 0, 10, 1), ("dispatch",), ("derive", True))
     disk = ForgettingDisk.of(run.disk.least(), run.disk.time_ms)
@@ -146,7 +149,7 @@ def test_a_note_of_records_that_the_log_lost_is_gone_before_others_are_put(lab: 
 
 
 def test_the_checkpoint_does_not_vouch_for_units_whose_sync_failed(lab: Any) -> None:
-    """The second sync succeeded, as it always does: the checkpoint moved on, and the queue's units were gone for good."""
+    """After a failed sync the next one succeeds: the checkpoint used to advance, and the queue's units were lost."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 0), ("dispatch",), ("flush",), ("wait", 60_000), ("put", "T", 0, 10, 0), ("dispatch",))
     put_all(run, ("flush",))
@@ -167,9 +170,9 @@ def test_the_checkpoint_does_not_vouch_for_units_whose_sync_failed(lab: Any) -> 
 
 
 def test_a_queues_last_unit_that_lost_its_tag_is_made_again(lab: Any) -> None:
-    """A sector's border lay before its tags code, and the next sector was lost: its place was right, so the unit was believed.
+    """A lost sector began at the unit's tags code, and since its offset was right, the unit was trusted.
 
-    Whoever asked for that tag never got the message.
+    A consumer that filters by that tag never got the message.
     """
     run = lab.Run(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
     put_all(run, *[("put", "T", 0, 10, 2)] * 26, ("flush",), ("dispatch",))
@@ -181,7 +184,7 @@ def test_a_queues_last_unit_that_lost_its_tag_is_made_again(lab: Any) -> None:
 
 
 def test_a_queue_whose_records_were_deleted_still_knows_its_next_offset(lab: Any) -> None:
-    """Retention deleted the log before the queue's units were on the disk: after a crash the queue began again at 0."""
+    """Retention used to delete the log before the queue's units were synced: after a crash the queue began again at 0."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 3000, 0), ("put_many", "V", 3, 2000), ("put_many", "V", 3, 2000), ("dispatch",), ("flush",))
     run.do(("retain", 1))
@@ -194,7 +197,7 @@ def test_a_queue_whose_records_were_deleted_still_knows_its_next_offset(lab: Any
 
 @pytest.fixture
 def index_of(world: Any) -> Any:
-    """A queue index on a disk."""
+    """Return a function that opens a queue index on a disk."""
     settings = world.module("rabbitstore.settings").IndexSettings(segment_entries=8)
     return lambda disk: world.module("rabbitstore.engine.queue_index_cy").QueueIndex(disk, "/q", settings)
 
@@ -205,7 +208,7 @@ def entries_of(index: Any) -> list[int]:
 
 
 def test_entries_are_not_put_behind_the_zeros_that_a_crash_left_in_a_segment(index_of: Any) -> None:
-    """The segment's size survived and its bytes did not: what the journal still had was put behind the zeros, never read."""
+    """The segment kept its size but not its bytes: the journal's entries were appended after the zeros and never read."""
     disk = ForgettingDisk()
     index = index_of(disk)
     index.publish(0, b"i" * 16, 0, 5, True, None)
@@ -223,7 +226,7 @@ def test_entries_are_not_put_behind_the_zeros_that_a_crash_left_in_a_segment(ind
 
 
 def test_the_journals_copy_counts_where_a_segment_was_torn(index_of: Any, world: Any) -> None:
-    """A flush was cut short: the torn embedded message won over the whole one, and the journal was emptied."""
+    """After an interrupted flush the segment's torn message used to replace the journal's whole one."""
     content, is_whole = world.module("rabbitstore.format.content"), world.module("rabbitstore.engine.opening").is_whole
     whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
     disk = ForgettingDisk()
@@ -243,7 +246,7 @@ def test_the_journals_copy_counts_where_a_segment_was_torn(index_of: Any, world:
 
 
 def test_a_torn_embedded_message_at_the_journals_end_is_dropped(index_of: Any, world: Any) -> None:
-    """It was never confirmed; it was handed out as a message that nobody could decode."""
+    """It was never confirmed, but used to be delivered although no client could decode it."""
     content, is_whole = world.module("rabbitstore.format.content"), world.module("rabbitstore.engine.opening").is_whole
     whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
     disk = ForgettingDisk()
@@ -259,7 +262,7 @@ def test_a_torn_embedded_message_at_the_journals_end_is_dropped(index_of: Any, w
 
 
 def test_a_segment_that_is_written_anew_is_never_away(index_of: Any) -> None:
-    """It was renamed to .bak first: a crash between the renames left nothing under its name, and the entries were gone."""
+    """The old segment used to be renamed to .bak first: a crash before the second rename lost the entries."""
     disk = ForgettingDisk()
     index = index_of(disk)
     index.publish(0, b"i" * 16, 0, 5, True, None)
@@ -278,7 +281,7 @@ def test_a_segment_that_is_written_anew_is_never_away(index_of: Any) -> None:
 
 
 def test_a_deleted_queue_does_not_come_back_without_its_name(world: Any) -> None:
-    """Its name file went first: a crash left messages in a folder that nobody could name, and opening made a queue of it."""
+    """The name file used to be deleted first: after a crash, opening made a nameless queue of the folder."""
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     run = lab.RabbitRun(tries=False)
     for operation in (("declare", "a", "default"), ("publish", ("a",), 10, True), ("sync",)):
@@ -298,9 +301,9 @@ def test_a_deleted_queue_does_not_come_back_without_its_name(world: Any) -> None
 
 
 def test_entries_whose_message_is_in_no_file_are_dropped_for_good(world: Any) -> None:
-    """Acknowledged, and the collector was ahead of the index: opening dropped them in memory alone.
+    """The collector had deleted acknowledged messages before the index was synced; opening dropped them in memory only.
 
-    After the next crash `verify` called each of them a lost message, although nobody had lost one.
+    After the next crash `verify` reported each of them as a lost message.
     """
     lab, check = world.module("brokerstore.testing.rabbitmq_lab"), world.module("brokerstore.testing.rabbitmq_check")
     run = lab.RabbitRun(tries=False)
@@ -323,9 +326,9 @@ def test_entries_whose_message_is_in_no_file_are_dropped_for_good(world: Any) ->
 
 
 def test_a_copy_that_the_collector_had_not_synced_does_not_replace_a_whole_message(world: Any) -> None:
-    """Killed while it wrote `0.rdt`: recovery joined the torn copy to `0.rdq`, and as the later one it counted.
+    """After a kill during the write of `0.rdt`, recovery appended the torn copy to `0.rdq`, and the later copy counted.
 
-    A confirmed message was lost, although the file that the collector had not touched yet had it whole.
+    A confirmed message was lost, although `0.rdq` still had it whole.
     """
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     run = lab.RabbitRun(tries=False)
@@ -348,9 +351,9 @@ WAYS_TO_ROLL = [("put", "ASYNC"), ("put_many", "ASYNC"), ("prepare", "ASYNC"), (
 def test_a_log_file_whose_sync_failed_on_the_way_to_the_next_is_never_said_to_be_on_the_disk(
     lab: Any, where: str, mode: str
 ) -> None:
-    """Making the next file syncs the last one.  That failed once; later syncs went well, and vouched for pages long dropped.
+    """Creating the next file syncs the previous one; after a failure there, later syncs used to succeed.
 
-    Flushed records, and synchronous puts, were gone after a power failure.
+    Flushed records and synchronous puts were lost in a power failure, because the kernel had dropped their pages.
     """
     kind = lab.FlushMode[mode]
     run = lab.Run(tries=False, config=lab.lab_config(flush_disk_type=kind))
@@ -382,7 +385,7 @@ def test_a_log_file_whose_sync_failed_on_the_way_to_the_next_is_never_said_to_be
 
 
 def test_batch_queues_reach_the_disk_before_retention_takes_their_records(lab: Any) -> None:
-    """Ordinary queues alone were synced: after a power failure the next batch got the number 0 again."""
+    """Only ordinary queues used to be synced: after a power failure the next batch got offset 0 again."""
     run = lab.Run(tries=False)
     store = run.store
     store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
@@ -401,9 +404,9 @@ def test_batch_queues_reach_the_disk_before_retention_takes_their_records(lab: A
 
 
 def test_the_index_note_vouches_for_no_file_that_was_not_synced(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dispatcher filled a file between the sync of the full ones and the note: the note had it older, so on the disk.
+    """The dispatcher filled a file after the full ones were synced, and `index.json` listed it as synced.
 
-    After a power failure opening refused.
+    After a power failure the store did not open.
     """
     run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 4, 10), ("dispatch",), ("flush",))
@@ -426,7 +429,7 @@ def test_the_index_note_vouches_for_no_file_that_was_not_synced(lab: Any, monkey
 
 @pytest.mark.parametrize("left", [0, 1, 3])
 def test_queues_are_cut_where_the_log_lost_files_since_a_clean_stop(lab: Any, left: int) -> None:
-    """Queues went on behind the log: new records passed for what the queues had already and reached no consumer."""
+    """Queues extended beyond the log: new records counted as dispatched and reached no consumer."""
     run = lab.Run(tries=False)
     put_all(run, *[("put_many", "T", 9, 1500)] * 2, ("close",))
     run.store.close()
@@ -443,9 +446,9 @@ def test_queues_are_cut_where_the_log_lost_files_since_a_clean_stop(lab: Any, le
 
 
 def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_journals_torn_end(world: Any) -> None:
-    """A page ended shortly before the message's end, and the next one was lost: too few zeros to look torn.
+    """The lost page had so few bytes of the message that it did not look torn.
 
-    Opening took the entry into its segment, where `verify` called it damage for ever.
+    Opening moved the entry into its segment, where `verify` reported it as damage.
     """
     content, entry = world.module("rabbitstore.format.content"), world.module("rabbitstore.format.entry_cy")
     opening = world.module("rabbitstore.engine.opening")
@@ -461,25 +464,25 @@ def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_jour
 
 
 def test_an_index_entry_is_not_on_the_disk_before_its_message(world: Any) -> None:
-    """A full journal was flushed while its messages were only written: their first page was lost, the next one was not.
+    """A full journal used to be flushed before its messages were synced, and a crash lost only the first page of messages.
 
-    Opening then found a message behind bytes that were none, took it for damage and refused: nothing confirmed was gone.
+    Opening found a message after invalid bytes and refused this as damage, although nothing confirmed was lost.
     """
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     lab.random_run(1253, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
 
 
 def test_a_journal_torn_inside_a_number_does_not_take_another_message_away(world: Any) -> None:
-    """A sector's border lay in the number of the last entry, and the next sector was lost: what was left said message 0.
+    """A lost sector began within the last entry's number, so the entry read as one of message 0.
 
-    It said a transient message 0, or an acknowledgement of 0: the confirmed message 0 of that queue was gone.
+    As an acknowledgement or a transient message of number 0 it removed the confirmed message 0.
     """
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     lab.random_run(100303, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
 
 
 def test_an_acknowledgement_that_ends_a_segment_in_a_zero_stays(world: Any) -> None:
-    """Its last byte began a sector and was zero in truth: it passed for torn, and the message came back without any crash."""
+    """Its last byte was zero and began a sector, so it counted as torn, and the message was delivered again."""
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     check = world.module("brokerstore.testing.rabbitmq_check")
     for size in range(190):

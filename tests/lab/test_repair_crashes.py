@@ -1,4 +1,4 @@
-"""`recover --apply` and `import` on a disk that forgets: crashed at every call and run again, they reach the same end."""
+"""`recover --apply` and `import` on a disk that drops unsynced changes: crashed at every call, the next run completes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lab.counted import Counted
 
 
 def damaged(lab: Any) -> tuple[Any, Image]:
-    """A stopped store; one flipped bit in a body, a lost page behind it, a queue folder gone."""
+    """Return a stopped store and its image with a flipped bit in a body and without one topic's queue folders."""
     run = lab.Run(2, tries=False)
     for operation in (("put_many", "T", 12, 600), ("put", "T", 1, 3000, 2), ("put_many", "V", 9, 60), ("flush",), ("close",)):
         run.do(operation)
@@ -27,7 +27,7 @@ def damaged(lab: Any) -> tuple[Any, Image]:
 
 
 def content(disk: ForgettingDisk) -> dict[str, bytes]:
-    """Log and queues.  What a rebuild was at lies beside them until the next one."""
+    """Return the files of log and queues; leftovers of an interrupted rebuild stay beside them until the next one."""
     parts = ("/store/commitlog/", "/store/consumequeue/")
     return {path: data for path, data in disk.files().items() if path.startswith(parts)}
 
@@ -36,7 +36,7 @@ def content(disk: ForgettingDisk) -> dict[str, bytes]:
 def test_recover_apply_crashed_at_every_call_reaches_the_same_bytes(
     world: Any, choice: str, monkeypatch: pytest.MonkeyPatch, counted: Counted
 ) -> None:
-    """Every call, not a sample: all that was written is left, the least is, or something between; then it is run again."""
+    """Every call crashes, with all, none or some of the unsynced changes kept; then `recover` runs again."""
     lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
     mending = world.module("messagestore.repair.recover")
     monkeypatch.setattr(mending, "Engine", lab.StillEngine)
@@ -68,7 +68,7 @@ def test_recover_apply_crashed_at_every_call_reaches_the_same_bytes(
 def test_an_import_crashed_at_every_call_and_run_again_moves_each_message_once(
     world: Any, monkeypatch: pytest.MonkeyPatch, counted: Counted
 ) -> None:
-    """From a folder of RabbitMQ's into a commit log."""
+    """The import moves a virtual host's folder into a commit log."""
     lab, rabbit = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.rabbitmq_lab")
     deep, migrate = world.module("brokerstore.testing.deep"), world.module("brokerstore.migrate")
     config = lab.lab_config(mapped_file_size_commit_log=32 << 10, max_index_num=20, mapped_file_size_consume_queue=100)

@@ -1,4 +1,4 @@
-"""A RocketMQ-style store on a disk that forgets: every crash of every step of many programs, opened and checked."""
+"""A RocketMQ-style store on a disk that drops unsynced changes: many programs, crashed at every step, opened and checked."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.lab.counted import Counted
 
 @pytest.mark.parametrize("block", range(6))
 def test_what_was_flushed_survives_every_crash_of_a_random_program(world: Any, block: int, counted: Counted) -> None:
-    """Puts of every kind, roll-over, flush, dispatch, checkpoint, retention, close, reopen, crash; images of every moment."""
+    """The programs use every operation of the store, retention and reopening."""
     lab = world.module("brokerstore.testing.rocketmq_lab")
-    if world.build == "compiled" or block in (1, 2):  # of the others some write through the ring, with many more images
+    if world.build == "compiled" or block in (1, 2):  # other programs use the ring, which has many more images
         lab.random_run(block, 22, report=counted.report(world.build, "RocketMQ-style"))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])
 def test_what_was_flushed_survives_an_opening_before_the_power_fails(world: Any, fails: bool, counted: Counted) -> None:
-    """Queues and index that a killed process had not synced were vouched for by the next one: their entries were lost."""
+    """An opening after a kill used to treat the unsynced queues and index as synced, so a power failure lost their entries."""
     reopening = world.module("brokerstore.testing.reopening")
     report = counted.report(world.build, "opened again before the power fails")
     for seed in range(120 if world.build == "compiled" else 6):
@@ -28,7 +28,7 @@ def test_what_was_flushed_survives_an_opening_before_the_power_fails(world: Any,
 
 
 def test_every_program_of_two_operations_survives_every_combination_of_lost_pages(world: Any, counted: Counted) -> None:
-    """All subsets of pages, sizes and names, up to 2^10 of them, at every call and between; of more than that some."""
+    """At every call and between calls, all subsets of unsynced pages, sizes and names are tried, up to 2^10."""
     lab = world.module("brokerstore.testing.rocketmq_lab")
     programs = list(lab.programs(lab.OPERATIONS, 2))
     assert len(programs) == 169
@@ -39,7 +39,7 @@ def test_every_program_of_two_operations_survives_every_combination_of_lost_page
 
 @pytest.mark.parametrize("mode", ["ASYNC", "SYNC"])
 def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, mode: str, counted: Counted) -> None:
-    """Every call that changes something, two deep: everything written is left, the least is, or something between."""
+    """Every call that changes something crashes, with all, none or some changes kept, and so does the next recovery."""
     lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
     run = lab.Run(3, config=lab.lab_config(flush_disk_type=world.messagestore.FlushMode[mode]), tries=False)
     for operation in (

@@ -1,6 +1,6 @@
-"""Orders of syncs, reads and deletions that no crash of a random program had shown to matter, each with its own story.
+"""Orders of syncs, reads and deletions that random programs did not show to matter; each docstring states the reason.
 
-The planted bugs of these names (`scripts/planted_bugs.py`) swap the order back.
+The planted bugs of these names (`scripts/planted_bugs.py`) reverse the order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storageio.testing import ForgettingDisk, Image
 pytestmark = pytest.mark.default
 
 HALF_A_FILE = 3000
-TAG_HASH = ord("A")  # Java's hash code of a text of one letter
+TAG_HASH = ord("A")  # Java's hash code of a string of one letter
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def lab(world: Any) -> Any:
 
 
 def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
-    """Run a program."""
+    """Run the operations of a program."""
     for operation in operations:
         run.do(operation)
 
 
 def reopened(lab: Any, run: Any, image: Image | None = None) -> Any:
-    """Open what `image` holds; without one the process alone died, and the disk forgets nothing yet."""
+    """Open the store of an image; without one only the process died, so the disk keeps everything."""
     lab.abandon(run.store)
     disk = run.disk if image is None else ForgettingDisk.of(image, run.disk.time_ms)
     disk._held.clear()  # a dead process holds no lock
@@ -40,9 +40,9 @@ def reopened(lab: Any, run: Any, image: Image | None = None) -> Any:
 
 
 def test_a_batch_queues_name_is_synced_by_whoever_opens_after_a_kill(lab: Any) -> None:
-    """The process that made the queue's file died before it synced the name; the next one's checkpoint vouched for it.
+    """A process died before it synced a new queue's name, and the next one's checkpoint covered the queue.
 
-    After the power failure the folder was empty, and the next batch got the number 0 again.
+    After a power failure the folder was empty, and the next batch got offset 0 again.
     """
     run = lab.Run(tries=False)
     run.store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
@@ -60,9 +60,9 @@ def test_a_batch_queues_name_is_synced_by_whoever_opens_after_a_kill(lab: Any) -
 def test_the_index_note_tells_of_what_was_dispatched_before_the_queues_were_synced(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A unit that was dispatched while the queues were synced is not on the disk for sure: the note must not vouch for it.
+    """A unit dispatched during the sync may be lost, so `index.json` must not cover it.
 
-    Its second half lay in another sector, which was lost: the unit kept its place and lost its tag.
+    The lost sector had the unit's second half: it kept its offset and lost its tag.
     """
     run = lab.Run(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
     put_all(run, *[("put", "T", 0, 10, 2)] * 25, ("flush",), ("dispatch",))
@@ -93,7 +93,7 @@ def test_the_index_note_tells_of_what_was_dispatched_before_the_queues_were_sync
 def test_the_checkpoint_does_not_tell_of_what_was_put_while_the_log_was_synced(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put between the sync and the reading of the newest store time had its time written to the checkpoint."""
+    """The store time must be read before the sync: a put in between is not covered."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 0))
     log = run.store.engine.log
@@ -113,9 +113,9 @@ def test_the_checkpoint_does_not_tell_of_what_was_put_while_the_log_was_synced(
 
 
 def test_records_of_a_ring_are_on_the_disk_before_the_ring_goes(lab: Any) -> None:
-    """A killed process left them in the ring alone.  The opening that brought them to the log lost its power as well.
+    """A killed process left records in the ring alone, and the opening that moved them to the log lost power too.
 
-    The ring was gone for good by then, and the log's pages were not on the disk yet.
+    The ring's deletion must not be durable before the log's pages are.
     """
     run = lab.Run(tries=False, config=lab.through_ring(lab.lab_config()))
     put_all(run, *[("put", "T", 0, 100, 1)] * 5)
@@ -134,7 +134,7 @@ def test_records_of_a_ring_are_on_the_disk_before_the_ring_goes(lab: Any) -> Non
 
 
 def test_retention_takes_no_log_file_that_is_not_on_the_disk(lab: Any) -> None:
-    """Dispatched is not enough: what lies behind it may be lost by a power failure, and this file is the log's end then."""
+    """A power failure may lose the records after a dispatched file, which then is the end of the log."""
     run = lab.Run(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 7, ("dispatch",))
     assert len(run.store.engine.log.queue.files) == 4
@@ -145,9 +145,9 @@ def test_retention_takes_no_log_file_that_is_not_on_the_disk(lab: Any) -> None:
 
 
 def test_puts_of_many_wait_for_the_sync_of_the_last_of_them(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delayed messages are appended one by one, and another thread's sync came between two of them.
+    """Delayed messages are appended one by one, and another thread may sync between two of them.
 
-    It covered the first byte of the put, not the last.
+    That sync covers the first byte of the put, not the last.
     """
     run = lab.Run(tries=False, config=lab.lab_config(flush_disk_type=lab.FlushMode.SYNC))
     engine, kind = run.store.engine, type(run.message("T", 0, 10, 0))
@@ -169,7 +169,7 @@ def test_puts_of_many_wait_for_the_sync_of_the_last_of_them(lab: Any, monkeypatc
 
 
 def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
-    """The youngest first: whatever a crash brings back, the files that are left have no hole between them."""
+    """The newest goes first, so a crash leaves no gap between the remaining files."""
     disk = ForgettingDisk()
     index = world.indexfile.IndexFiles(disk, "/index", writable=True, slots=3, items=4)
     for number in range(12):
@@ -191,7 +191,7 @@ def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
 
 
 def test_a_sync_that_failed_on_the_way_to_the_next_file_is_told_to_the_next_opening(lab: Any) -> None:
-    """The process died before any flush met the failure: the next one took the pages that the system shows for safe."""
+    """The process died before a flush reported the failure; the next one used to trust the cached pages."""
     run = lab.Run(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 2)
 
