@@ -1,4 +1,4 @@
-"""Append to the log: one message, many, a batch, or columns.  One lock around every append."""
+"""Append one message, many, a batch or columns to the log.  Every append holds one lock."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ NextFile = Callable[[], tuple[memoryview, int]]
 class Appender:
     """The write end of a log.
 
-    `next_file` makes the next file ready and gives its writable view and its first byte's physical offset; it is called
-    under the lock when a record does not fit, and before anything of that record is written, so that a full disk loses
-    nothing.  `clock` gives milliseconds, the machine's where it is None; store times never go back.
+    `next_file` prepares the next file and returns its writable view and the physical offset of its first byte.  It is called
+    under the lock when a record does not fit, before any byte of that record is written, so that a full disk loses nothing.
+    `clock` returns milliseconds; None is the machine's clock.  Store times never decrease.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Appender:
         clock: Callable[[], int] | None = None,
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
     ) -> None:
-        """No file yet: `attach` one to go on in it, or let the first append ask for one."""
+        """Create it without a file: call `attach` to continue in one, or let the first append request one."""
         self._lock: Lock = new_lock()
         self._next_file = next_file
         self._clock = clock
@@ -101,22 +101,22 @@ class Appender:
 
     @property
     def lock(self) -> Any:
-        """Held around every append; hold it to look at the position and something else at once."""
+        """The lock held around every append; hold it to read the position together with other state."""
         return self._lock
 
     @property
     def end_offset(self) -> int:
-        """The physical offset behind the last byte written."""
+        """The physical offset after the last byte written."""
         return self.base + self.position
 
     def attach(self, view: memoryview, base: int, position: int, store_timestamp_ms: int = 0) -> None:
-        """Go on at `position` of a writable file; no later record gets a store time before the one given."""
-        capacity: Size = len(view) if self._more_room is None else self.file_size_bytes  # a ring shows less than the file
+        """Continue at `position` of a writable file; later records get a store time of at least `store_timestamp_ms`."""
+        capacity: Size = len(view) if self._more_room is None else self.file_size_bytes  # a ring maps less than the file
         if view.readonly or not 0 <= position <= capacity:
             raise ValueError("a writable view and a position inside the file are wanted")
         target: Target = target_of(view)
         newest_ms: I64 = max(self.last_store_timestamp_ms, store_timestamp_ms)
-        self._view = view  # from here on no call, so that in the plain build no interrupt comes between
+        self._view = view  # no calls from here on, so that no interrupt can split the assignments in the plain build
         self._target = target
         self._capacity = capacity
         self._origin = 0
@@ -126,30 +126,30 @@ class Appender:
         self.last_store_timestamp_ms = newest_ms
 
     def write_through(self, more_room: Callable[[int, int], None]) -> None:
-        """Before `attach`: the views are a ring, which shows only a stretch of a file.
+        """Declare, before `attach`, that the views are a ring buffer that holds only a range of a file.
 
-        `more_room(position, size)` is called under the lock when a record of that size would leave the stretch; it moves the
-        stretch with `set_room`, or raises `DiskError`.
+        `more_room(position, size)` is called under the lock when a record of that size would leave the range; it moves the
+        range with `set_room`, or raises `DiskError`.
         """
         self._more_room = more_room
 
     def set_room(self, origin: int, room_end: int) -> None:
-        """The view's first byte stands for the file's byte `origin`; records may go up to `room_end`, and a blank behind."""
+        """Set the file position `origin` of the view's first byte, and the limit `room_end` of records, followed by a blank."""
         self._origin = origin
         self._room_end = room_end
 
     @property
     def room_end(self) -> int:
-        """Up to where records may go at once."""
+        """The limit of records that need no new room."""
         return self._room_end
 
     def close(self) -> None:
-        """Let go of the file; every later append raises `StoreClosed`."""
+        """Release the file; every later append raises `StoreClosed`."""
         with self._lock:
             self.abandon()
 
     def abandon(self) -> None:
-        """`close` without the lock: for a forked child, where another thread may have held it.  The position stays known."""
+        """Close without the lock, in a forked child, where another thread may have held it.  The position stays valid."""
         self._view = memoryview(bytearray(BLANK_SIZE))
         self._target = target_of(self._view)
         self._capacity = 0
@@ -157,9 +157,9 @@ class Appender:
         self.is_closed = True
 
     def append(self, message: Message, queue_id: I32 = -1) -> PutResult:
-        """Append one message, to `queue_id` where that is given, else to the message's own.
+        """Append one message to `queue_id`, or to the message's own queue if it is negative.
 
-        The status says why nothing was written, where it is not PUT_OK.
+        If nothing was written, the status is not PUT_OK and gives the reason.
         """
         if queue_id < 0:
             queue_id = message.queue_id
@@ -171,7 +171,7 @@ class Appender:
                 if self._append_usual(message, queue_id, result):
                     return result
             finally:
-                if result.message_count == 0:  # nothing was written at the new time: no checkpoint may name it
+                if result.message_count == 0:  # nothing was written at the new time, so no checkpoint may contain it
                     self.last_store_timestamp_ms = before_ms
                 give(self._lock)
         properties: bytes = self._properties_of(message)
@@ -184,7 +184,7 @@ class Appender:
                     self.last_store_timestamp_ms = before_ms
 
     def _append_usual(self, message: Message, queue_id: I32, result: PutResult) -> Bool:
-        """Under the lock: a message with its properties written in one go; False for one that has to be looked at first."""
+        """Append a message in one pass, under the lock; return False if it needs checks first."""
         size: Size = put_keys_and_tags(message, self._row, 0, ROW_SIZE)
         if size < 0:
             return False
@@ -192,10 +192,10 @@ class Appender:
         return True
 
     def append_encoded(self, topic: str, queue_id: I32, body: bytes, properties: bytes) -> tuple[int, int]:
-        """Append a body whose properties are encoded already; (physical offset, queue offset).
+        """Append a body with encoded properties; return (physical offset, queue offset).
 
-        The least there can be around a record: no hosts, flags or times but the store's own.  Raises `PutRejected` where
-        `append` gives a status.
+        This is the cheapest append: hosts, flags and times are the store's own.  Raises `PutRejected` where `append` returns a
+        status.
         """
         name: TopicQueues = self.offsets.topic(topic)
         envelope: Envelope = self._envelope
@@ -219,7 +219,7 @@ class Appender:
             return offset, queue_offset
 
     def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
-        """Room for a record, or `PutRejected`."""
+        """Make room for a record, or raise `PutRejected`."""
         result: PutResult = self._result()
         if self._refusal(body_size, properties_size, result).status is OK:
             self._reserve(size, result)
@@ -227,12 +227,12 @@ class Appender:
             raise PutRejected(result.status, str(result.reason))
 
     def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
-        """Append messages, to `queue_ids` where they are given, under one lock.
+        """Append messages under one lock, to `queue_ids` if given.
 
-        `message_count` says how many are in, all of them where the status is PUT_OK.
-        What is wrong with any of them is found before the first is written.
+        `message_count` is the number appended, all if the status is PUT_OK.  Errors in any message are found before the first
+        is written.
         """
-        messages = list(messages)  # another thread may change the caller's
+        messages = list(messages)  # another thread may change the caller's list
         packed: Packed = self._prepare(messages, queue_ids)
         first: PutResult = self._result()
         result: PutResult = first
@@ -268,9 +268,9 @@ class Appender:
             return first
 
     def append_batch(self, messages: list[Message], queue_id: int = -1) -> PutResult:
-        """Append messages of one topic to one queue, all or none in one file, at one store time (section 7.4).
+        """Append messages of one topic to one queue at one store time, all or none, in one file.
 
-        `queue_id` is the first message's own where it is not given.
+        `queue_id` defaults to the queue of the first message.  Format: docs/formats/put-rules.md#wire-batch.
         """
         if queue_id < 0 and messages:
             queue_id = messages[0].queue_id
@@ -326,8 +326,8 @@ class Appender:
     ) -> PutResult:
         """Append rows bodies[body_offsets[i]:body_offsets[i + 1]]; offsets are native 64-bit integers.
 
-        `keys` and `tags` are (offsets, UTF-8 data) of as many rows; a row's empty key or tag is none.  `properties` go to
-        every row.  `message_count` says how many rows are in, all where the status is PUT_OK.
+        `keys` and `tags` are (offsets, UTF-8 data) with the same number of rows; an empty key or tag is omitted.  `properties`
+        are added to every row.  `message_count` is the number of rows appended, all if the status is PUT_OK.
         """
         columns = _Columns(body_offsets, bodies, keys, tags, self._tidy(topic, properties, True))
         result: PutResult = self._result()
@@ -349,7 +349,7 @@ class Appender:
                     self.last_store_timestamp_ms = before_ms
 
     def _start_columns(self, name: TopicQueues, queue_id: int, result: PutResult) -> None:
-        """Where the rows will begin if they fit; the envelope that all share."""
+        """Set the shared envelope, and the result's offsets of the first row."""
         self._plain_envelope(name, queue_id, 0, 0)
         now: I64 = self._now()
         self._envelope.born_timestamp_ms = now
@@ -359,7 +359,7 @@ class Appender:
         result.physical_offset = self.base + self.position
 
     def _write_columns(self, name: TopicQueues, queue_id: int, columns: _Columns, result: PutResult) -> PutResult:
-        """Row by row without the GIL; with it for the next file."""
+        """Write the rows without the GIL; take it for each new file."""
         rows: Size = columns.rows
         row: Size = 0
         queue: Size = queue_id
@@ -395,7 +395,7 @@ class Appender:
         return result
 
     def _prepare(self, messages: list[Message], queue_ids: list[int] | None) -> Packed:
-        """Every message's properties, with everything checked that can be before the lock."""
+        """Encode the properties of all messages and check what can be checked before the lock is taken."""
         if not messages:
             raise InvalidMessage("no messages")
         if queue_ids is not None and len(queue_ids) != len(messages):
@@ -422,7 +422,7 @@ class Appender:
         return packed
 
     def _check_one(self, index: int, message: Message, queue_id: int, properties_size: int) -> None:
-        """Raise `InvalidMessage`, or its kind `RefusedMessage` with the status that the message alone would get."""
+        """Raise `InvalidMessage`, or its subclass `RefusedMessage` with the status that the message alone would get."""
         if not 0 <= queue_id < QUEUES_MAX:
             raise InvalidMessage(f"message {index}: queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         result: PutResult = self._result()
@@ -435,7 +435,7 @@ class Appender:
             raise RefusedMessage(result.status, f"message {index}: {result.reason}")
 
     def _properties_of(self, message: Message) -> bytes:
-        """A message's properties, fit to be written."""
+        """Return the encoded and normalized properties of a message."""
         properties: bytes = encode_properties(message)
         is_raw: Bool = message.properties_raw is not None
         if is_raw or message.properties is not None:
@@ -443,7 +443,7 @@ class Appender:
         return properties
 
     def _tidy(self, topic: str, properties: bytes, is_raw: bool) -> bytes:
-        """Properties fit to be followed by the checksum; text that a real store would choke on is refused."""
+        """Normalize properties so that the checksum can follow; reject text that RocketMQ cannot parse."""
         source: Source = source_of_bytes(properties)
         size: Size = len(properties)
         if has_bytes(source, size, _CRC_NAME, len(CRC_NAME)):
@@ -451,7 +451,7 @@ class Appender:
             source = source_of_bytes(properties)
             size = len(properties)
         if is_raw and size and (source[size - 1] != PAIR_END if self._envelope.with_crc else source[size - 1] == 0):
-            properties = properties + b"\x02"  # a zero at their end would pass for a torn write
+            properties = properties + b"\x02"  # a trailing zero would look like a torn write
         if _may_be_numbers(topic, properties):
             check_number_properties(topic, properties)
         return properties
@@ -459,7 +459,7 @@ class Appender:
     def _append(
         self, message: Message, queue_id: I32, properties: Source, properties_size: Size, now: I64, result: PutResult
     ) -> PutResult:
-        """One message, under the lock."""
+        """Append one message, under the lock."""
         body_size: Size = len(message.body)
         if body_size > self.body_size_max or properties_size > PROPERTIES_SIZE_MAX - CRC_SIZE:
             self._refusal(body_size, properties_size, result)
@@ -477,7 +477,7 @@ class Appender:
     def _write(
         self, message: Message, topic: TopicQueues, properties: Source, properties_size: Size, now: I64, result: PutResult
     ) -> None:
-        """One message that is addressed and for which there is room."""
+        """Write one message whose envelope is set and that has room."""
         envelope: Envelope = self._envelope
         if message.born_timestamp_ms == 0:
             envelope.born_timestamp_ms = now
@@ -500,15 +500,15 @@ class Appender:
                 source_of_bytes(message.body), 0, len(message.body), properties, properties_size,
             )  # fmt: skip
             self.position = start + result.size_bytes
-            if self._more_room is not None:  # old bytes lie behind: no reader may take them for a record's head
+            if self._more_room is not None:  # old bytes follow, which a reader must not take for a record header
                 publish_i32(self._target, self.position - self._origin, 0)
-        except BaseException:  # KeyboardInterrupt, in the plain build: the record is in with its number, or neither is
+        except BaseException:  # KeyboardInterrupt, in the plain build: keep both record and queue offset, or neither
             if self.position == start and is_queued:
                 topic._next[queue_id] = queue_offset
             raise
 
     def _address(self, message: Message, topic: TopicQueues, queue_id: I32) -> None:
-        """The envelope of one message."""
+        """Set the envelope for one message."""
         envelope: Envelope = self._envelope
         if queue_id < 0 or queue_id >= topic._capacity:
             self._check_queue(topic, queue_id)
@@ -530,7 +530,7 @@ class Appender:
         envelope.prepared_transaction_offset = message.prepared_transaction_offset
 
     def _plain_envelope(self, name: TopicQueues, queue_id: I32, body_size: Size, properties_size: Size) -> Size:
-        """The envelope of a message that has nothing but a topic and a queue; the record's size."""
+        """Set the envelope for a message with only a topic and a queue; return the record's size."""
         envelope: Envelope = self._envelope
         if envelope.born_host is not self._host or envelope.store_host is not self._host:
             envelope.set_hosts(self._host, self._host)
@@ -544,20 +544,23 @@ class Appender:
         return record_size(envelope, body_size, properties_size)
 
     def _check_queue(self, topic: TopicQueues, queue_id: Size) -> None:
-        """Room for a queue's counter, or `InvalidMessage`."""
+        """Make room for the counter of a queue, or raise `InvalidMessage`."""
         if not 0 <= queue_id < QUEUES_MAX:
             raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         if queue_id >= topic._capacity:
             topic._grow(queue_id)
 
     def _record_size_max(self) -> Size:
-        """What a record may have at most: the limit of section 1.4, or an empty file."""
+        """Return the maximum size of a record: the limit in docs/formats/put-rules.md#size-limits, or an empty file."""
         allowed: Size = self.body_size_max + RECORD_ALLOWANCE
         whole: Size = self.file_size_bytes - BLANK_SIZE
         return allowed if allowed < whole else whole
 
     def _refusal(self, body_size: Size, properties_size: Size, result: PutResult) -> PutResult:
-        """The status of a message that is too long, in the real store's order: properties first (section 7.2)."""
+        """Set the status of a message that is too long, properties first as in RocketMQ.
+
+        See docs/formats/put-rules.md#checks-before-a-write.
+        """
         trailer: Size = CRC_SIZE if self._envelope.with_crc else 0
         if properties_size + trailer > PROPERTIES_SIZE_MAX:
             return _refused(
@@ -568,7 +571,7 @@ class Appender:
         return result
 
     def _reserve(self, size: Size, result: PutResult) -> PutResult:
-        """Have room for `size` bytes in one file, closing this one if need be; else say why not."""
+        """Reserve `size` bytes in one file, closing this one if necessary; set the status if that fails."""
         if self.is_closed:
             raise StoreClosed("the store is closed")
         if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
@@ -586,7 +589,7 @@ class Appender:
         return self._grant(size, result)
 
     def _grant(self, size: Size, result: PutResult) -> PutResult:
-        """Through a ring: have a stretch of it for a record that the file has room for."""
+        """Move the ring buffer for a record that the file has room for."""
         if self.position + size > self._room_end and self._more_room is not None and size < self.file_size_bytes:
             try:
                 self._more_room(self.position, size)
@@ -595,7 +598,7 @@ class Appender:
         return result
 
     def _now(self) -> Size:
-        """The clock, never going back."""
+        """Return the time of the clock, but never an earlier one than before."""
         now: I64 = now_ms() if self._clock is None else self._clock()
         if now < self.last_store_timestamp_ms:
             return self.last_store_timestamp_ms
@@ -603,7 +606,7 @@ class Appender:
         return now
 
     def _result(self) -> PutResult:
-        """A fresh one: OK, nowhere."""
+        """Return a new result with status OK and no offsets."""
         result: PutResult = PutResult.__new__(PutResult)
         result.status = OK
         result.reason = None
@@ -619,13 +622,13 @@ class Appender:
 
 @cython.cfunc
 def _may_be_numbers(topic: str, properties: bytes) -> Bool:
-    """Whether `check_number_properties` has anything to look at."""
+    """Return whether `check_number_properties` has anything to check."""
     return has_bytes(source_of_bytes(properties), len(properties), _INNER, 6) or topic == SCHEDULE_TOPIC
 
 
 @cython.cfunc
 def _refused(result: PutResult, status: PutStatus, reason: str) -> PutResult:
-    """The same result, saying no."""
+    """Set status and reason of a result and return it."""
     result.status = status
     result.reason = reason
     return result
@@ -635,19 +638,19 @@ def _refused(result: PutResult, status: PutStatus, reason: str) -> PutResult:
 @cython.nogil
 @cython.exceptval(check=False)
 def _v6_flags(envelope: Envelope) -> I32:
-    """The host bits of a system flag."""
+    """Return the host bits of a system flag."""
     born: I32 = 0 if envelope._born_size == HOST_SIZE else BORN_HOST_V6
     store: I32 = 0 if envelope._store_size == HOST_SIZE else STORE_HOST_V6
     return born | store
 
 
 class _Columns:
-    """Rows to append, their buffers held and their offsets checked."""
+    """Rows to append: the buffers, with checked offsets."""
 
     def __init__(
         self, body_offsets: Any, bodies: Any, keys: tuple[Any, Any] | None, tags: tuple[Any, Any] | None, properties: bytes
     ) -> None:
-        """Raises `InvalidMessage` for offsets that fall, leave the data or differ in number, and for separators in text."""
+        """Raise `InvalidMessage` for offsets that decrease, leave the data or differ in number, and for separators in text."""
         self.body_offsets, self.bodies = _column("bodies", body_offsets, bodies)
         self.rows = len(self.body_offsets) - 1
         self.properties = properties
@@ -666,18 +669,18 @@ class _Columns:
         self.properties_size_max += self._property_size(_longest(self.tag_offsets), self.has_tags)
 
     def _property_size(self, size: int, given: bool) -> int:
-        """KEYS or TAGS, two separators and the text; nothing for no text."""
+        """Return the size of KEYS or TAGS with two separators and the text, 0 without a text."""
         return size + 6 if given and size else 0
 
     def row_size(self, row: int, envelope: Envelope) -> int:
-        """Bytes of one row's record."""
+        """Return the size of one row's record in bytes."""
         keys = self._property_size(self.key_offsets[row + 1] - self.key_offsets[row], self.has_keys)
         tags = self._property_size(self.tag_offsets[row + 1] - self.tag_offsets[row], self.has_tags)
         return record_size(envelope, self.body_offsets[row + 1] - self.body_offsets[row], len(self.properties) + keys + tags)
 
 
 def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]:
-    """Both buffers, held, with offsets that never fall and stay inside the data."""
+    """Return views of both buffers, after checking that offsets never decrease and stay inside the data."""
     held = memoryview(offsets)
     held_data = memoryview(data)
     if held.format not in ("q", "l") or held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
@@ -691,7 +694,7 @@ def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]
 
 
 def _check_text(name: str, offsets: memoryview, data: memoryview) -> None:
-    """No separators in the used part of a text column."""
+    """Reject separators in the used part of a text column."""
     start: Size = offsets[0]
     size: Size = offsets[len(offsets) - 1] - offsets[0]
     used: memoryview = data[start : start + size]
@@ -701,7 +704,7 @@ def _check_text(name: str, offsets: memoryview, data: memoryview) -> None:
 
 
 def _are_offsets(held: memoryview, data_size: Size) -> bool:
-    """Whether offsets start at 0 or later, never fall and end inside the data."""
+    """Return whether the offsets start at 0 or later, never decrease and end inside the data."""
     offsets: I64s = i64s_of(held)
     rows: Size = len(held) - 1
     row: Size
@@ -714,7 +717,7 @@ def _are_offsets(held: memoryview, data_size: Size) -> bool:
 
 
 def _longest(held: memoryview) -> int:
-    """The longest row."""
+    """Return the size of the longest row."""
     offsets: I64s = i64s_of(held)
     rows: Size = len(held) - 1
     row: Size
@@ -728,7 +731,7 @@ def _longest(held: memoryview) -> int:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_pair(out: Target, at: Size, name: Source, text: Source, start: Size, size: Size) -> Size:
-    """A five-byte name, a value and its end; where the next one goes.  Nothing for no value."""
+    """Write a five-byte name, a value and its end, nothing for an empty value; return the position after it."""
     if size == 0:
         return at
     put_bytes(out, at, name, 0, 5)
@@ -745,7 +748,7 @@ def _append_rows(
     key_offsets: I64s, keys: Source, has_tags: Bool, tag_offsets: I64s, tags: Source, tail: Source, tail_size: Size,
     is_ring: Bool,
 ) -> Size:  # fmt: skip
-    """Rows from `row` on until one does not fit; how many did."""
+    """Append rows from `row` on until one does not fit; return how many did."""
     first: Size = row
     properties: Source = tail
     properties_size: Size = tail_size

@@ -1,6 +1,6 @@
-"""From a physical offset to the record there: the log file that holds it, its reader, what is asked of the record.
+"""Lookup of a record by its physical offset: find the log file, its reader, and decode the record.
 
-One call answers; no Python is run on the way but attributes of the files.
+One call does it all; the only Python code that runs on the way is attribute access of the files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .checks import CHECK_ALL
 if not cython.compiled:
     from storebytes._bytes_cy import I32, I64, Size
 
-NO_TIME = -1  # the store time where no record begins
+NO_TIME = -1  # the store time of an offset where no record starts
 
 
 class ReadableFile:
-    """What a look-up wants of a `MappedFile`: the reader over its map, None before one was asked for."""
+    """The part of a `MappedFile` that a lookup uses: the reader over its map, None until one is requested."""
 
     __slots__ = ("reader",)
 
@@ -30,7 +30,7 @@ class ReadableFile:
 
 
 class FileList:
-    """What a look-up wants of a `MappedFileQueue`: the files, oldest first; a new list after every change."""
+    """The part of a `MappedFileQueue` that a lookup uses: the files, oldest first; each change makes a new list."""
 
     __slots__ = ("files",)
 
@@ -43,21 +43,21 @@ class LogReaders:
     __slots__ = ("_files", "_first", "_queue", "_size")
 
     def __init__(self, queue: FileList) -> None:
-        """`queue`: the log's `MappedFileQueue`."""
+        """Take the `MappedFileQueue` of the log."""
         self._queue = queue
-        self._files: Any = None  # the list that `_first` and `_size` are of
+        self._files: Any = None  # the list that `_first` and `_size` describe
         self._first = 0
         self._size = 1
 
     def of_file(self, file: Any) -> Reader:
-        """A reader over one file, kept by the file while its map is."""
+        """Return the reader over one file; the file keeps it as long as its map."""
         reader: Reader | None = file.reader
         if reader is None:
             reader = file.reader = Reader(self._queue.view(file), file.start_offset)  # type: ignore[attr-defined]
         return reader
 
     def reader_of(self, offset: I64) -> Reader | None:
-        """Of the file that holds a physical offset; None where there is none."""
+        """Return the reader of the file that holds a physical offset, None if no file does."""
         files: list[Any] = self._queue.files
         if len(files) == 0:
             return None
@@ -76,12 +76,12 @@ class LogReaders:
         return None if file is None else self.of_file(file)
 
     def min_offset(self) -> int:
-        """Where the log begins; 0 when there is no file."""
+        """Return the first offset of the log, 0 if it has no file."""
         files: list[Any] = self._queue.files
         return files[0].start_offset if len(files) > 0 else 0
 
     def message_at(self, offset: I64, checks: I32 = CHECK_ALL) -> StoredMessage | None:
-        """The record that begins there, None where none does."""
+        """Return the record that starts at this offset, None if none does."""
         reader: Reader | None = self.reader_of(offset)
         if reader is None:
             return None
@@ -89,6 +89,6 @@ class LogReaders:
         return reader.decode(offset - reader.base, checks)
 
     def store_time(self, offset: I64) -> Size:
-        """When the record that begins there was stored, in ms; -1 where none begins: see `Reader.store_time`."""
+        """Return the store time of the record that starts at this offset, in ms, -1 if none does; see `Reader.store_time`."""
         reader: Reader | None = self.reader_of(offset)
         return NO_TIME if reader is None else reader.store_time(offset - reader.base)

@@ -1,7 +1,7 @@
-"""Records as lines of JSON in ASCII, from the log's bytes straight into a buffer: no object a message.
+"""Records as lines of ASCII JSON, copied from the log's bytes into a buffer without an object for each message.
 
-The keys and their order are the tool's, which are fixed.  What is unusual is left to the caller, record by record: names of
-properties that are no UTF-8, more than PAIRS_MAX of them, an IPv4 address inside an IPv6 one (Pythons differ there).
+The keys and their order are those of the tool, which are fixed.  Unusual records are left to the caller: property names that
+are not UTF-8, more than PAIRS_MAX properties, an IPv4 address mapped into an IPv6 one (Python versions format it differently).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if not cython.compiled:
     from ._scan_cy import split_row
 
 PAIRS_MAX = 128
-FIXED_SIZE_MAX = 1024  # of a line without body, topic and properties: less than 400 for the words, less than 400 for the rest
-TEXT_GROWTH = 6  # characters of JSON that a byte can become
-PROPERTIES_GROWTH = 24  # twice as text, once more as keys with quotes around each of one letter, and what stands between them
+FIXED_SIZE_MAX = 1024  # a line without body, topic and properties: less than 400 for WORDS, less than 400 for the rest
+TEXT_GROWTH = 6  # maximum JSON characters for a byte
+PROPERTIES_GROWTH = 24  # twice as text, once more as one-letter keys in quotes, and separators
 QUOTE, COMMA, COLON, DOT, OPEN, CLOSE, SPACE = 34, 44, 58, 46, 91, 93, 32
 UNUSUAL = -1
 WORDS = (
@@ -41,7 +41,7 @@ WORDS = (
     b',"flag":', b',"sys_flag":', b',"born_timestamp_ms":', b',"born_host":"', b'","store_timestamp_ms":', b',"store_host":"',
     b'","reconsume_times":', b',"prepared_transaction_offset":', b',"message_id":"', b'","tags":', b',"keys":[',
     b'],"properties":{', b'},"body_base64":"', b'"}\n', b"null",
-    b"\\ufffd",  # what stands for bytes that are no UTF-8
+    b"\\ufffd",  # replaces bytes that are not UTF-8
 )  # fmt: skip
 _JOINED = b"".join(WORDS)
 _ENDS_HELD: memoryview = memoryview(array("i", accumulate(map(len, WORDS), initial=0)))
@@ -53,9 +53,9 @@ assert len(_JOINED) < 400
 
 
 def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int, int]:
-    """Lines of the checked records at `positions` (64-bit), from entry `start` on, into `out`.
+    """Write lines of the checked records at `positions` (64-bit), from entry `start` on, into `out`.
 
-    (the entry where it stopped, bytes written, bytes that the next line needs at most: 0 for one that is left to the caller).
+    Returns (the entry where it stopped, bytes written, maximum size of the next line: 0 if the entry is left to the caller).
     """
     held: memoryview = memoryview(buffer).cast("B")
     places: memoryview = column_of(positions, 8)
@@ -100,7 +100,7 @@ def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int,
 @cython.nogil
 @cython.exceptval(check=False)
 def _line_size_max(source: Source, record: Size) -> Size:
-    """Bytes that the record's line cannot be longer than."""
+    """Return the maximum size of the record's line in bytes."""
     place: Size = topic_place(source, record)
     topic_size: Size = topic_size_at(source, record, place)
     rest: Size = record + get_i32(source, record + SIZE_AT) - place - topic_size
@@ -111,7 +111,7 @@ def _line_size_max(source: Source, record: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(out: Target, at: Size, index: Size) -> Size:
-    """One of WORDS."""
+    """Write one of WORDS; return the position after it."""
     start: Size = _ENDS[index]
     size: Size = _ENDS[index + 1] - start
     put_bytes(out, at, _WORDS, start, size)
@@ -122,7 +122,7 @@ def _word(out: Target, at: Size, index: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _number(out: Target, at: Size, index: Size, value: I64) -> Size:
-    """A word, and the number behind it."""
+    """Write one of WORDS and a number; return the position after them."""
     return put_decimal(out, _word(out, at, index), value)
 
 
@@ -132,7 +132,7 @@ def _number(out: Target, at: Size, index: Size, value: I64) -> Size:
 def _put_line(
     out: Target, at: Size, source: Source, record: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
 ) -> Size:  # fmt: skip
-    """The place behind the line, or UNUSUAL."""
+    """Write a line; return the position after it, or UNUSUAL."""
     body_stop: Size = topic_place(source, record)
     topic_size: Size = topic_size_at(source, record, body_stop)
     place: Size = body_stop + topic_size_size(source, record)
@@ -161,7 +161,7 @@ def _put_line(
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_hosts(out: Target, at: Size, source: Source, record: Size) -> Size:
-    """From the born host to the message id, or UNUSUAL."""
+    """Write the fields from the born host to the message id; return the position after them, or UNUSUAL."""
     sys_flag: I32 = get_i32(source, record + SYS_FLAG_AT)
     place: Size = record + BORN_HOST_AT
     size: Size = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
@@ -185,7 +185,7 @@ def _put_hosts(out: Target, at: Size, source: Source, record: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_host(out: Target, at: Size, source: Source, place: Size, size: Size) -> Size:
-    """`ip:port`, IPv6 in brackets; UNUSUAL for an IPv4 address inside an IPv6 one."""
+    """Write `ip:port`, IPv6 in brackets; return UNUSUAL for an IPv4 address mapped into an IPv6 one."""
     if size == HOST_SIZE_V6:
         at = _put_v6(out, at, source, place)
         if at < 0:
@@ -206,7 +206,7 @@ def _put_host(out: Target, at: Size, source: Source, place: Size, size: Size) ->
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_v6(out: Target, at: Size, source: Source, place: Size) -> Size:
-    """Groups in hex without leading zeros; the first of the longest runs of zero groups, if it has two or more, is `::`."""
+    """Write groups in hex without leading zeros; the first longest run of two or more zero groups becomes `::`."""
     if get_i64(source, place) == 0 and get_i32(source, place + 8) == 0xFFFF:
         return UNUSUAL
     run: Size = _zero_run(source, place)
@@ -235,7 +235,7 @@ def _put_v6(out: Target, at: Size, source: Source, place: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _zero_run(source: Source, place: Size) -> Size:
-    """16 x the group where it begins + its length; -1 where no two zero groups stand together."""
+    """Return 16 x the first group of the longest run of zero groups + its length; -1 if no run has two groups."""
     best: Size = -1
     length: Size = 0
     group: Size = 0
@@ -251,7 +251,7 @@ def _zero_run(source: Source, place: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_group(out: Target, at: Size, value: I32) -> Size:
-    """In hex without leading zeros."""
+    """Write a group in hex without leading zeros."""
     shift: I32 = 12
     while shift > 0 and value >> shift == 0:
         shift -= 4
@@ -269,7 +269,7 @@ def _put_group(out: Target, at: Size, value: I32) -> Size:
 def _put_properties(
     out: Target, at: Size, source: Source, place: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
 ) -> Size:  # fmt: skip
-    """Tags, keys and all pairs of the properties whose length lies at `place`, or UNUSUAL."""
+    """Write tags, keys and all pairs of the properties at `place`; return the position after them, or UNUSUAL."""
     size: Size = get_i16(source, place)
     pairs: Size = split_row(source, place + 2, size, 0, PAIRS_MAX, names, name_sizes, values, value_sizes)
     if pairs < 0:
@@ -300,7 +300,10 @@ def _put_properties(
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_name(out: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
-    """A JSON string; UNUSUAL for what is no UTF-8: two such names can be one as text, and of equal names the last counts."""
+    """Write a name as a JSON string; return UNUSUAL if it is not UTF-8.
+
+    Two such names can become equal as text, and of equal names the last one counts.
+    """
     stop: Size = _put_quoted(out, at, source, start, size)
     if stop - at > size + 2 and has_bytes(window(out, at, stop - at), stop - at, window(_WORDS, _ENDS[22], 6), 6):
         return UNUSUAL
@@ -311,7 +314,7 @@ def _put_name(out: Target, at: Size, source: Source, start: Size, size: Size) ->
 @cython.nogil
 @cython.exceptval(check=False)
 def _find(source: Source, names: I64s, name_sizes: I32s, pairs: Size, wanted: Source) -> Size:
-    """The pair of a name of four letters, or -1."""
+    """Return the index of the pair with a four-letter name, -1 if there is none."""
     slot: Size = 0
     while slot < pairs:
         if is_same(source, names[slot], name_sizes[slot], wanted, 4):
@@ -324,7 +327,7 @@ def _find(source: Source, names: I64s, name_sizes: I32s, pairs: Size, wanted: So
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_quoted(out: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
-    """A JSON string."""
+    """Write a JSON string with its quotes."""
     out[at] = QUOTE
     at = put_json_text(out, at + 1, source, start, size)
     out[at] = QUOTE
@@ -335,7 +338,7 @@ def _put_quoted(out: Target, at: Size, source: Source, start: Size, size: Size) 
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_keys(out: Target, at: Size, source: Source, start: Size, size: Size) -> Size:
-    """The words of a text, with commas between them."""
+    """Write the words of a text as JSON strings, separated by commas."""
     words: Source = window(source, start, size)
     is_first: Bool = True
     begin: Size = 0

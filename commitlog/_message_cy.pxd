@@ -40,7 +40,7 @@ cdef class StoredMessage:
     cdef dict _pairs(self)
     cdef Bool _is_only_question(self) noexcept
 
-# The struct's name is the one that Cython gives it; were it another, this would not compile.
+# Cython generates the struct's name; a change of it would break the compilation.
 cdef extern from *:
     """
     #define STORED_AT(field) offsetof(struct __pyx_obj_9commitlog_11_message_cy_StoredMessage, field)

@@ -1,5 +1,5 @@
 # cython: auto_pickle=True
-"""What users put, what a put returns, what a read returns; properties as text and as a dictionary."""
+"""Messages to put, results of puts, stored messages, and encoding and decoding of properties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if not cython.compiled:
     )  # fmt: skip
 
     def read_stored_inline(_kind: type) -> None:
-        """The interpreter's own slots are read so already."""
+        """Do nothing: the interpreter reads slots inline already."""
 
 
 SPACE = 32
@@ -35,9 +35,9 @@ _TAGS: Source = source_of_bytes(b"TAGS")
 _KEYS_START: Source = source_of_bytes(b"KEYS\x01")
 _TAGS_START: Source = source_of_bytes(b"TAGS\x01")
 START_SIZE = 5
-_asked_again: Size = 0  # how many messages more are taken apart at the first question
-UNUSUAL = -1  # encode_properties has to look
-_RANGES = {  # of the integers, for the plain build; C types hold the compiled one to the same
+_asked_again: Size = 0  # how many further messages are fully decoded at the first access of a property
+UNUSUAL = -1  # needs `encode_properties`
+_RANGES = {  # bits of the integers, for the plain build; C types enforce the same in the compiled one
     "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
     "born_timestamp_ms": 63, "prepared_transaction_offset": 63,
 }  # fmt: skip
@@ -46,16 +46,15 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 
 
-@cython.freelist(1024)  # those of a `put_many` are alive at once
+@cython.freelist(1024)  # the messages of a `put_many` are alive at the same time
 @cython.no_gc
 @cython.cclass
 class Message:
     """A message to put.
 
-    `queue_id` -1 leaves the choice to the store.  `keys`, one or a list, hold no spaces; tags, keys and properties hold no
-    \\x01 or \\x02.
-    `properties_raw` replaces tags, keys and properties by a properties string as the log keeps it.  A zero
-    `born_timestamp_ms` becomes the time of the put, an absent host the store's own.
+    With `queue_id` -1 the store chooses the queue.  `keys`, one or a list, must not contain spaces; tags, keys and properties
+    must not contain \\x01 or \\x02. `properties_raw` replaces tags, keys and properties by a properties string in the log's
+    format.  A zero `born_timestamp_ms` becomes the time of the put, a missing host that of the store.
     """
 
     __slots__ = (
@@ -89,11 +88,11 @@ class Message:
         prepared_transaction_offset: int = 0,
         properties_raw: bytes | None = None,
     ) -> None:
-        """Wrong types raise `TypeError`, integers that do not fit their field `OverflowError`."""
+        """Raise `TypeError` for wrong types, `OverflowError` for integers that do not fit their field."""
         self.topic = topic
         self.body = body
         self._set_keys(keys)
-        if not cython.compiled or self.tags is not tags:  # None is counted in one place: each change waits for the last
+        if not cython.compiled or self.tags is not tags:  # each change of None's reference count waits for the previous one
             self.tags = tags
         if not cython.compiled or self.properties is not properties:
             self.properties = properties
@@ -116,14 +115,14 @@ class Message:
 
     @property
     def keys(self) -> list[str] | None:
-        """All of them, None for none."""
+        """All keys, None if there are none."""
         if self._key is None:
             return self._keys
         return [self._key] if self._key else None
 
     @keys.setter
     def keys(self, keys: str | list[str] | None) -> None:
-        """One, a list, or None."""
+        """Set one key, a list, or None."""
         self._set_keys(keys)
 
     def _set_keys(self, keys: Any) -> None:
@@ -138,7 +137,7 @@ class Message:
 
 
 def _check_types(message: Message) -> None:
-    """What the compiled class checks by its C types."""
+    """Check what the compiled class checks by its C types."""
     if type(message.topic) is not str or type(message.body) is not bytes:
         raise TypeError("topic: a str, body: bytes")
     for name, kind in _KINDS.items():
@@ -154,9 +153,9 @@ def _check_types(message: Message) -> None:
 
 
 def encode_properties(message: Message) -> bytes:
-    """Keys, tags and properties as `name 1 value 2 ...`, each pair ended (format page, section 1.3).
+    """Encode keys, tags and properties as `name 1 value 2 ...`, each pair terminated (docs/formats/commitlog.md#properties).
 
-    Raises `InvalidMessage` for what would not come back: separators inside, empty names, values or keys, spaces in keys.
+    Raises `InvalidMessage` for what could not be read back: separators inside, empty names, values or keys, spaces in keys.
     """
     raw: bytes | None = message.properties_raw
     keys: list[str] | None = _keys_of(message)
@@ -190,12 +189,12 @@ def encode_properties(message: Message) -> bytes:
 @cython.cfunc
 @cython.exceptval(check=False)
 def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Size:
-    """What `encode_properties` gives, written at `at`, without an object for it; its size.
+    """Write what `encode_properties` returns at `at` without creating an object; return its size.
 
-    UNUSUAL for what is raw, or wrong, or a number for the real store, or needs more than `room` bytes: nothing counts then
-    that was written.
+    Returns UNUSUAL if the properties are raw, invalid, parsed as numbers by RocketMQ, or larger than `room` bytes; the bytes
+    written then have no meaning.
     """
-    properties: dict[Any, Any] | None = message.properties  # what is in it is not believed: nothing here may raise
+    properties: dict[Any, Any] | None = message.properties  # its items are not trusted: nothing here may raise
     if message.properties_raw is not None:
         return UNUSUAL
     if properties:
@@ -231,7 +230,7 @@ def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Si
 @cython.cfunc
 @cython.exceptval(check=False)
 def _put_keys(message: Message, out: Target, at: Size, stop: Size) -> Size:
-    """One key or several, a space between two; where the next goes, or UNUSUAL."""
+    """Write one key or several, separated by spaces; return the position after them, or UNUSUAL."""
     if message._key is not None:
         return _put_word(out, at, stop, message._key, SPACE, PAIR_END)
     keys: list[Any] = message._keys  # type: ignore[assignment]
@@ -246,7 +245,10 @@ def _put_keys(message: Message, out: Target, at: Size, stop: Size) -> Size:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _put_word(out: Target, at: Size, stop: Size, text: Any, also: I32, end: I32) -> Size:
-    """A name, value or key, without separators and `also`, and the byte behind it; where the next goes, or UNUSUAL."""
+    """Write a name, value or key, and the byte `end` after it; return the position after both.
+
+    Returns UNUSUAL if the text is empty, does not fit, or contains a separator or the byte `also`.
+    """
     if type(text) is not str:
         return UNUSUAL
     size: Size = put_text(out, at, stop - at - 1, text)
@@ -260,7 +262,7 @@ def _put_word(out: Target, at: Size, stop: Size, text: Any, also: I32, end: I32)
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_word(source: Source, at: Size, size: Size, also: I32) -> Bool:
-    """Whether none of these bytes is a separator, or `also`."""
+    """Return whether the range contains neither a separator nor `also`."""
     stop: Size = at + size
     while at < stop:
         if source[at] <= SPACE and (source[at] == NAME_END or source[at] == PAIR_END or source[at] == also):
@@ -271,13 +273,13 @@ def _is_word(source: Source, at: Size, size: Size, also: I32) -> Bool:
 
 @cython.cfunc
 def _keys_of(message: Message) -> list[str]:
-    """None for none."""
+    """Return the keys of a message, None if there are none."""
     return message.keys  # type: ignore[return-value]
 
 
 @cython.cfunc
 def _key_text(keys: list[str] | None) -> str:
-    """Keys as one text; None for none."""
+    """Return the keys as one text, None if there are none."""
     if not keys:
         return None  # type: ignore[return-value]
     return keys[0] if len(keys) == 1 else " ".join(keys)
@@ -285,7 +287,7 @@ def _key_text(keys: list[str] | None) -> str:
 
 @cython.cfunc
 def _texts_of(message: Message) -> list[str]:
-    """[name, value, name, value, ...] of keys, tags and properties."""
+    """Return [name, value, name, value, ...] of keys, tags and properties."""
     texts: list[str] = []
     keys: list[str] | None = _keys_of(message)
     if keys:
@@ -294,7 +296,7 @@ def _texts_of(message: Message) -> list[str]:
     if message.tags:
         texts.append("TAGS")
         texts.append(message.tags)
-    if message.properties:  # pragma: no branch - nobody asks for the texts of a message without properties
+    if message.properties:  # pragma: no branch - not called for a message without properties
         for name, value in message.properties.items():
             texts.append(name)
             texts.append(value)
@@ -303,7 +305,7 @@ def _texts_of(message: Message) -> list[str]:
 
 @cython.cfunc
 def _check_pairs(encoded: bytes, key_spaces: Size) -> bool:
-    """No name or value is empty (a reader would drop the pair) and no key holds a space."""
+    """Reject an empty name or value, which readers would drop, and a key with a space."""
     source: Source = source_of_bytes(encoded)
     size: Size = len(encoded)
     at: Size = 0
@@ -324,7 +326,7 @@ def _check_pairs(encoded: bytes, key_spaces: Size) -> bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _count_between(source: Source, at: Size, end: Size) -> Size:
-    """Single spaces strictly inside; -1 when one is first, last or doubled, which would make an empty key."""
+    """Count the spaces in a range; return -1 if one is first, last or doubled, which would make an empty key."""
     count: Size = 0
     last: Size = at - 1
     while at < end:
@@ -338,9 +340,9 @@ def _count_between(source: Source, at: Size, end: Size) -> Size:
 
 
 def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
-    """The pairs of a properties string; of equal names the last one counts (format page, section 1.3).
+    """Return the pairs of a properties string; of equal names the last one counts (docs/formats/commitlog.md#properties).
 
-    `with_crc=False` leaves out RocketMQ's checksum property.
+    `with_crc=False` omits RocketMQ's checksum property.
     """
     found: dict[str, str] = {}
     source: Source = source_of_bytes(raw)
@@ -363,7 +365,7 @@ def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
 
 @cython.cfunc
 def _last_value(raw: bytes, name: Source, name_size: Size) -> str | None:
-    """What `decode_properties` has of one name."""
+    """Return the value that `decode_properties` returns for one name."""
     source: Source = source_of_bytes(raw)
     start: Size = -1
     stop: Size = -1
@@ -380,7 +382,7 @@ def _last_value(raw: bytes, name: Source, name_size: Size) -> str | None:
 
 
 def delete_property(raw: bytes, name: bytes) -> bytes:
-    """`raw` without every pair of that name (format page, section 1.3, last paragraph)."""
+    """Return `raw` without the pairs of that name (docs/formats/commitlog.md#properties)."""
     kept = []
     at = 0
     while at < len(raw):
@@ -396,7 +398,7 @@ def delete_property(raw: bytes, name: bytes) -> bytes:
 @cython.no_gc
 @cython.cclass
 class PutResult:
-    """Where a message went.  For several messages the offsets are the first one's."""
+    """The result of a put.  For several messages the offsets are those of the first one."""
 
     __slots__ = (
         "message_count", "physical_offset", "queue_id", "queue_offset", "reason", "size_bytes", "status", "store_host",
@@ -404,7 +406,7 @@ class PutResult:
     )  # fmt: skip
 
     status: PutStatus
-    reason: str | None  # why, when the status is not PUT_OK
+    reason: str | None  # set if the status is not PUT_OK
     physical_offset: int
     queue_id: int
     queue_offset: int
@@ -419,18 +421,18 @@ class PutResult:
         return encode_message_id(self.store_host, self.physical_offset)
 
     def __repr__(self) -> str:
-        """Short."""
+        """Return status, offsets and message count."""
         return (
             f"PutResult({self.status.name}, physical_offset={self.physical_offset}, queue_id={self.queue_id}, "
             f"queue_offset={self.queue_offset}, messages={self.message_count})"
         )
 
 
-@cython.freelist(1024)  # a stretch of a queue is decoded at once
+@cython.freelist(1024)  # the messages of one read are alive at the same time
 @cython.no_gc
 @cython.cclass
 class StoredMessage:
-    """A message read back.  It owns its bytes."""
+    """A message read from the log.  It owns its bytes."""
 
     __slots__ = (
         "_born_high", "_born_low", "_properties", "_store_high", "_store_low", "_was_asked", "body", "body_crc", "born_port",
@@ -460,16 +462,16 @@ class StoredMessage:
     _store_high: int
     _store_low: int
     _properties: dict[str, str] | None
-    _was_asked: Bool  # for its tags or keys
+    _was_asked: Bool  # its tags or keys were read before
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """Every pair, RocketMQ's checksum property included."""
+        """All pairs, including RocketMQ's checksum property."""
         return decode_properties(self.properties_raw)
 
     @property
     def properties(self) -> dict[str, str]:
-        """Every pair but the checksum's; the same dictionary every time, made on first use."""
+        """All pairs except the checksum; the same dictionary every time, created on first use."""
         return self._pairs()
 
     def _pairs(self) -> dict[str, str]:
@@ -480,9 +482,9 @@ class StoredMessage:
         return self._properties
 
     def _is_only_question(self) -> Bool:
-        """Whether to have a property out of the bytes, as for one who asks a message but once.
+        """Return whether to extract one property from the bytes, because this is the first access to the message.
 
-        For who asks again all of them are taken apart, and of the next messages at once.
+        A second access decodes all properties, and makes the following messages decode theirs at the first access.
         """
         if self._properties is not None or self._was_asked or _asked_again > 0:
             return False
@@ -491,7 +493,7 @@ class StoredMessage:
 
     @property
     def tags(self) -> str | None:
-        """The TAGS property."""
+        """The value of the TAGS property."""
         if self._is_only_question():
             return _last_value(self.properties_raw, _TAGS, 4)
         return self._pairs().get("TAGS")
@@ -512,31 +514,31 @@ class StoredMessage:
 
     @property
     def born_host_bytes(self) -> bytes:
-        """8 or 20 bytes, as stored."""
+        """The born host as stored, 8 or 20 bytes."""
         return _host_bytes(self._born_high, self._born_low, self.born_port, bool(self.sys_flag & BORN_HOST_V6))
 
     @property
     def store_host_bytes(self) -> bytes:
-        """8 or 20 bytes, as stored."""
+        """The store host as stored, 8 or 20 bytes."""
         return _host_bytes(self._store_high, self._store_low, self.store_port, bool(self.sys_flag & STORE_HOST_V6))
 
     @property
     def born_host(self) -> str:
-        """`ip:port`, IPv6 in brackets."""
+        """The born host as `ip:port`, IPv6 in brackets."""
         return decode_host(self.born_host_bytes)
 
     @property
     def store_host(self) -> str:
-        """`ip:port`, IPv6 in brackets."""
+        """The store host as `ip:port`, IPv6 in brackets."""
         return decode_host(self.store_host_bytes)
 
     @property
     def message_id(self) -> str:
-        """The offset id."""
+        """The offset id of the record."""
         return encode_message_id(self.store_host_bytes, self.physical_offset)
 
     def to_message(self) -> Message:
-        """What was put, to be put again: raw properties kept, times and hosts too."""
+        """Return a message for another put, with the same raw properties, times and hosts."""
         return Message(
             self.topic,
             self.body,
@@ -552,7 +554,7 @@ class StoredMessage:
         )
 
     def __repr__(self) -> str:
-        """Short."""
+        """Return topic, offsets and body size."""
         return (
             f"StoredMessage({self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
             f"physical_offset={self.physical_offset}, body={len(self.body)} bytes)"
@@ -560,7 +562,7 @@ class StoredMessage:
 
 
 def _host_bytes(high: int, low: int, port: int, is_v6: bool) -> bytes:
-    """A stored host's bytes from its integers."""
+    """Return the stored bytes of a host from its integers."""
     address = (low & 0xFFFFFFFF).to_bytes(4, "big") if not is_v6 else ((high & ALL_64) << 64 | low & ALL_64).to_bytes(16, "big")
     return address + (port & 0xFFFFFFFF).to_bytes(4, "big")
 

@@ -1,4 +1,4 @@
-"""Where each queue goes on: the next queue offset of every topic and queue (format page, section 2.4)."""
+"""The next queue offset of every topic and queue (docs/formats/consumequeue.md#queue-offsets)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ QUEUES_FIRST = 8
 
 
 class TopicQueues:
-    """A topic's name as records hold it, and the next queue offset of each of its queues."""
+    """A topic's name as stored in records, and the next queue offset of each of its queues."""
 
     __slots__ = ("_capacity", "_held", "_next", "_next_offsets", "encoded", "magic", "name")
 
     def __init__(self, name: str) -> None:
-        """Raises `InvalidMessage` for a name that no record can hold."""
+        """Raise `InvalidMessage` for a name that no record can hold."""
         encoded: bytes = _encode_topic(name)
         self.name = name
         self.magic = MAGIC_V1 if _is_short(name, encoded) else MAGIC_V2
@@ -37,7 +37,7 @@ class TopicQueues:
         self._grow(QUEUES_FIRST - 1)
 
     def _grow(self, queue_id: Size) -> Bool:
-        """Make room for a queue; the old buffer lives while a view of it does."""
+        """Make room for a queue; a view of the old buffer stays valid."""
         capacity: Size = max(QUEUES_FIRST, self._capacity)
         while capacity <= queue_id:
             capacity *= 2
@@ -50,11 +50,11 @@ class TopicQueues:
         return True
 
     def next_offset(self, queue_id: int) -> int:
-        """0 for a queue that never had a message."""
+        """Return the next offset of a queue, 0 if it never had a message."""
         return int(self._next_offsets[queue_id]) if 0 <= queue_id < self._capacity else 0
 
     def set_next_offset(self, queue_id: int, queue_offset: int) -> None:
-        """At opening, and when a store is cut."""
+        """Set the next offset of a queue, when a store is opened or truncated."""
         if not 0 <= queue_id < QUEUES_MAX:
             raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
         if queue_id >= self._capacity:
@@ -62,14 +62,14 @@ class TopicQueues:
         self._next_offsets[queue_id] = queue_offset
 
     def queues(self) -> Iterator[tuple[int, int]]:
-        """(queue id, next offset) of every queue that has had a message."""
+        """Yield (queue id, next offset) of every queue that has had a message."""
         for queue_id, queue_offset in enumerate(self._next_offsets):
             if queue_offset:
                 yield queue_id, queue_offset
 
 
 def _encode_topic(name: str) -> bytes:
-    """UTF-8, not empty, not too long for two bytes of length."""
+    """Encode a name in UTF-8; raise `InvalidMessage` if it is empty or its size does not fit."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError as error:
@@ -80,28 +80,30 @@ def _encode_topic(name: str) -> bytes:
 
 
 def _is_short(name: str, encoded: bytes) -> bool:
-    """Whether one byte of length does (section 1.1, version rule).
+    """Return whether the topic size fits one byte (docs/formats/commitlog.md#magic-and-version).
 
-    The real store counts characters and lets the bytes overflow; a name whose bytes do not fit is V2 here, which it reads.
+    RocketMQ counts characters and lets the byte count overflow; a name whose bytes do not fit is V2 here, which RocketMQ can
+    read.
     """
     return len(name.encode("utf-16-le")) // 2 <= TOPIC_SIZE_MAX_V1 and len(encoded) <= TOPIC_SIZE_MAX_V1
 
 
 class QueueOffsets:
-    """The next queue offset of every topic and queue (section 2.4)."""
+    """The next queue offset of every topic and queue (docs/formats/consumequeue.md#queue-offsets)."""
 
     __slots__ = ("_known", "_last", "_topics")
 
     def __init__(self, known: Callable[[str], list[tuple[int, int]]] | None = None) -> None:
-        """`known(topic)` gives (queue id, next offset) of what the store has already, asked once a topic; without it every
-        queue begins at 0.
+        """Take `known(topic)`, which returns (queue id, next offset) for the existing queues and is called once a topic.
+
+        Without it every queue starts at 0.
         """
         self._topics: dict[str, TopicQueues] = {}
-        self._last: TopicQueues | None = None  # mostly the next one too: a topic, once made, stays
+        self._last: TopicQueues | None = None  # usually also the next one requested; topics are never removed
         self._known = known
 
     def topic(self, name: str) -> TopicQueues:
-        """Made on first use."""
+        """Return the queues of a topic, created on first use."""
         found: TopicQueues | None = self._last
         if found is not None and found.name is name:
             return found
@@ -116,15 +118,15 @@ class QueueOffsets:
         return found
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """0 for what never had a message."""
+        """Return the next offset of a queue, 0 if it never had a message."""
         return self.topic(topic).next_offset(queue_id)
 
     def set_next_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """At opening, and when a store is cut."""
+        """Set the next offset of a queue, when a store is opened or truncated."""
         self.topic(topic).set_next_offset(queue_id, queue_offset)
 
     def queues(self) -> Iterator[tuple[str, int, int]]:
-        """(topic, queue id, next offset) of every queue that has had a message."""
+        """Yield (topic, queue id, next offset) of every queue that has had a message."""
         for name, found in list(self._topics.items()):
             for queue_id, queue_offset in found.queues():
                 yield name, queue_id, queue_offset

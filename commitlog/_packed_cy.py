@@ -1,4 +1,4 @@
-"""Properties of many messages in one buffer, made before the append lock is taken."""
+"""The properties of many messages in one buffer, encoded before the append lock is taken."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if not cython.compiled:
 
     from ._message_cy import put_keys_and_tags
 
-USUAL_SIZE = 64  # of one message's properties
+USUAL_SIZE = 64  # bytes of one message's properties
 
 
 class Packed:
-    """Strings of properties one behind the other; the one of message n ends at `_ends[n]`."""
+    """Property strings one after another; the string of message n ends at `_ends[n]`."""
 
     __slots__ = ("_bytes", "_capacity", "_ends", "_held", "_held_ends", "_used", "count")
 
     def __init__(self, count: Size) -> None:
-        """Room for as many messages; their bytes make room for themselves."""
+        """Reserve entries for `count` messages; the byte buffer grows on demand."""
         self.count = 0
         self._used = 0
         self._held_ends = memoryview(array("q", bytes(8 * count)))
@@ -36,12 +36,12 @@ class Packed:
         self._bytes: Target = target_of(self._held)
 
     def add(self, message: Message) -> Size:
-        """The next message's, if they are usual and fit; their size, or -1."""
+        """Add the properties of the next message; return their size, or -1 if they are unusual or do not fit."""
         size: Size = put_keys_and_tags(message, self._bytes, self._used, self._capacity - self._used)
         return self._end(size) if size >= 0 else size
 
     def add_bytes(self, properties: bytes) -> Size:
-        """The next message's, whatever it has; their size."""
+        """Add encoded properties of the next message; return their size."""
         size: Size = len(properties)
         if self._used + size > self._capacity:
             self._grow(self._used + size)
@@ -49,14 +49,14 @@ class Packed:
         return self._end(size)
 
     def _end(self, size: Size) -> Size:
-        """One message more."""
+        """Record the end of one more message."""
         self._used += size
         self._ends[self.count] = self._used
         self.count += 1
         return size
 
     def _grow(self, least: Size) -> None:
-        """The same bytes with more room behind."""
+        """Move the bytes to a larger buffer."""
         capacity: Size = 2 * self._capacity if 2 * self._capacity > least else 2 * least
         held: memoryview = memoryview(bytearray(capacity))
         put_bytes(target_of(held), 0, source_of(self._held), 0, self._used)

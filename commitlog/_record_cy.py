@@ -1,4 +1,4 @@
-"""One record: its bytes written, and its bytes checked.  Nothing here raises or allocates (format page, section 1)."""
+"""Write and check one record.  Nothing here raises or allocates (docs/formats/commitlog.md#record)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if not cython.compiled:
     )  # fmt: skip
     from storebytes._crc_cy import crc32, crc32_more
 
-ZERO = 48  # the digit
+ZERO = 48  # the ASCII digit 0
 HALF = 100_000  # five of the checksum's ten digits
-LOST_SIZE_MIN = 12  # zeros that a text does not end in; fewer leave the checksum's name behind
-CRC_NAME_SIZE = len(CRC_NAME)  # where it is compared or copied it stands as 8: a size that is known needs no call
+LOST_SIZE_MIN = 12  # more zeros than a text ends with; fewer leave the checksum's name in place
+CRC_NAME_SIZE = len(CRC_NAME)  # compared and copied as the literal 8: with a constant size the compiler needs no call
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
 
 
 class Envelope:
-    """All of a record but its body, properties, offsets and store time: what many records can share.
+    """The part of a record that many records can share: everything but body, properties, offsets and store time.
 
-    `topic` comes with its length before it, one byte for `magic` V1 and two for V2.  With `with_crc` each record gets the
-    checksum property over the whole record, and the properties handed in are written without one.
+    `topic` has its length in front, one byte for `magic` V1 and two for V2.  With `with_crc` each record gets the checksum
+    property over the whole record; the properties passed in must not contain one.
     """
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Envelope:
     )  # fmt: skip
 
     def __init__(self, born_host: bytes, store_host: bytes, with_crc: bool) -> None:
-        """Hosts are 8 or 20 bytes."""
+        """Take hosts of 8 or 20 bytes."""
         self._held = memoryview(bytearray(8))
         self._scratch: Target = target_of(self._held)
         self.queue_id = 0
@@ -60,7 +60,7 @@ class Envelope:
         self.set_hosts(born_host, store_host)
 
     def set_hosts(self, born_host: bytes, store_host: bytes) -> None:
-        """Keep the bytes and where they lie."""
+        """Keep the bytes and their addresses."""
         self.born_host = born_host
         self.store_host = store_host
         self._born_host: Source = source_of_bytes(born_host)
@@ -69,7 +69,7 @@ class Envelope:
         self._store_size = len(store_host)
 
     def set_topic(self, topic: bytes, magic: I32) -> None:
-        """Keep the bytes and where they lie."""
+        """Keep the bytes and their address."""
         self.topic = topic
         self.magic = magic
         self._topic: Source = source_of_bytes(topic)
@@ -80,7 +80,7 @@ class Envelope:
 @cython.nogil
 @cython.exceptval(check=False)
 def record_size(envelope: Envelope, body_size: Size, properties_size: Size) -> Size:
-    """Bytes that a record will take, its checksum property included."""
+    """Return the size of a record in bytes, its checksum property included."""
     trailer: Size = CRC_SIZE if envelope.with_crc else 0
     return (
         BODY_AT
@@ -102,10 +102,10 @@ def write_record(
     out: Target, start: Size, base: I64, envelope: Envelope, queue_offset: I64, store_ms: I64, body: Source, body_start: Size,
     body_size: Size, properties: Source, properties_size: Size,
 ) -> Size:  # fmt: skip
-    """Write one record at `start` of a file that begins at physical offset `base`; its size.
+    """Write one record at `start` of a file that begins at physical offset `base`; return its size.
 
-    The caller has made sure that `record_size` bytes fit.  The size field is stored last, so whoever looks at the map
-    meanwhile sees no record or a whole one.
+    The caller must ensure that `record_size` bytes fit.  The size field is stored last, so a concurrent reader of the map sees
+    no record or a whole one.
     """
     size: Size = record_size(envelope, body_size, properties_size)
     all_properties: Size = properties_size + (CRC_SIZE if envelope.with_crc else 0)
@@ -144,7 +144,7 @@ def write_record(
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_host(out: Target, at: Size, host: Source, size: Size) -> Nothing:
-    """Eight bytes of nearly all: a size that a compiler knows needs no call."""
+    """Copy a host; nearly all have eight bytes, and with a constant size the compiler needs no call."""
     if size == 8:
         put_bytes(out, at, host, 0, 8)
     else:
@@ -155,11 +155,14 @@ def _put_host(out: Target, at: Size, host: Source, size: Size) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> Nothing:
-    """The checksum property: CRC of everything before it, ten digits, least significant first (section 1.6)."""
+    """Write the checksum property: CRC of everything before it, ten digits, least significant first.
+
+    See docs/formats/commitlog.md#the-whole-record-checksum.
+    """
     at: Size = start + size - CRC_SIZE
     put_i32(envelope._scratch, 0, size)
     crc: U32 = crc32_more(crc32_more(0, envelope._scratch, 0, 4), out, start + 4, size - CRC_SIZE - 4) & CRC_MASK
-    low: U32 = crc % HALF  # two chains of divisions that run side by side
+    low: U32 = crc % HALF  # two independent chains of divisions, which run in parallel
     high: U32 = crc // HALF
     put_bytes(out, at, _CRC_NAME, 0, 8)
     at += CRC_NAME_SIZE
@@ -178,7 +181,10 @@ def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> 
 @cython.nogil
 @cython.exceptval(check=False)
 def write_blank(out: Target, at: Size, left: Size) -> Nothing:
-    """Close a file that has `left` bytes, at least BLANK_SIZE, behind `at` (section 1.5)."""
+    """Fill the `left` bytes (at least BLANK_SIZE) at the end of a file with a blank record.
+
+    See docs/formats/commitlog.md#blank-record.
+    """
     put_i32(out, at + MAGIC_AT, MAGIC_BLANK)
     publish_i32(out, at + SIZE_AT, left)
 
@@ -187,7 +193,7 @@ def write_blank(out: Target, at: Size, left: Size) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def growth(source: Source, at: Size) -> Size:
-    """By how much IPv6 hosts move what lies behind both of them."""
+    """Return how many bytes IPv6 hosts shift the fields after both hosts."""
     sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
     return (HOST_GROWTH if sys_flag & BORN_HOST_V6 else 0) + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
 
@@ -196,7 +202,7 @@ def growth(source: Source, at: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def topic_place(source: Source, at: Size) -> Size:
-    """Where the topic's length lies, in a record that was checked."""
+    """Return the position of the topic's length in a checked record."""
     body_at: Size = at + growth(source, at) + BODY_AT
     return body_at + get_i32(source, body_at - 4)
 
@@ -205,7 +211,7 @@ def topic_place(source: Source, at: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def topic_size_size(source: Source, at: Size) -> Size:
-    """One byte of topic length in V1, two in V2."""
+    """Return the size of the topic's length: one byte in V1, two in V2."""
     return 2 if get_i32(source, at + MAGIC_AT) == MAGIC_V2 else 1
 
 
@@ -213,7 +219,7 @@ def topic_size_size(source: Source, at: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def topic_size_at(source: Source, at: Size, place: Size) -> Size:
-    """The topic's length at `place`, in a record that was checked."""
+    """Return the topic's length at `place` in a checked record."""
     if get_i32(source, at + MAGIC_AT) == MAGIC_V2:
         return get_i16(source, place)
     size: Size = source[place]
@@ -224,7 +230,7 @@ def topic_size_at(source: Source, at: Size, place: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
-    """Whether the properties that end at `end` end in a well-formed checksum property."""
+    """Return whether the properties that end at `end` end in a well-formed checksum property."""
     if properties_size < CRC_SIZE or source[end - 1] != PAIR_END or source[end - 12] != NAME_END:
         return False
     if properties_size > CRC_SIZE and source[end - CRC_SIZE - 1] != PAIR_END:
@@ -241,7 +247,7 @@ def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _trailer_value(source: Source, end: Size) -> I64:
-    """The number in a well-formed checksum property."""
+    """Return the number in a well-formed checksum property."""
     value: I64 = 0
     at: Size = end - 2
     while at > end - 12:
@@ -254,9 +260,9 @@ def _trailer_value(source: Source, end: Size) -> I64:
 @cython.nogil
 @cython.exceptval(check=False)
 def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -> Size:
-    """The size of the record at `at`, or what lies there instead.  Trusts no length before `stop` has bounded it.
+    """Return the size of the record at `at`, or the code of what is found instead.
 
-    `base` is the physical offset of the buffer's first byte.
+    No length is trusted before `stop` has bounded it.  `base` is the physical offset of the buffer's first byte.
     """
     left: Size = stop - at
     if left < BLANK_SIZE:
@@ -290,7 +296,7 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
     if checks & CHECK_PLACE and get_i64(source, at + PHYSICAL_OFFSET_AT) != base + at:
         return MISPLACED
     if checks & CHECK_PLACE and (get_i32(source, at + QUEUE_ID_AT) < 0 or get_i64(source, at + QUEUE_OFFSET_AT) < 0):
-        return MISPLACED  # a place in no queue
+        return MISPLACED  # no valid queue position
     has_crc: Bool = (checks & CHECK_RECORD) != 0 and has_trailer(source, at + size, properties_size)
     if has_crc and checks & ONE_CHECKSUM and crc32(source, at, size - CRC_SIZE) == _trailer_value(source, at + size):
         return size
@@ -303,7 +309,7 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
         elif _lost_trailer(source, at + size, properties_size) or _lost_sector(source, at, place + 1 + extra, at + size, base):
             return BAD_RECORD_CRC
         elif properties_size > 0 and source[at + size - 1] == 0:
-            return TORN_PROPERTIES  # the same of less than a sector
+            return TORN_PROPERTIES  # like a lost sector, but less than one
     return size
 
 
@@ -311,7 +317,7 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
 @cython.nogil
 @cython.exceptval(check=False)
 def _lost_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
-    """Whether only the name of the checksum is left: the sector with its digits never reached the disk."""
+    """Return whether only the name of the checksum is left: the sector with its digits never reached the disk."""
     if properties_size < CRC_SIZE or source[end - 12] != NAME_END or (source[end - 1] != 0 and source[end - 11] != 0):
         return False
     return is_same_at(source, end - CRC_SIZE, 8, _CRC_NAME, 0)
@@ -321,10 +327,10 @@ def _lost_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _lost_sector(source: Source, at: Size, start: Size, end: Size, base: I64) -> Bool:
-    """Whether a sector that the topic or the properties lie in is zero as far as the record at `at` fills it.
+    """Return whether a sector that holds topic or properties is zero in the part that the record at `at` fills.
 
-    A torn write of a record with a checksum can leave the body whole and the checksum itself lost; without this the record
-    would pass for one that never had any, its properties cut short.
+    A torn write of a record with a checksum can leave the body whole and the checksum itself lost.  Without this check the
+    record would pass for one without a checksum, its properties cut short.
     """
     low: Size = start - (base + start) % SECTOR_SIZE
     while low < end:
@@ -340,7 +346,7 @@ def _lost_sector(source: Source, at: Size, start: Size, end: Size, base: I64) ->
 
 
 def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> int:
-    """`check_record` for Python: a size, or one of the codes of `checks`."""
+    """Return `check_record` of a Python buffer: a size, or one of the codes of `checks`."""
     held: memoryview = memoryview(buffer).cast("B")
     if not 0 <= at <= stop <= len(held):
         raise ValueError(f"{at}..{stop} is not inside the buffer of {len(held)} bytes")
@@ -351,7 +357,7 @@ def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int 
 
 
 def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:
-    """Whether a record carries the checksum property."""
+    """Return whether a record carries the checksum property."""
     held: memoryview = memoryview(buffer).cast("B")
     if not 0 <= at <= at + size <= len(held) or size < RECORD_SIZE_MIN:
         raise ValueError(f"{at} and {size} more bytes are not inside the buffer of {len(held)} bytes")

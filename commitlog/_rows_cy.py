@@ -1,7 +1,7 @@
-"""Many records into Arrow's buffers in one walk: each is checked, taken apart and copied while the processor holds it.
+"""Many records into Arrow buffers in one pass: each is checked, decoded and copied while it is in the processor's cache.
 
-Nothing here allocates and no Python is run on the way, so the GIL is free.  A column's room is the caller's; where it does
-not reach, the walk stops before the row that does not fit.
+Nothing here allocates or runs Python code, so the GIL is released.  The caller provides the buffers of the columns; the pass
+stops before the first row that does not fit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if not cython.compiled:
 
     from ._record_cy import check_record, growth, has_trailer, topic_size_at, topic_size_size
 
-AHEAD = 3  # rows whose bytes are asked for early
-PREFETCHED_MAX = 4096  # bytes of one of them
+AHEAD = 3  # rows that are prefetched
+PREFETCHED_MAX = 4096  # bytes of a row that are prefetched
 SPACE = 32
 INT_MAX = 0x7FFFFFFF
 _KEYS: Source = source_of_bytes(b"KEYS")
@@ -32,7 +32,7 @@ _TAGS: Source = source_of_bytes(b"TAGS")
 
 
 class TextColumn:
-    """Values one behind the other: 32-bit offsets and bytes.  `mask`: a bit for each value that is there, zeros before."""
+    """Values one after another: 32-bit offsets and bytes.  `mask`: one bit for each value that is present, initially zeros."""
 
     __slots__ = (
         "_data",
@@ -49,7 +49,7 @@ class TextColumn:
     )
 
     def __init__(self, offsets: Any, data: Any, mask: Any = None) -> None:
-        """One offset more than there can be values."""
+        """Take the buffers; `offsets` has one entry more than the maximum number of values."""
         self._held_offsets = column_of(offsets, 4)
         self._held = memoryview(data).cast("B")
         self._held_mask = memoryview(bytearray(8) if mask is None else mask).cast("B")
@@ -62,16 +62,16 @@ class TextColumn:
         self._mask: Target = target_of(self._held_mask)
         self._places = len(self._held_offsets) - 1
         self._room = min(len(self._held), INT_MAX)
-        self.count = 0  # values
-        self.used = 0  # bytes
-        self.high = 0  # the bits of all bytes of `add_text`: below 128 where all of them are ASCII
+        self.count = 0  # number of values
+        self.used = 0  # bytes of data
+        self.high = 0  # all bytes of `_add_text` or-ed: below 128 if all are ASCII
         self._offsets[0] = 0
 
 
 class Columns:
-    """What is wanted of each record: numbers by their place in a record with IPv4 hosts, and text columns or None.
+    """The output columns: numbers by their offset in a record with IPv4 hosts, and text columns or None.
 
-    `wide` and `narrow` hold 64-bit and 32-bit numbers, column behind column, each with room for `rows`.
+    `wide` and `narrow` hold 64-bit and 32-bit numbers, column after column, each with room for `rows`.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Columns:
         self, rows: int, wide: Any, wide_places: Any, narrow: Any, narrow_places: Any, body: TextColumn | None,
         topic: TextColumn | None, tags: TextColumn | None, words: TextColumn | None, keys: Any,
     ) -> None:  # fmt: skip
-        """`keys`: 32-bit offsets into `words`, one more than rows."""
+        """Take the buffers; `keys` has 32-bit offsets into `words`, one more than rows."""
         held = [column_of(wide, 8), column_of(wide_places, 4), column_of(narrow, 8 // 2), column_of(narrow_places, 4)]
         held.append(column_of(keys, 4))
         self._held: list[memoryview] = held
@@ -108,9 +108,10 @@ class Columns:
         self.words = words
 
     def fill(self, buffer: Any, base: int, positions: Any, sizes: Any, rows: int, checks: int) -> int:
-        """The rows that were filled: up to the first position without a record of its size, or that does not fit.
+        """Fill the columns and return the number of rows filled.
 
-        `base` is the physical offset of the buffer's first byte.  Called once.
+        Stops before the first position without a record of its size, and before a row that does not fit.  `base` is the
+        physical offset of the buffer's first byte.  Must be called once only.
         """
         held: memoryview = memoryview(buffer).cast("B")
         held_positions: memoryview = column_of(positions, 8)
@@ -133,9 +134,10 @@ class Columns:
 
 
 def split_units(units: Any, stride: int, base: int, limit: int, bytes_max: int, positions: Any, sizes: Any) -> tuple[int, int]:
-    """Entries of `stride` bytes that begin with a physical offset and a size, as columns: (rows, bytes of their records).
+    """Split entries of `stride` bytes, each with a physical offset and a size, into columns: (rows, bytes of their records).
 
-    Up to the first that is not inside the `limit` bytes from `base` on, or with which there are more than `bytes_max`.
+    Stops before the first record that is not inside the `limit` bytes from `base` on, or that makes more than `bytes_max`
+    bytes.
     """
     held: memoryview = memoryview(units).cast("B")
     held_positions: memoryview = column_of(positions, 8)
@@ -171,7 +173,7 @@ def split_units(units: Any, stride: int, base: int, limit: int, bytes_max: int, 
 def _fill(
     columns: Columns, source: Source, limit: Size, base: I64, positions: I64s, sizes: I32s, rows: Size, checks: I32
 ) -> Size:
-    """Row by row; the bytes of the next ones are on their way meanwhile."""
+    """Fill row by row; prefetch the bytes of the next rows."""
     row: Size = 0
     while row < rows:
         ahead: Size = row + AHEAD
@@ -191,7 +193,7 @@ def _fill(
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_inside(at: I64, size: I32, limit: Size) -> Bool:
-    """Whether a stretch that a caller handed in lies in the buffer."""
+    """Return whether a range that the caller passed lies in the buffer."""
     return at >= 0 and 0 < size <= limit and at <= limit - size
 
 
@@ -199,7 +201,7 @@ def _is_inside(at: I64, size: I32, limit: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
-    """The numbers of a checked record; IPv6 hosts move what lies behind them."""
+    """Copy the numbers of a checked record; IPv6 hosts shift the fields after them."""
     index: Size = 0
     place: Size
     all_grown: Size = growth(source, at)
@@ -224,7 +226,7 @@ def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_texts(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
-    """Body, topic, tags and keys of a checked record; false when one of them does not fit."""
+    """Copy body, topic, tags and keys of a checked record; return False if one of them does not fit."""
     place: Size = at + growth(source, at) + BODY_AT
     body_size: Size = get_i32(source, place - 4)
     if columns.body is not None and not _add(columns.body, source, place, body_size):
@@ -247,7 +249,7 @@ def _add_texts(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_properties(columns: Columns, source: Source, start: Size, size: Size, row: Size) -> Bool:
-    """Tags and keys; of equal names the last pair counts."""
+    """Copy tags and keys; of equal names the last pair counts."""
     properties: Source = window(source, start, size)
     tags_at: Size = -1
     tags_size: Size = 0
@@ -281,7 +283,7 @@ def _add_properties(columns: Columns, source: Source, start: Size, size: Size, r
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_words(column: TextColumn, source: Source, at: Size, stop: Size) -> Bool:
-    """The words between spaces; empty ones are none."""
+    """Add the words between spaces; empty words are skipped."""
     while at < stop:
         end: Size = find_byte(source, at, stop, SPACE)
         if end > at and not _add_text(column, source, at, end - at):
@@ -294,7 +296,7 @@ def _add_words(column: TextColumn, source: Source, at: Size, stop: Size) -> Bool
 @cython.nogil
 @cython.exceptval(check=False)
 def _mark(column: TextColumn, row: Size) -> Bool:
-    """A row has a value."""
+    """Set the bit of a row that has a value."""
     column._mask[row >> 3] |= 1 << (row & 7)
     return True
 
@@ -303,7 +305,7 @@ def _mark(column: TextColumn, row: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
-    """One more value; false when it does not fit."""
+    """Add a value; return False if it does not fit."""
     if size > column._room - column.used or column.count >= column._places:
         return False
     if size > 0:
@@ -318,7 +320,7 @@ def _add(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_text(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
-    """As `_add`, with a look at the bytes."""
+    """Add a value and record whether its bytes are ASCII."""
     index: Size = 0
     while index < size:
         column.high |= source[at + index]

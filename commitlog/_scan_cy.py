@@ -1,7 +1,7 @@
-"""Records out of one stretch of the log: found, as message objects, and as columns.
+"""Decode the records of a log range: find them, decode them to message objects, and copy them to columns.
 
-A walk stops at the first place that is no record and says which of `checks.STOPS` it is.  Columns are buffers of native
-integers that the caller made; nothing here allocates but message objects.
+A walk stops at the first position without a record and returns which of `checks.STOPS` applies.  Columns are buffers of native
+integers that the caller provides; nothing here allocates except message objects.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if not cython.compiled:
 SPACE = 32
 _KEYS: Source = source_of_bytes(b"KEYS")
 _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
-AHEAD = 4  # units whose records are asked for early
+AHEAD = 4  # units whose records are prefetched
 AHEAD_VIEWS = 8
-PREFETCHED_MAX = 4096  # bytes of one of them
+PREFETCHED_MAX = 4096  # bytes of a record that are prefetched
 RECORD_ASKED_SIZE = 1536
-CHECKED_MAX = 256 << 20  # bytes that one search reads for checksums which turn out wrong; real damage costs a few megabytes
-SMALL_RECORD_SIZE = 16 << 10  # beyond that, records up to this size are still looked at
-PAIRS_COMPARED_MAX = 256  # how far a property looks for a later one of its name
+CHECKED_MAX = 256 << 20  # bytes that one search spends on wrong checksums; real damage costs a few megabytes
+SMALL_RECORD_SIZE = 16 << 10  # after CHECKED_MAX, only records up to this size are checked
+PAIRS_COMPARED_MAX = 256  # how many earlier pairs are compared to find a duplicate name
 
 
 class Reader:
-    """Records of one buffer as objects.  `base` is the physical offset of the buffer's first byte."""
+    """Decoder of the records of one buffer.  `base` is the physical offset of the buffer's first byte."""
 
     __slots__ = ("_last", "_names", "_source", "_view", "base", "size")
 
     def __init__(self, buffer: Any, base: int = 0) -> None:
-        """Holds the buffer: a map stays until this reader is gone."""
+        """Hold the buffer: a map stays valid as long as this reader exists."""
         self._view = memoryview(buffer).cast("B")
         self._source: Source = source_of(self._view)
         self.size = len(self._view)
@@ -56,13 +56,13 @@ class Reader:
         self.base = base
 
     def decode(self, at: Size, checks: I32 = CHECK_ALL) -> StoredMessage | None:
-        """The record at `at`, or None where there is none: `check` says what there is instead."""
+        """Return the record at `at`, None if there is none; `check` returns what is found instead."""
         if at < 0 or at > self.size or check_record(self._source, at, self.size, self.base, checks) <= 0:
             return None
         return self._decode(at)
 
     def decode_keyed(self, at: Size, topic: bytes, key: bytes, checks: I32 = CHECK_ALL) -> StoredMessage | None:
-        """As `decode`, but None for a record of another topic or without the key, of which no checksum is computed.
+        """Decode like `decode`, but return None for another topic or without the key, before a checksum is computed.
 
         A key is a word of the property KEYS or the whole of UNIQ_KEY; bytes are compared.
         """
@@ -80,9 +80,9 @@ class Reader:
         return self.decode(at, checks)
 
     def store_time(self, at: Size) -> Size:
-        """When the record at `at` was stored, in ms; -1 where none begins that says this place.
+        """Return the store time of the record at `at` in ms, -1 if none with this physical offset starts there.
 
-        Only its first bytes are looked at: a search by time reads many, each in another page.
+        Only the first bytes are read, because a search by time reads many records, each in another page.
         """
         if at < 0 or at > self.size - RECORD_SIZE_MIN:
             return -1
@@ -93,7 +93,7 @@ class Reader:
         return get_i64(self._source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_long else HOST_SIZE))
 
     def _begins(self, at: Size, size: Size) -> Bool:
-        """Whether a record of that size begins at a place and says so; nothing behind its first bytes is looked at."""
+        """Return whether a record of that size and physical offset starts at `at`; only its first bytes are read."""
         if not self._has_room(at, size):
             return False
         magic: I32 = get_i32(self._source, at + MAGIC_AT)
@@ -102,11 +102,11 @@ class Reader:
         return get_i64(self._source, at + PHYSICAL_OFFSET_AT) == self.base + at
 
     def _has_room(self, at: Size, size: Size) -> Bool:
-        """Whether a record of that size could lie at a place."""
+        """Return whether a record of that size fits at `at`."""
         return at >= 0 and size >= RECORD_SIZE_MIN and at <= self.size and size <= self.size - at
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
-        """The size of the record at `at`, or a code of `checks.STOPS`."""
+        """Return the size of the record at `at`, or a code of `checks.STOPS`."""
         place: Size = at
         wanted: I32 = checks
         if not 0 <= place <= self.size:
@@ -116,7 +116,7 @@ class Reader:
     def decode_range(
         self, at: Size, stop: Size, count_max: Size, checks: I32 = CHECK_ALL
     ) -> tuple[list[StoredMessage], int, str]:
-        """Up to `count_max` records in a row that end by `stop`: (messages, where the walk stands, why it stopped)."""
+        """Decode up to `count_max` consecutive records that end by `stop`: (messages, next position, reason of the stop)."""
         messages: list[StoredMessage] = []
         if not 0 <= at <= stop <= self.size:
             raise ValueError(f"{at}..{stop} is not inside the buffer of {self.size} bytes")
@@ -129,10 +129,9 @@ class Reader:
         return messages, at, "end" if at == stop else "full"
 
     def decode_units(self, units: Any, stride: Size, bytes_max: Size, checks: I32 = CHECK_ALL) -> list[StoredMessage]:
-        """The records that units point at: entries of `stride` bytes that begin with a physical offset and a size.
+        """Decode the records of units: entries of `stride` bytes that start with a physical offset and a size.
 
-        Up to the first unit that points elsewhere than at a record of its size in this buffer, or until records of
-        `bytes_max` bytes are there.
+        Stops at the first unit that does not match a record of its size in this buffer, and after `bytes_max` bytes of records.
         """
         held: memoryview = memoryview(units).cast("B")
         source: Source = source_of(held)
@@ -152,9 +151,9 @@ class Reader:
         return messages
 
     def views(self, units: Any, stride: Size, is_checked: Bool = True) -> list[memoryview]:
-        """As `decode_units`, but the records' bytes as they lie in the buffer; only where and how long they are is checked.
+        """Return the bytes of the records of units as views of the buffer; only position and size are checked.
 
-        Without `is_checked` the units are believed as far as the buffer goes: no record is touched.
+        Without `is_checked` the units are trusted within the buffer, and no record is read.
         """
         held: memoryview = memoryview(units).cast("B")
         source: Source = source_of(held)
@@ -172,14 +171,14 @@ class Reader:
         return found
 
     def ask_for_record(self, at: Size) -> Bool:
-        """Have what most records need on its way, before their size is known."""
+        """Prefetch what most records need, before the size is known."""
         if at < 0 or at >= self.size:
             return False
         prefetch(self._source, at, min(self.size - at, RECORD_ASKED_SIZE))
         return True
 
     def _ask_for(self, units: Source, at: Size, most: Size) -> Bool:
-        """Have a unit's record on its way before its turn comes."""
+        """Prefetch the record of a later unit."""
         size: Size = get_i32(units, at + 8)
         place: Size = get_i64(units, at) - self.base
         if size <= 0 or place < 0 or place > self.size or size > self.size - place:
@@ -188,13 +187,13 @@ class Reader:
         return True
 
     def _is_record(self, place: Size, size: Size, checks: I32) -> Bool:
-        """Whether a record of that size begins at a place."""
+        """Return whether a record of that size starts at a position."""
         if size <= 0 or place < 0 or place > self.size:
             return False
         return check_record(self._source, place, self.size, self.base, checks) == size
 
     def _decode(self, at: Size) -> StoredMessage:
-        """A record that was checked."""
+        """Decode a record that was checked."""
         source: Source = self._source
         message: StoredMessage = StoredMessage.__new__(StoredMessage)
         sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
@@ -244,7 +243,7 @@ class Reader:
         return message
 
     def _name(self, source: Source, at: Size, size: Size) -> str:
-        """The topic as text, one string object per topic; mostly it is the last one again."""
+        """Return the topic as text, one string object per topic; usually it is the last one again."""
         last: tuple[bytes, str] = self._last
         topic: bytes = last[0]
         if is_same(source, at, size, source_of_bytes(topic), len(topic)):
@@ -255,7 +254,7 @@ class Reader:
             if len(self._names) > 65536:
                 self._names.clear()
             name = self._names.setdefault(encoded, encoded.decode("utf-8", "replace"))
-        self._last = (encoded, name)  # as one, for threads that share a reader
+        self._last = (encoded, name)  # one assignment, for threads that share a reader
         return name
 
 
@@ -263,7 +262,7 @@ class Reader:
 @cython.nogil
 @cython.exceptval(check=False)
 def _has_key(source: Source, start: Size, size: Size, key: Source, key_size: Size) -> Bool:
-    """Whether properties name a key; of equal names the last pair counts, empty words are none."""
+    """Return whether the properties contain a key; of equal names the last pair counts, empty words are ignored."""
     properties: Source = window(source, start, size)
     in_keys: Bool = False
     is_unique: Bool = False
@@ -284,7 +283,7 @@ def _has_key(source: Source, start: Size, size: Size, key: Source, key_size: Siz
 @cython.nogil
 @cython.exceptval(check=False)
 def _has_word(source: Source, at: Size, stop: Size, word: Source, word_size: Size) -> Bool:
-    """Whether one of the words between spaces is this one; no word is empty."""
+    """Return whether the word is one of those between spaces; an empty word never is."""
     while at < stop:
         end: Size = find_byte(source, at, stop, SPACE)
         if word_size > 0 and is_same(source, at, end - at, word, word_size):
@@ -294,7 +293,7 @@ def _has_word(source: Source, at: Size, stop: Size, word: Source, word_size: Siz
 
 
 def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> tuple[int, str, int, int, int]:
-    """Walk from start to stop: (where it stands, why it stopped, records, how many carry a checksum, the last one or -1)."""
+    """Walk from start to stop: (end position, reason, records, records with a checksum, the last record or -1)."""
     held: memoryview = memoryview(buffer).cast("B")
     state: memoryview = memoryview(array("q", [0] * 5))
     source: Source = source_of(held)
@@ -314,7 +313,7 @@ def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK
 @cython.nogil
 @cython.exceptval(check=False)
 def _count(source: Source, at: Size, stop: Size, base: I64, checks: I32, state: I64s) -> Nothing:
-    """state = where the walk stands, the last answer, records, protected records, the last record."""
+    """Fill state: end position, last result, records, protected records, the last record."""
     size: Size = 1
     records: Size = 0
     protected: Size = 0
@@ -338,7 +337,7 @@ def _count(source: Source, at: Size, stop: Size, base: I64, checks: I32, state: 
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_protected(source: Source, at: Size, size: Size) -> Bool:
-    """Whether a checked record carries the checksum property."""
+    """Return whether a checked record carries the checksum property."""
     if source[at + size - 1] != PAIR_END:
         return False
     place: Size = topic_place(source, at)
@@ -347,7 +346,7 @@ def _is_protected(source: Source, at: Size, size: Size) -> Bool:
 
 
 def scan(buffer: Any, start: int, stop: int, base: int, checks: int, positions: Any, sizes: Any) -> tuple[int, str, int]:
-    """Positions (64-bit) and sizes (32-bit) of records: (where the walk stands, why it stopped, rows filled)."""
+    """Fill positions (64-bit) and sizes (32-bit) of records: (end position, reason of the stop, rows filled)."""
     held: memoryview = memoryview(buffer).cast("B")
     held_positions: memoryview = column_of(positions, 8)
     held_sizes: memoryview = column_of(sizes, 4)
@@ -374,7 +373,7 @@ def scan(buffer: Any, start: int, stop: int, base: int, checks: int, positions: 
 def _scan(
     source: Source, at: Size, stop: Size, base: I64, checks: I32, room: Size, positions: I64s, sizes: I32s, state: I64s
 ) -> Nothing:
-    """state = where the walk stands, the last answer, rows."""
+    """Fill state: end position, last result, rows."""
     size: Size = 1
     row: Size = 0
     while at < stop and row < room:
@@ -391,11 +390,10 @@ def _scan(
 
 
 def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:
-    """The first place from `start` on, before `until`, where a record lies that says its own place and passes every check.
+    """Return the first position from `start` on, before `until`, of a record that passes every check, -1 without one.
 
-    -1 where there is none.  `until` -1 is `stop`, by which the record ends.
-
-    How a walk is taken up again behind damage, or in the middle of a file.
+    The record must contain its own physical offset and end by `stop`; `until` -1 means `stop`.  It is used to resume a walk
+    after damage or in the middle of a file.
     """
     held: memoryview = memoryview(buffer).cast("B")
     source: Source = source_of(held)
@@ -417,10 +415,10 @@ def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) 
 @cython.nogil
 @cython.exceptval(check=False)
 def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -> Size:
-    """Looks for the first byte of the magic; the full check is made at few places only.
+    """Search for the first byte of the magic; only few positions need the full check.
 
-    Data can be made to look like the begin of a long record at every 91 bytes, each with a checksum to compute.  So that the
-    work stays in proportion to the bytes searched, a search that met many of those passes over the long ones.
+    Data can be crafted to look like the start of a long record at every 91 bytes, each with a checksum to compute.  To keep the
+    work proportional to the bytes searched, a search that met many of them skips long records.
     """
     piece: Size = 1 << 12
     spent: Size = 0
@@ -443,7 +441,7 @@ def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -
 
 
 def fill_fixed(buffer: Any, positions: Any, rows: int, columns: list[Any]) -> None:
-    """The fixed fields of checked records, in this order and of these widths in bytes:
+    """Copy the fixed fields of checked records to columns, in this order and of these widths in bytes:
 
     size 4, magic 4, body_crc 4, queue_id 4, flag 4, queue_offset 8, physical_offset 8, sys_flag 4, born_timestamp_ms 8,
     store_timestamp_ms 8, reconsume_times 4, prepared_transaction_offset 8.
@@ -500,12 +498,12 @@ def fill_fixed(buffer: Any, positions: Any, rows: int, columns: list[Any]) -> No
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_record(source: Source, at: Size, limit: Size) -> Bool:
-    """Whether the lengths at a place that a caller handed in can be believed."""
+    """Return whether a record with consistent lengths is at a position that the caller passed."""
     return 0 <= at <= limit and check_record(source, at, limit, 0, 0) > 0
 
 
 def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: list[Any]) -> None:
-    """Where body, topic, properties, born host and store host of checked records lie: 64-bit starts, 32-bit sizes.
+    """Fill positions (64-bit) and sizes (32-bit) of body, topic, properties, born host and store host of checked records.
 
     The checksum property is not part of the properties.
     """
@@ -560,9 +558,9 @@ def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: lis
 
 
 def gather(buffer: Any, starts: Any, sizes: Any, rows: int, offsets: Any, data: Any) -> int:
-    """Copy stretches one after the other: 32-bit `offsets` (rows + 1 of them) and `data`; the bytes copied.
+    """Copy ranges one after another into `data` and fill 32-bit `offsets` (rows + 1 of them); return the bytes copied.
 
-    A start of -1 is an absent value of no bytes.  Raises `ValueError` when `data` is too small.
+    A start of -1 is a missing value of no bytes.  Raises `ValueError` if `data` is too small.
     """
     held: memoryview = memoryview(buffer).cast("B")
     held_starts: memoryview = column_of(starts, 8)
@@ -597,7 +595,7 @@ def gather(buffer: Any, starts: Any, sizes: Any, rows: int, offsets: Any, data: 
 
 
 def find_values(buffer: Any, starts: Any, sizes: Any, rows: int, name: bytes, value_starts: Any, value_sizes: Any) -> None:
-    """Where the value of property `name` lies in each row's properties; a start of -1 where there is none."""
+    """Fill the position and size of the value of property `name` in each row; the position is -1 if it has none."""
     held: memoryview = memoryview(buffer).cast("B")
     views: list[memoryview] = [column_of(starts, 8), column_of(sizes, 4), column_of(value_starts, 8), column_of(value_sizes, 4)]
     if not 0 <= rows <= min([len(view) for view in views]):
@@ -624,7 +622,7 @@ def find_values(buffer: Any, starts: Any, sizes: Any, rows: int, name: bytes, va
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_inside(start: I64, size: I32, limit: Size) -> Bool:
-    """Whether a stretch that a caller handed in lies in the buffer."""
+    """Return whether a range that the caller passed lies in the buffer."""
     return start >= 0 and 0 <= size <= limit and start <= limit - size
 
 
@@ -634,7 +632,7 @@ def _is_inside(start: I64, size: I32, limit: Size) -> Bool:
 def _find_value(
     source: Source, start: Size, size: Size, wanted: Source, wanted_size: Size, starts: I64s, sizes: I32s, row: Size
 ) -> Nothing:
-    """The last pair of that name counts."""
+    """Find a value in one row's properties; the last pair of that name counts."""
     properties: Source = window(source, start, size)
     at: Size = 0
     starts[row] = -1
@@ -659,9 +657,9 @@ def split_pairs(
     value_starts: Any,
     value_sizes: Any,
 ) -> int:
-    """Every pair of each row's properties; `pair_ends` (32-bit, rows + 1) says which pairs are a row's.  The number of pairs.
+    """Split each row's properties into pairs; return their number.  `pair_ends` (32-bit, rows + 1) has where a row's pairs end.
 
-    Of equal names in a row the last stays.  Raises `ValueError` when the pair columns are too small: a pair takes at least
+    Of equal names in a row the last one stays.  Raises `ValueError` if the pair columns are too small: a pair takes at least
     four bytes of properties, the last one three.
     """
     held: memoryview = memoryview(buffer).cast("B")
@@ -705,7 +703,7 @@ def split_row(
     source: Source, start: Size, size: Size, pairs: Size, room: Size, names: I64s, name_sizes: I32s, values: I64s,
     value_sizes: I32s,
 ) -> Size:  # fmt: skip
-    """One row's pairs behind those of the rows before; how many there are now, or -1 when they do not fit."""
+    """Add the pairs of one row; return the number of pairs so far, or -1 if they do not fit."""
     properties: Source = window(source, start, size)
     first: Size = pairs
     at: Size = 0
@@ -730,7 +728,7 @@ def split_row(
 @cython.nogil
 @cython.exceptval(check=False)
 def _slot_of(source: Source, at: Size, size: Size, first: Size, pairs: Size, names: I64s, name_sizes: I32s) -> Size:
-    """The pair of the same name that a row has already, or a new one."""
+    """Return the index of a pair of the same name in this row, or of a new one."""
     slot: Size = first if pairs - first <= PAIRS_COMPARED_MAX else pairs - PAIRS_COMPARED_MAX
     while slot < pairs:
         if name_sizes[slot] == size and is_same_at(source, at, size, source, names[slot]):
@@ -740,7 +738,7 @@ def _slot_of(source: Source, at: Size, size: Size, first: Size, pairs: Size, nam
 
 
 def column_of(column: Any, item_size: int) -> memoryview:
-    """The column's buffer, held; a wrong item size is refused before any pointer is taken."""
+    """Return the column's buffer; a wrong item size is rejected before any pointer is taken."""
     view: memoryview = memoryview(column)
     if (
         view.itemsize != item_size
