@@ -1,19 +1,19 @@
-"""The commit log of RocketMQ: records, appended to mapped files, read back by their place.
+"""The commit log of RocketMQ: append records to mapped files and read them by offset.
 
 Files: `<store>/commitlog/00000000000000000000`, `.../00000000001073741824`, ...: each 1 GiB (or another size, the same for
-all), named by the physical offset of its first byte in twenty digits.  Records lie back to back; a file that has no room for
-the next one ends in a blank record over its rest.  Behind the last record there are zeros.  Layout: `layout.py`.
+all), named by the physical offset of its first byte in twenty digits.  Records lie back to back; a file without room for the
+next one ends in a blank record over its rest.  After the last record there are zeros.  Layout: `layout.py`.
 
 Order of calls for a writer: `CommitLog(paths, writable=True)`, `find_end()`, `attach(end)`, then `appender.append(...)`,
 `append_many`, `append_batch`, `append_columns`; `flush()`; `close()`.  A reader: `open_log(folder)`, then `message_at`,
 `messages`, `select`, `walk_file`; `read_fixed` and `read_columns` for NumPy and Arrow columns.
 
-- *written*: the append returned.  Every process that maps the file sees the record, whole or not at all; it survives the
-  process, not the machine.
-- *flushed*: `flush()` returned a greater offset.  It survives the machine.
-- A full disk is met when a file is made (all its blocks are allocated), never inside an append: nothing is half written.
+- *written*: the append returned.  Every process that maps the file sees the whole record or nothing; it survives the death of
+  the process, but not of the machine.
+- *flushed*: `flush()` returned a greater offset.  It survives the death of the machine.
+- A full disk is detected when a file is made (all its blocks are allocated), never inside an append: nothing is half written.
 
-Nothing here starts a thread, takes the store's lock or decides what damage means: that is `messagestore`.
+Nothing here starts a thread, takes the store's lock or decides what damage means: `messagestore` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+import storebytes  # noqa: F401  (first: it selects which build of the kernels is imported)
 
 if TYPE_CHECKING:
     from ._append_cy import Appender

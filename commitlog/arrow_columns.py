@@ -24,12 +24,12 @@ COLUMNS = (
     "born_timestamp_ms", "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset",
     "message_id", "tags", "keys", "properties", "body",
 )  # fmt: skip
-_STRETCHES = ("body", "topic", "properties", "born_host", "store_host")  # what locate writes, in its order
-_HEX_PAIRS = b"".join(b"%02X" % value for value in range(256))  # a byte's two digits, to be taken at once
+_STRETCHES = ("body", "topic", "properties", "born_host", "store_host")  # the ranges that `locate` fills, in its order
+_HEX_PAIRS = b"".join(b"%02X" % value for value in range(256))  # the two digits of each byte value
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Numbers as stored; hosts and magic (8 hex digits) as dictionaries; absent tags are null, absent keys an empty list."""
+    """Return the schema: hosts and magic (8 hex digits) are dictionaries, missing tags are null, missing keys an empty list."""
     return _schema(tuple(columns))
 
 
@@ -55,7 +55,7 @@ def read_columns(
     columns: Sequence[str] = COLUMNS,
     **options: Any,
 ) -> pa.RecordBatchReader:
-    """Arrow batches of a log or a buffer; only the wanted columns are made.  `options` are those of `columns.batches`."""
+    """Read the given columns of a log or a buffer as Arrow batches.  `options` are those of `columns.batches`."""
     import pyarrow as pa  # 150 ms
 
     wanted = schema(columns)
@@ -64,7 +64,7 @@ def read_columns(
 
 
 def record_batch(batch: Batch, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
-    """The wanted columns of one batch; it owns its bytes.  Raises `ValueError` where no record lies at a row's place."""
+    """Return the given columns of one batch, which owns its bytes.  Raises `ValueError` if a row's position has no record."""
     made = checked_batch(batch, columns, 0)
     if columns and made.num_rows < len(batch.positions):
         raise ValueError(f"row {made.num_rows}: no record lies at {batch.positions[made.num_rows]}")
@@ -72,9 +72,9 @@ def record_batch(batch: Batch, columns: Sequence[str] = COLUMNS) -> pa.RecordBat
 
 
 def checked_batch(batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> pa.RecordBatch:
-    """As `record_batch`, of the rows before the first that is no record of its size or does not pass `checks`.
+    """Return the columns of the rows before the first that is not a record of its size or does not pass `checks`.
 
-    `most`: the bytes of the batch's records, where that is known.
+    `most`: the bytes of the batch's records, if known.
     """
     import pyarrow as pa  # 150 ms
 
@@ -85,7 +85,7 @@ def checked_batch(batch: Batch, columns: Sequence[str], checks: int, most: int |
 
 
 class _Builder:
-    """The columns that are made one after the other; what several share is made once, when it is wanted."""
+    """The columns that are built one by one; what several share is computed on first use."""
 
     def __init__(self, batch: Batch) -> None:
         import numpy as np
@@ -97,23 +97,23 @@ class _Builder:
 
     @cached_property
     def fixed(self) -> dict[str, Array]:
-        """Every fixed field."""
+        """Every fixed field of the batch."""
         return fixed_columns(self.batch)
 
     @cached_property
     def _located(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Where each stretch begins in the view, and its size."""
+        """The position of each range in the view, and its size."""
         starts = {name: self.np.empty(self.rows, self.np.int64) for name in _STRETCHES}
         sizes = {name: self.np.empty(self.rows, self.np.int32) for name in _STRETCHES}
         locate(self.view, self.batch.positions, self.rows, list(starts.values()), list(sizes.values()))
         return starts, sizes
 
     def _stretch(self, name: str) -> tuple[Array, Array]:
-        """Starts and sizes of one of `_STRETCHES`."""
+        """Return positions and sizes of one of `_STRETCHES`."""
         return self._located[0][name], self._located[1][name]
 
     def column(self, name: str) -> Any:
-        """One Arrow array."""
+        """Return one column as an Arrow array."""
         made: dict[str, Callable[[], Any]] = {
             "magic": self._magic,
             "born_host": lambda: self._hosts("born_host"),
@@ -124,14 +124,14 @@ class _Builder:
         return made[name]()
 
     def _strings(self, texts: list[str]) -> Any:
-        """A few of them, without `pa.array` too."""
+        """Return a few texts as an array, without `pa.array`, which may import pandas."""
         np, pa = self.np, self.pa
         items = [text.encode() for text in texts]
         offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int32)
         return pa.StringArray.from_buffers(len(items), pa.py_buffer(offsets), pa.py_buffer(b"".join(items)))
 
     def _bytes(self, starts: Array, sizes: Array) -> Any:
-        """A binary column; a start of -1 is null."""
+        """Return a binary column; a start of -1 is null."""
         np, pa, rows = self.np, self.pa, len(starts)
         offsets = np.empty(rows + 1, np.int32)
         data = np.empty(int(sizes.sum(dtype=np.int64)), np.uint8)
@@ -141,11 +141,11 @@ class _Builder:
         return pa.BinaryArray.from_buffers(pa.binary(), rows, [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
 
     def _text(self, starts: Array, sizes: Array) -> Any:
-        """A string column."""
+        """Return a string column."""
         return as_text(self._bytes(starts, sizes))
 
     def _named(self, codes: Any, text: Callable[[Any], str]) -> Any:
-        """A dictionary column of a text for each different code."""
+        """Return a dictionary column with a text for each distinct code."""
         encoded = codes.dictionary_encode()
         names = self._strings([text(code) for code in encoded.dictionary.to_pylist()])
         return self.pa.DictionaryArray.from_arrays(encoded.indices, names)
@@ -157,7 +157,7 @@ class _Builder:
         return self._named(self._bytes(*self._stretch(name)), decode_host)
 
     def _message_ids(self) -> Any:
-        """Upper-case hex of store host and physical offset; hosts of one size together."""
+        """Return upper-case hex of store host and physical offset, computed for all hosts of one size together."""
         np, pa = self.np, self.pa
         starts, sizes = self._stretch("store_host")
         sizes = sizes.astype(np.int64)
@@ -172,7 +172,7 @@ class _Builder:
         return pa.StringArray.from_buffers(self.rows, pa.py_buffer(offsets), pa.py_buffer(text))
 
     def _properties(self) -> Any:
-        """Every pair but the checksum's, as a map."""
+        """Return every pair except the checksum, as a map."""
         ends, columns = self._pairs()
         name_starts, name_sizes, value_starts, value_sizes = columns
         return self.pa.MapArray.from_arrays(
@@ -180,7 +180,7 @@ class _Builder:
         )
 
     def _pairs(self) -> tuple[Array, list[Array]]:
-        """Ends of each row's pairs; starts and sizes of names and values.  Room is doubled until they fit."""
+        """Return the ends of each row's pairs, and positions and sizes of names and values.  Room is doubled until they fit."""
         np = self.np
         starts, sizes = self._stretch("properties")
         most = (int(sizes.sum(dtype=np.int64)) + self.rows) // 4 + 1
@@ -196,7 +196,7 @@ class _Builder:
                 room = min(most, 2 * room)
 
     def _without_checksum(self, ends: Array, columns: list[Array]) -> tuple[Array, list[Array]]:
-        """A checksum property that is not the record's last is hidden too."""
+        """Remove a checksum property that is not the last one of its record."""
         np = self.np
         likely = np.flatnonzero(columns[1] == len(CRC_NAME))
         data, name = np.frombuffer(self.view, np.uint8), np.frombuffer(CRC_NAME, np.uint8)

@@ -1,7 +1,7 @@
-"""Memory for columns, used again once nobody reads the columns that were made in it.
+"""Memory for columns that is reused when no reader uses the columns in it any more.
 
-A fresh page costs a microsecond and more, as much as the row that is copied into it; the system's allocator gives blocks of
-megabytes back and takes fresh ones at every batch.
+A fresh page costs a microsecond or more, as much as the row that is copied into it.  The system's allocator returns blocks of
+megabytes to the system and gets fresh ones for every batch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-LEAST_BYTES = 1 << 16  # below that the allocator keeps its pages
+LEAST_BYTES = 1 << 16  # the allocator keeps the pages of smaller blocks
 KEPT_BYTES = 32 << 20
 
 
 def _references(blocks: list[Any], place: int) -> int:
-    """To one of them, the list's and those of this question among them."""
+    """Return the reference count of a block, including that of the list and of this call."""
     return sys.getrefcount(blocks[place])
 
 
@@ -28,15 +28,15 @@ UNUSED = _references([object()], 0)
 
 
 class Rooms:
-    """Blocks whose sizes are powers of two; who takes one gets a view, and the block is free again when all views are gone."""
+    """Blocks whose sizes are powers of two.  `take` returns a view; the block is free again when all views are gone."""
 
     def __init__(self) -> None:
-        """Nothing is kept yet."""
+        """Create a pool without blocks."""
         self._blocks: list[Array] = []
         self._guard = threading.Lock()
 
     def take(self, size_bytes: int) -> Array:
-        """That many bytes with anything in them."""
+        """Return an array of that many uninitialized bytes."""
         import numpy as np
 
         if size_bytes < LEAST_BYTES or size_bytes > KEPT_BYTES // 4:

@@ -1,17 +1,17 @@
-"""What may be checked of a record, and what a place in the log can hold instead of one."""
+"""The checks of a record, and the codes for what a position in the log can hold instead of one."""
 
-# Checks beside the lengths; added up.
+# Checks in addition to the lengths; flags.
 CHECK_BODY = 1  # the CRC of the body
-CHECK_RECORD = 2  # the CRC over the whole record, where the record has one, and that its properties have an end
-CHECK_PLACE = 4  # that the record says the offset it lies at, and a place that a queue can have
+CHECK_RECORD = 2  # the CRC over the whole record, if it has one, and the end of its properties
+CHECK_PLACE = 4  # the record contains its own physical offset and a valid queue position
 CHECK_ALL = CHECK_BODY | CHECK_RECORD | CHECK_PLACE
-ONE_CHECKSUM = 8  # no checksum of the body where the one over the whole record covers it, and so is looked at
-CHECK_READ = CHECK_ALL | ONE_CHECKSUM  # for who reads: no byte of a record is changed unseen, each is read once
+ONE_CHECKSUM = 8  # skip the CRC of the body if the checked CRC over the whole record covers it
+CHECK_READ = CHECK_ALL | ONE_CHECKSUM  # for readers: detects each changed byte, and reads each byte once
 
-# The answer of a check that is no positive size.
+# The results of a check that are not a positive size.
 BLANK = 0  # a blank record: the file ends here
 TORN = -1  # the record's size runs past the end of what was given
-EMPTY = -2  # zeros: nothing was ever written here
+EMPTY = -2  # zeros: nothing was written here
 BAD_MAGIC = -3
 BAD_SIZE = -4
 BAD_BODY_SIZE = -5
@@ -20,9 +20,9 @@ BAD_PROPERTIES_SIZE = -7  # or the lengths do not add up to the size
 MISPLACED = -8
 BAD_BODY_CRC = -9
 BAD_RECORD_CRC = -10
-TORN_PROPERTIES = -11  # they end in a zero: their last page was never written
+TORN_PROPERTIES = -11  # the properties end in a zero: their last page was not written
 
-# The same in words; beside them a walk can stop at "end" (of what was asked for) and "full" (of the columns).
+# Names of the codes.  A walk can also stop at "end" (of the requested range) and "full" (columns).
 STOPS: dict[int, str] = {
     BLANK: "blank",
     TORN: "torn",

@@ -1,6 +1,6 @@
-"""The columns of a batch that one walk of a kernel fills: numbers, body, topic, tags, keys.
+"""The columns of a batch that a kernel fills in one pass: numbers, body, topic, tags, keys.
 
-Room for texts is guessed small and, where it does not reach, taken as large as the records could need.
+The room for texts is estimated small; if it does not suffice, it becomes as large as the records could need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PLACES = {  # in a record with IPv4 hosts
+PLACES = {  # offsets in a record with IPv4 hosts
     "size": layout.SIZE_AT,
     "body_crc": layout.BODY_CRC_AT,
     "queue_id": layout.QUEUE_ID_AT,
@@ -34,12 +34,12 @@ PLACES = {  # in a record with IPv4 hosts
 }
 WIDE = frozenset(name for name, kind in FIXED if kind == "i8")
 QUICK = frozenset(PLACES) | {"body", "topic", "tags", "keys"}
-ROW_TEXT_SIZE, ROW_WORDS = 64, 4  # guessed
+ROW_TEXT_SIZE, ROW_WORDS = 64, 4  # estimates
 LEAST_TEXT_SIZE, LEAST_WORDS = 1 << 16, 1 << 14  # a row's properties always fit
 
 
 def as_numbers(values: Array) -> Any:
-    """The same memory as an Arrow array.  `pa.array` would import pandas, where there is one: half a second."""
+    """Return an Arrow array on the same memory.  `pa.array` would import pandas if installed: half a second."""
     import pyarrow as pa
 
     kind = pa.int32() if values.dtype.itemsize == 4 else pa.int64()
@@ -47,7 +47,7 @@ def as_numbers(values: Array) -> Any:
 
 
 def as_text(found: Any) -> Any:
-    """A binary array as a string array; what is no UTF-8 becomes U+FFFD, as in message objects."""
+    """Return a binary array as a string array; bytes that are not UTF-8 become U+FFFD, as in message objects."""
     import pyarrow as pa
 
     try:
@@ -59,7 +59,7 @@ def as_text(found: Any) -> Any:
 
 @cache
 def _numbers(wanted: frozenset[str]) -> list[tuple[list[str], Array]]:
-    """The wanted 64-bit columns and the wanted 32-bit ones, each with their places in a record."""
+    """Return the requested 64-bit columns and the requested 32-bit ones, each with their offsets in a record."""
     import numpy as np
 
     wide, narrow = sorted(wanted & WIDE & frozenset(PLACES)), sorted((wanted & frozenset(PLACES)) - WIDE)
@@ -67,7 +67,7 @@ def _numbers(wanted: frozenset[str]) -> list[tuple[list[str], Array]]:
 
 
 def _bytes_inside(batch: Batch) -> int:
-    """Of the records that can lie in the view."""
+    """Return the total size of the records that can lie in the view."""
     import numpy as np
 
     inside = (batch.sizes > 0) & (batch.positions >= 0) & (batch.positions <= len(batch.view) - batch.sizes)
@@ -75,7 +75,7 @@ def _bytes_inside(batch: Batch) -> int:
 
 
 class _Text:
-    """One text column's buffers."""
+    """The buffers of one text column."""
 
     def __init__(self, places: int, room: int, *, has_mask: bool = False) -> None:
         import numpy as np
@@ -85,7 +85,7 @@ class _Text:
         self.kernel = TextColumn(self.offsets, self.data, self.mask)
 
     def array(self, rows: int, *, is_text: bool = True) -> Any:
-        """The first values."""
+        """Return the first `rows` values."""
         import pyarrow as pa
 
         kind = pa.string() if is_text and self.kernel.high < 128 else pa.binary()
@@ -95,10 +95,10 @@ class _Text:
 
 
 class FilledRows:
-    """`rows`: how many of a batch's rows are records that pass the checks, up to the first that is none or does not."""
+    """The columns of a batch up to the first row that is not a record or does not pass the checks; `rows` is their number."""
 
     def __init__(self, batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> None:
-        """Walks the batch.  `most`: the bytes of its records, where that is known."""
+        """Fill the columns.  `most`: the bytes of the batch's records, if known."""
         wanted, rows = frozenset(columns), len(batch.positions)
         most = _bytes_inside(batch) if most is None else most
         for text_room, words in ((ROW_TEXT_SIZE * rows + LEAST_TEXT_SIZE, ROW_WORDS * rows + LEAST_WORDS), (most, most)):
@@ -128,7 +128,7 @@ class FilledRows:
         )
 
     def column(self, name: str) -> Any:
-        """One of `QUICK`, which was wanted."""
+        """Return a column of `QUICK` that was requested."""
         import pyarrow as pa
 
         if name in PLACES:

@@ -1,4 +1,4 @@
-"""Bodies, keys and tags of any columnar kind, as `Appender.append_columns` takes them: 64-bit offsets and data."""
+"""Conversion of bodies, keys and tags from any column type to what `Appender.append_columns` takes: 64-bit offsets and data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def offsets_and_data(values: Any, *, name: str = "bodies", null_is_empty: bool = False) -> tuple[Any, Any]:
-    """(offsets, data) of an Arrow binary or string array, a 2-D uint8 array (a row each), (offsets, data), or a list.
+    """Convert an Arrow binary or string array, a 2-D uint8 array (a row each), (offsets, data), or a list to (offsets, data).
 
-    Data is not copied where it can be helped.  A null is an empty value where `null_is_empty` (keys and tags), else
-    `InvalidMessage`, as is every other kind.
+    Data is not copied where possible.  A null becomes an empty value with `null_is_empty` (keys and tags).  Raises
+    `InvalidMessage` for other nulls and other types.
     """
     if hasattr(values, "combine_chunks") and hasattr(values, "chunks"):
         values = values.combine_chunks()
@@ -31,7 +31,7 @@ def offsets_and_data(values: Any, *, name: str = "bodies", null_is_empty: bool =
 
 
 def _as_int64(offsets: Any, name: str) -> np.ndarray[Any, Any]:
-    """Offsets of any integer width as 64 bits."""
+    """Convert offsets of any integer width to 64 bits."""
     import numpy as np  # 80 ms
 
     found = np.asarray(offsets)
@@ -41,7 +41,7 @@ def _as_int64(offsets: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def _from_rows(rows: Any, name: str) -> tuple[Any, Any]:
-    """A row of bytes each, all of one length."""
+    """Convert rows of bytes, all of one length."""
     import numpy as np  # 80 ms
 
     if rows.ndim != 2 or rows.dtype != np.uint8:
@@ -51,7 +51,7 @@ def _from_rows(rows: Any, name: str) -> tuple[Any, Any]:
 
 
 def _from_list(values: Sequence[Any], name: str, null_is_empty: bool) -> tuple[Any, Any]:
-    """Bytes, or text that becomes UTF-8."""
+    """Convert a list of bytes or text; text becomes UTF-8."""
     import numpy as np  # 80 ms
 
     if null_is_empty:
@@ -63,7 +63,7 @@ def _from_list(values: Sequence[Any], name: str, null_is_empty: bool) -> tuple[A
 
 
 def _from_arrow(values: Any, name: str, null_is_empty: bool) -> tuple[Any, Any]:
-    """Its own buffers; a slice is respected."""
+    """Return the array's own buffers, limited to its slice."""
     import numpy as np  # 80 ms
 
     if values.null_count:

@@ -1,7 +1,7 @@
-"""Records as columns of NumPy integers, a bounded batch at a time, on top of the scan kernels.
+"""Records as NumPy integer columns, one bounded batch at a time, on top of the scan kernels.
 
-`read_fixed` gives dictionaries of arrays of the fixed fields; `arrow_columns.read_columns` gives Arrow batches with text and
-bodies too.  No Python object is made for a message, and nothing of the log is held but the batch in hand.
+`read_fixed` returns dictionaries of arrays of the fixed fields; `arrow_columns.read_columns` returns Arrow batches with text
+and bodies too.  No Python object is created for a message, and only the current batch of the log is held.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 BATCH_ROWS = 8192
-BATCH_BYTES = 16 << 20  # of records; one record may be more
+BATCH_BYTES = 16 << 20  # bytes of records; a single record may be larger
 
-# What fill_fixed writes, in its order.
+# The fields that `fill_fixed` writes, in its order.
 FIXED: tuple[tuple[str, str], ...] = (
     ("size", "i4"),
     ("magic", "i4"),
@@ -40,7 +40,7 @@ FIXED: tuple[tuple[str, str], ...] = (
 
 
 class Batch(NamedTuple):
-    """Records in a row of one file: where they begin in `view`, which begins at physical offset `base`."""
+    """Consecutive records of one file: their positions in `view`, which starts at physical offset `base`."""
 
     view: memoryview
     base: int
@@ -58,9 +58,9 @@ def batches(
     batch_rows: int = BATCH_ROWS,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[Batch]:
-    """The records of a log, or of a buffer that begins at physical offset `base`, from `start` on that end by `stop`.
+    """Yield batches of the records from `start` on that end by `stop`, of a log or of a buffer that starts at `base`.
 
-    Both are physical offsets.  Raises `StoreCorrupt` at the first place that is no record, blank or zeros.
+    All offsets are physical.  Raises `StoreCorrupt` at the first position that is not a record, a blank or zeros.
     """
     if isinstance(source, CommitLog):
         for file in source.queue.files:
@@ -83,14 +83,14 @@ def batches(
 
 
 def _is_cut(view: memoryview, base: int, end: Stop, checks: int) -> bool:
-    """Whether a walk met a record that only `stop` cuts off."""
+    """Return whether a walk met a record that only `stop` cuts off."""
     return end.why == STOPS[TORN] and check(view, end.offset - base, len(view), base, checks) != TORN
 
 
 def _walk(
     view: memoryview, base: int, start: int, stop: int, checks: int, batch_rows: int, batch_bytes: int
 ) -> Generator[Batch, None, Stop]:
-    """Batches of one stretch; then where and why it ended."""
+    """Yield batches of one range; return where and why it ended."""
     import numpy as np  # 80 ms
 
     at, end, why = start - base, stop - base, "full"
@@ -108,7 +108,7 @@ def _walk(
 
 
 def stretches(view: memoryview, base: int, starts: Sequence[int], stop: int) -> Iterator[Batch]:
-    """Batches of bounded size of records that lie in a row: where each begins in `view`, and where the last one ends."""
+    """Yield batches of bounded size of consecutive records, given the start of each in `view` and the end of the last one."""
     import numpy as np  # 80 ms
 
     positions = np.asarray(starts, np.int64)
@@ -123,7 +123,7 @@ def stretches(view: memoryview, base: int, starts: Sequence[int], stop: int) -> 
 
 
 def fixed_columns(batch: Batch) -> dict[str, np.ndarray[Any, Any]]:
-    """Every fixed field of a batch by its name in `FIXED`."""
+    """Return every fixed field of a batch by its name in `FIXED`."""
     import numpy as np  # 80 ms
 
     made = {name: np.empty(len(batch.positions), kind) for name, kind in FIXED}
@@ -134,6 +134,6 @@ def fixed_columns(batch: Batch) -> dict[str, np.ndarray[Any, Any]]:
 def read_fixed(
     source: CommitLog | memoryview | bytes | bytearray, start: int | None = None, stop: int | None = None, **options: Any
 ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """Dictionaries of NumPy arrays, one a batch; arguments as `batches` takes them."""
+    """Yield a dictionary of NumPy arrays for each batch; the arguments are those of `batches`."""
     for batch in batches(source, start, stop, **options):
         yield fixed_columns(batch)

@@ -1,4 +1,4 @@
-"""What can be wrong in a log, in words: the kind, the place, what was expected there and what was found."""
+"""Descriptions of damage in a log: kind, location, expected and found values."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from .layout import (
 )
 from .unknown_version import is_unknown_version
 
-UNKNOWN_VERSION = "unknown_version"  # a kind of finding: not damage, a record that a newer program wrote
+UNKNOWN_VERSION = "unknown_version"  # a kind of finding that is not damage: a record that a newer program wrote
 SUPPORTED_MAGICS = "daa320a7, daa320ab"
 Value = int | str
 
 
 class Finding(NamedTuple):
-    """One thing that verification has to say.  `offset` is a byte in `file`; a note is no damage."""
+    """One result of a verification.  `offset` is a byte in `file`; a note is not damage."""
 
     file: str
     offset: int
@@ -61,17 +61,17 @@ class Finding(NamedTuple):
     is_problem: bool = True
 
     def as_dict(self) -> dict[str, Value]:
-        """With the tool's fixed keys."""
+        """Return the fields with the fixed keys of the tool."""
         return {key: getattr(self, key) for key in ("file", "offset", "kind", "expected", "found")}
 
 
 def note(file: str, offset: int, kind: str, expected: Value, found: Value) -> Finding:
-    """A finding that is no damage."""
+    """Return a finding that is not damage."""
     return Finding(file, offset, kind, expected, found, is_problem=False)
 
 
 class Place(NamedTuple):
-    """A place in a file's bytes that a walk stopped at; `base` is the file's first physical offset."""
+    """A position in a file's bytes where a walk stopped; `base` is the file's first physical offset."""
 
     view: memoryview
     at: int
@@ -79,38 +79,38 @@ class Place(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Bytes to the file's end."""
+        """The number of bytes to the file's end."""
         return len(self.view) - self.at
 
     def integer(self, offset: int, size_bytes: int = 4) -> int:
-        """A signed big-endian field, `offset` bytes behind the place."""
+        """Return a signed big-endian field, `offset` bytes after this position."""
         start = self.at + offset
         return int.from_bytes(self.view[start : start + size_bytes], "big", signed=True)
 
     @property
     def grown(self) -> int:
-        """By how much IPv6 hosts move what lies behind both of them."""
+        """The number of bytes by which IPv6 hosts shift the fields after both hosts."""
         sys_flag = self.integer(SYS_FLAG_AT)
         return sum(HOST_GROWTH for bit in (BORN_HOST_V6, STORE_HOST_V6) if sys_flag & bit)
 
     @property
     def topic_size_size(self) -> int:
-        """One byte of topic length in V1, two in V2."""
+        """The size of the topic's length: one byte in V1, two in V2."""
         return TOPIC_SIZE_SIZE_V2 if self.integer(MAGIC_AT) == MAGIC_V2 else TOPIC_SIZE_SIZE
 
     @property
     def room(self) -> int:
-        """Bytes that the record's size leaves for body, topic and properties."""
+        """The bytes that the record's size leaves for body, topic and properties."""
         return self.integer(SIZE_AT) - RECORD_SIZE_MIN - self.grown - self.topic_size_size + TOPIC_SIZE_SIZE
 
     @property
     def body_size(self) -> int:
-        """As the record says."""
+        """The size field of the body, unchecked."""
         return self.integer(BODY_SIZE_AT + self.grown)
 
     @property
     def topic_size(self) -> int:
-        """As the record says; its body size was checked."""
+        """The size field of the topic, unchecked; the body size must have been checked."""
         at = BODY_AT + self.grown + self.body_size
         size = self.topic_size_size
         return self.integer(at, size) if size > 1 else self.view[self.at + at]
@@ -157,7 +157,7 @@ _CODES = {word: code for code, word in STOPS.items()}
 
 
 def describe(file: str, place: Place, why: str) -> Finding:
-    """The finding for a place where a walk stopped because of `why`, one of `checks.STOPS`."""
+    """Return the finding for a position where a walk stopped because of `why`, one of `checks.STOPS`."""
     if _CODES[why] == BAD_MAGIC and is_unknown_version(place.view, place.at, place.base):
         return unknown_version(file, place)
     expected, found = _WORDS[_CODES[why]](place)

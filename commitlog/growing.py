@@ -1,4 +1,4 @@
-"""Checks of a log that a writer appends to at this moment: its end first, then what lies before it."""
+"""Checks of a log while a writer appends to it: find its end first, then check what is before it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TRIES = 10  # a file may be deleted between listing and opening it
 
 
 def whole_end(disk: Disk, folders: list[str], file_size_bytes: int | None = None, *, thorough: bool = False) -> int:
-    """Return a physical offset behind the last whole record; nothing before it changes any more, but for retention.
+    """Return a physical offset after the last whole record; nothing before it changes any more, except by retention.
 
-    The last record is left out when its bytes are not all there yet.  By the headers of the last file, or, with `thorough`
-    and where a header is damaged, by a walk over it: records behind damage count too.
+    The last record is skipped if not all of its bytes are there yet.  The headers of the last file are used; with `thorough`,
+    and if a header is damaged, a walk over it, which also counts records after damage.
     """
     for attempt in range(TRIES):
         try:
@@ -31,9 +31,9 @@ def whole_end(disk: Disk, folders: list[str], file_size_bytes: int | None = None
 def verify_growing_log(
     folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None
 ) -> LogReport:
-    """As `verify_log`, up to the end that the log has now.
+    """Verify a log up to its present end, as `verify_log` does.
 
-    A problem is what two walks find: the first may list the files while some of them are deleted.
+    Only problems that two walks find are reported: the first may list files while some of them are deleted.
     """
     end_offset = whole_end(disk, folders, file_size_bytes, thorough=True)
     report = verify_log(folders, disk, file_size_bytes, progress, end_offset=end_offset)
@@ -45,7 +45,7 @@ def verify_growing_log(
 
 def _end(files: LogFiles, *, thorough: bool) -> int:
     if len(files.files) > 1 and files.files[-1].size_bytes != files.file_size_bytes:
-        files.files.pop()  # being made
+        files.files.pop()  # being created
     end = files.end()
     if thorough or end.problem is not None:
         return _end_by_walk(files)
@@ -55,7 +55,7 @@ def _end(files: LogFiles, *, thorough: bool) -> int:
 
 
 def _end_by_walk(files: LogFiles) -> int:
-    """Of the last file that has any record."""
+    """Return the end of the last file that has any record."""
     listed = files.files
     for file in reversed(listed):
         end = file.start_offset

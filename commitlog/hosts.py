@@ -1,4 +1,4 @@
-"""Addresses as the log keeps them: 4 or 16 bytes of IP, then the port in four (format page, section 1.1)."""
+"""Host addresses in records: 4 or 16 bytes of IP, then the port in four (docs/formats/commitlog.md#hosts)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT_MAX = 65535
 
 @lru_cache(maxsize=4096)
 def encode_host(text: str) -> bytes:
-    """`ip:port`, IPv6 in brackets, as 8 or 20 bytes.
+    """Encode `ip:port`, IPv6 in brackets, as 8 or 20 bytes.
 
     >>> encode_host("127.0.0.1:124").hex()
     '7f0000010000007c'
@@ -36,7 +36,7 @@ def encode_host(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def decode_host(data: bytes) -> str:
-    """The text of 8 or 20 bytes.
+    """Return the text of 8 or 20 bytes.
 
     >>> decode_host(bytes.fromhex("7f0000010000007c"))
     '127.0.0.1:124'

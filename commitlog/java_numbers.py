@@ -1,7 +1,7 @@
-"""Properties that a real store parses as numbers while it checks a record.
+"""Properties that RocketMQ parses as numbers while it checks a record.
 
-Text that is no number makes the record invalid there, and a recovery scan would end the log at it (format page, section
-1.8), so such a message is refused before it is written.
+RocketMQ treats a record with other text as invalid, and its recovery would end the log there.  Such a message is rejected
+before it is written (docs/formats/put-rules.md#number-properties).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 def is_java_number(text: str, bits: int) -> bool:
-    """Whether Java's parser takes `text` as an integer of that many bits.
+    """Return whether Java's parser accepts `text` as an integer of that many bits.
 
     >>> is_java_number("+7", 32), is_java_number(" 7", 32), is_java_number("40000", 16)
     (True, False, False)
@@ -26,7 +26,7 @@ def is_java_number(text: str, bits: int) -> bool:
 
 
 def check_number_properties(topic: str, properties: bytes) -> None:
-    """Raise `InvalidMessage` for what section 1.8 calls a trap."""
+    """Raise `InvalidMessage` if a number property has other text (docs/formats/put-rules.md#number-properties)."""
     is_scheduled = topic == SCHEDULE_TOPIC and b"DELAY" in properties
     if not is_scheduled and b"INNER_" not in properties:
         return

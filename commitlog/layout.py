@@ -1,13 +1,13 @@
-"""The commit-log record as constants (format page `docs/formats/commitlog.md`).  Big-endian, offsets from the record's start.
+"""The constants of the commit-log record (`docs/formats/commitlog.md`).  Big-endian, offsets from the record's start.
 
     offset  size  field                 meaning
     0       4     size                  whole record, this field included
     4       4     magic                 V1, V2 (two-byte topic length) or blank
-    8       4     body_crc              CRC-32 of the body, top bit off; 0 when the body is empty
+    8       4     body_crc              CRC-32 of the body without its top bit; 0 if the body is empty
     12      4     queue_id
-    16      4     flag                  the user's, opaque
+    16      4     flag                  opaque, set by the user
     20      8     queue_offset          unit number in the queue; 0 for prepared and rollback records
-    28      8     physical_offset       of this record's first byte in the whole log
+    28      8     physical_offset       this record's first byte in the whole log
     36      4     sys_flag              see SysFlag
     40      8     born_timestamp_ms
     48      8     born_host             4 bytes of address (16 for IPv6), then the port in 4
@@ -44,19 +44,19 @@ BODY_AT = BODY_SIZE_AT + 4
 TOPIC_SIZE_SIZE = 1
 TOPIC_SIZE_SIZE_V2 = 2
 PROPERTIES_SIZE_SIZE = 2
-RECORD_SIZE_MIN = BODY_AT + TOPIC_SIZE_SIZE + PROPERTIES_SIZE_SIZE  # plus body, topic and properties
+RECORD_SIZE_MIN = BODY_AT + TOPIC_SIZE_SIZE + PROPERTIES_SIZE_SIZE  # without body, topic and properties
 assert RECORD_SIZE_MIN == 91
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB
 MAGIC_BLANK = -875286124  # 0xCBD43194
 
-BLANK_SIZE = 8  # size and magic; every file keeps room for one
+BLANK_SIZE = 8  # size and magic; each file reserves room for one
 CRC_MASK = 0x7FFFFFFF
 FILE_NAME_SIZE = 20
 FILE_SIZE_DEFAULT = 1 << 30
 
-# sys_flag bits (section 1.2)
+# sys_flag bits (docs/formats/commitlog.md#system-flag)
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
 TRANSACTION_MASK = 0xC
@@ -71,7 +71,7 @@ INNER_BATCH = 0x80
 COMPRESSION_SHIFT = 8
 COMPRESSION_MASK = 0x700
 
-# Properties: name 1 value 2 name 1 value 2 ... (section 1.3)
+# Properties: name 1 value 2 name 1 value 2 ... (docs/formats/commitlog.md#properties)
 NAME_END = 1
 PAIR_END = 2
 PAIR_SIZE_MIN = 3
@@ -79,13 +79,14 @@ PROPERTIES_SIZE_MAX = 32767
 TOPIC_SIZE_MAX_V1 = 127
 TOPIC_SIZE_MAX = 32767
 
-# The whole-record checksum as the last property: name, 1, ten digits, least significant first, 2 (section 1.6)
+# The checksum as the last property: name, 1, ten digits, least significant first, 2
+# (docs/formats/commitlog.md#the-whole-record-checksum)
 CRC_NAME = b"__CRC32#"
 CRC_DIGITS = 10
 CRC_SIZE = len(CRC_NAME) + 1 + CRC_DIGITS + 1
 assert CRC_SIZE == 20
 
-QUEUES_MAX = 65536  # of one topic; our own limit
+QUEUES_MAX = 65536  # in one topic; a limit of this library
 BODY_SIZE_MAX_DEFAULT = 4 * 1024 * 1024
-BATCH_MEMBER_SIZE = 4 + 4 + 4 + 4 + 4 + 2  # of a wire batch, around body and properties (section 7.4)
-RECORD_ALLOWANCE = 64 * 1024  # what a record may have beyond the greatest body
+BATCH_MEMBER_SIZE = 4 + 4 + 4 + 4 + 4 + 2  # added to body and properties (docs/formats/put-rules.md#wire-batch)
+RECORD_ALLOWANCE = 64 * 1024  # a record's maximum size beyond the largest body

@@ -1,4 +1,4 @@
-"""Where a log's files lie: one folder, or several (format page, section 6.6)."""
+"""The folders of a log, one or several (docs/formats/mapped-files.md#several-log-folders)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class LogPaths:
     """One or more folders of one log.  File number `start_offset / size` goes to the folder of that number, round robin."""
 
     def __init__(self, disk: Disk, folders: list[str]) -> None:
-        """`folders` in any order; they are taken sorted, as a real store takes them."""
+        """Take the folders in any order; they are sorted, as in RocketMQ."""
         if not folders:
             raise ValueError("a log has at least one folder")
         self._disk = disk
@@ -20,28 +20,28 @@ class LogPaths:
 
     @classmethod
     def parse(cls, disk: Disk, text: str) -> LogPaths:
-        """A comma-separated list, as `storePathCommitLog` has it."""
+        """Parse a comma-separated list, the format of `storePathCommitLog`."""
         return cls(disk, [part.strip() for part in text.split(",") if part.strip()])
 
     def folder_for(self, start_offset: int, file_size_bytes: int) -> str:
-        """Where a new file goes: never into a folder marked full while there is another."""
+        """Return the folder of a new file; a folder marked full is used only if all are."""
         available = [folder for folder in self.folders if folder not in self.full_folders] or self.folders
         return available[start_offset // file_size_bytes % len(available)]
 
     def listed(self) -> list[list[OffsetFile]]:
-        """Of each folder its files; a folder of thousands is listed once and the list handed on."""
+        """Return the files of each folder; list a folder of thousands of files once and pass the result on."""
         return [list_offset_files(self._disk, folder) for folder in self.folders]
 
     def all_files(self) -> list[OffsetFile]:
-        """The files of all folders by start offset, whatever their sizes."""
+        """Return the files of all folders by start offset, whatever their sizes."""
         return sorted(file for files in self.listed() for file in files)
 
     def load(self, file_size_bytes: int, listed: list[list[OffsetFile]] | None = None) -> list[OffsetFile]:
-        """The same, each of the given size but for empty last ones, which are left out."""
+        """Return the files of all folders, each of the given size; an empty last file of a folder is skipped."""
         folders = self.listed() if listed is None else listed
         return sorted(file for files in folders for file in of_one_size(files, file_size_bytes))
 
     def make(self) -> None:
-        """Every folder, for good."""
+        """Create every folder durably."""
         for folder in self.folders:
             self._disk.make_folder(folder)

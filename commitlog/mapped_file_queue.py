@@ -17,32 +17,32 @@ from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .offset_files import OffsetFile, file_name
 
-SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # descriptors or addresses: fewer maps may help
+SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # out of descriptors or addresses: fewer maps may help
 
 
 class MappedFileQueue(FileList):
-    """Equally long files without a gap, oldest first.
+    """Files of one size without a gap, oldest first.
 
-    Files are made and taken away under one lock.  `prepare_next` makes the file behind the last one ahead of time, on the
-    caller's thread; `next_file` takes it, or makes it when nobody did.
+    Files are created and deleted under one lock.  `prepare_next` creates the file after the last one ahead of time, on the
+    caller's thread; `next_file` uses it, or creates the file if it is not prepared.
     """
 
     def __init__(self, disk: Disk, paths: LogPaths, file_size_bytes: int, *, writable: bool) -> None:
-        """Knows no files before `load`."""
+        """Create it without files; call `load`."""
         self._disk = disk
         self.paths = paths
         self.file_size_bytes = file_size_bytes
         self.writable = writable
         self.files: list[MappedFile] = []
-        self.on_failed: list[Callable[[], None]] = []  # called when the sync of the last file fails on the way to the next
+        self.on_failed: list[Callable[[], None]] = []  # called if the sync of the last file fails before the next is created
         self._prepared: MappedFile | None = None
-        self._making = ""  # the path of a file that is in neither list yet
+        self._making = ""  # the path of a file that is being created
         self._lock = threading.RLock()
         self._used: OrderedDict[int, MappedFile] = OrderedDict()
         self._maps_max = maps_max(file_size_bytes)
 
     def load(self, listed: list[list[OffsetFile]] | None = None) -> None:
-        """Take in what the folders hold.  Raises `StoreCorrupt` for a stray file, a wrong size or a missing file."""
+        """Load the files of the folders.  Raises `StoreCorrupt` for a stray file, a wrong size or a missing file."""
         found = self.paths.load(self.file_size_bytes, listed)
         files = [MappedFile.of(self._disk, file, writable=self.writable) for file in found]
         for before, after in pairwise(files):
@@ -67,9 +67,9 @@ class MappedFileQueue(FileList):
         self.files = files
 
     def refresh(self) -> bool:
-        """For a reader beside a writer: take in files that came, let go of files that went, and of those made anew.
+        """Update the list for a reader beside a writer: add new files, drop deleted ones and those created anew.
 
-        A last file that is still being made has not its size yet and is left out; whether there was none such.
+        A last file that is still being created does not have its size yet and is skipped; returns False if there is one.
         """
         found_all = self.paths.all_files()
         listed = [found for found in found_all if found.size_bytes > 0]
@@ -88,33 +88,33 @@ class MappedFileQueue(FileList):
         return len(whole) == len(found_all)
 
     def _adopt_size(self, listed: list[OffsetFile]) -> None:
-        """From the names of two files; a single one may still grow, so its length holds only until the next look."""
+        """Take the size from the names of two files, or from the length of a single one, which may still grow later."""
         self.file_size_bytes = listed[1].start_offset - listed[0].start_offset if len(listed) > 1 else listed[0].size_bytes
 
     def _taken_in(self, found: OffsetFile) -> MappedFile:
-        """A file that a writer made, all of it readable."""
+        """Return a file that a writer created, all of it readable."""
         file = MappedFile.of(self._disk, found, writable=self.writable)
         file.set_positions(file.size_bytes)
         return file
 
     @property
     def min_offset(self) -> int:
-        """The first file's first byte, -1 when there is no file."""
+        """The first offset of the first file, -1 if there is no file."""
         return self.files[0].start_offset if self.files else -1
 
     @property
     def end_offset(self) -> int:
-        """Behind the last file's last byte, written or not; 0 when there is no file."""
+        """The offset after the last file, written or not; 0 if there is no file."""
         return self.files[-1].end_offset if self.files else 0
 
     def roll_next_file(self, offset: int) -> int:
-        """The first byte of the file behind the one that holds `offset`."""
+        """Return the start of the file after the one that holds `offset`."""
         return offset + self.file_size_bytes - offset % self.file_size_bytes
 
     def find(self, offset: int, *, first_if_not_found: bool = False) -> MappedFile | None:
-        """The file that holds a physical offset."""
+        """Return the file that holds a physical offset."""
         files = self.files
-        if files:  # nearly always they are all of one length
+        if files:  # nearly always all have one length
             place = (offset - files[0].start_offset) // self.file_size_bytes
             if 0 <= place < len(files) and files[place].start_offset <= offset < files[place].end_offset:
                 return files[place]
@@ -124,7 +124,7 @@ class MappedFileQueue(FileList):
         return files[0] if first_if_not_found and files else None
 
     def find_by_time(self, timestamp_ms: int) -> MappedFile | None:
-        """The first file changed at or after a time, else the last."""
+        """Return the first file modified at or after a time, else the last one."""
         for file in self.files:
             found = self._disk.stat(file.path)
             if found is not None and found.modified_ms >= timestamp_ms:
@@ -132,9 +132,9 @@ class MappedFileQueue(FileList):
         return self.files[-1] if self.files else None
 
     def view(self, file: MappedFile) -> memoryview:
-        """A file's map, from a bounded number of them; fewer where the process has no room for more.
+        """Return a file's map, from a bounded number of maps; fewer if the process has no room for more.
 
-        A map that a reader still uses lives on without being counted.
+        A map that a reader still uses stays valid without being counted.
         """
         with self._lock:
             self._used[file.start_offset] = file
@@ -149,20 +149,20 @@ class MappedFileQueue(FileList):
                 return file.view
 
     def _keep_maps(self, count: int) -> None:
-        """The last used, and the one that is written."""
+        """Drop the least recently used maps, except that of the file being written."""
         while len(self._used) > count:
             _, oldest = self._used.popitem(last=False)
             if oldest is not self.files[-1]:
                 oldest.drop_map()
 
     def prepare_next(self) -> None:
-        """Make the file behind the last one, if nobody has; harmless to call often."""
+        """Create the file after the last one unless it is prepared; cheap to call often."""
         with self._lock:
             if self._prepared is None:
                 self._prepared = self._create(self.end_offset)
 
     def next_file(self, start_offset: int = 0) -> MappedFile:
-        """The file behind the last one, now part of the log; the very first begins at `start_offset`."""
+        """Add the file after the last one to the log and return it; the very first starts at `start_offset`."""
         with self._lock:
             wanted = self.end_offset if self.files else start_offset
             file = self._prepared if self._prepared is not None else self._create(wanted)
@@ -175,15 +175,15 @@ class MappedFileQueue(FileList):
             return file
 
     def _create(self, start_offset: int) -> MappedFile:
-        """A new file whose name is on the disk before it is used, as is the size of the file before it.
+        """Create a file; its name and the previous file's size are on the disk before it is used.
 
-        A crash may then leave the last file alone empty.
+        So a crash can leave only the last file empty.
         """
         folder = self.paths.folder_for(start_offset, self.file_size_bytes)
         self._disk.make_folder(folder)
         path = os.path.join(folder, file_name(start_offset))
         if path == self._making and self._disk.stat(path) is not None:
-            self._disk.delete(path)  # an interrupt came between making it and taking it in
+            self._disk.delete(path)  # an interrupt came between its creation and its use
         if self.files and not self.files[-1].is_synced:
             self._sync_last()
         self._making = path
@@ -204,7 +204,7 @@ class MappedFileQueue(FileList):
             raise
 
     def drop_prepared(self) -> None:
-        """Delete a file that was made ahead and never used, as a clean stop does."""
+        """Delete a file that was created ahead and never used, as a clean stop does."""
         with self._lock:
             if self._prepared is not None:
                 prepared, self._prepared = self._prepared, None
@@ -212,20 +212,21 @@ class MappedFileQueue(FileList):
                 self._disk.sync_folder(os.path.dirname(prepared.path))
 
     def delete_first(self, count: int) -> int:
-        """Take files from the front, never the last; how many went."""
+        """Delete files from the front, never the last one; return the number of files deleted."""
         with self._lock:
             gone = self.files[: min(count, max(0, len(self.files) - 1))]
             self.files = self.files[len(gone) :]
-            for file in gone:  # each for good before the next: a crash between leaves no gap
+            for file in gone:  # each durably before the next: a crash in between leaves no gap
                 self._used.pop(file.start_offset, None)
                 file.delete()
                 self._disk.sync_folder(os.path.dirname(file.path))
             return len(gone)
 
     def truncate(self, offset: int) -> None:
-        """Cut the log at `offset`: later files are deleted, the one that holds it ends there.
+        """Cut the log at `offset`: delete later files, and end the one that holds it there.
 
-        The bytes behind stay as they are; recovery zeroes them (`MappedFile.write`).  A file that begins there stays, empty.
+        The bytes after it stay as they are; recovery zeroes them (`MappedFile.write`).  A file that starts at `offset` stays,
+        empty.
         """
         with self._lock:
             self.drop_prepared()
@@ -234,13 +235,13 @@ class MappedFileQueue(FileList):
             self.files = kept
             if kept:
                 kept[-1].set_positions(min(kept[-1].size_bytes, offset - kept[-1].start_offset))
-            for file in reversed(gone):  # each for good before the one before it: a crash between leaves no gap
+            for file in reversed(gone):  # each durably before its predecessor: a crash in between leaves no gap
                 self._used.pop(file.start_offset, None)
                 file.delete()
                 self._disk.sync_folder(os.path.dirname(file.path))
 
     def close(self) -> None:
-        """Let go of every map and descriptor; nothing is synced or deleted."""
+        """Close every map and descriptor; nothing is synced or deleted."""
         with self._lock:
             for file in [*self.files, *([self._prepared] if self._prepared else [])]:
                 file.close()

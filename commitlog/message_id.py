@@ -1,4 +1,4 @@
-"""The offset id of a record: upper-case hex of the store host and the physical offset (format page, section 7.5)."""
+"""The offset id of a record: upper-case hex of store host and physical offset (docs/formats/put-rules.md#message-ids)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .layout import HOST_SIZE, HOST_SIZE_V6
 
 
 class DecodedId(NamedTuple):
-    """What an offset id says."""
+    """The parts of an offset id."""
 
     store_host: str
     physical_offset: int
 
 
 def encode_message_id(store_host: bytes, physical_offset: int) -> str:
-    """32 characters for an IPv4 host, 56 for IPv6.
+    """Return the id: 32 characters for an IPv4 host, 56 for IPv6.
 
     >>> encode_message_id(bytes.fromhex("7f0000010000007c"), 4096)
     '7F0000010000007C0000000000001000'
@@ -27,7 +27,7 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def decode_message_id(text: str) -> DecodedId:
-    """The reverse; `InvalidMessage` for anything that is no offset id."""
+    """Split an offset id; raise `InvalidMessage` if the text is not one."""
     sizes = {2 * (size + 8): size for size in (HOST_SIZE, HOST_SIZE_V6)}
     if len(text) not in sizes:
         raise InvalidMessage(f"message id {text!r}: {len(text)} characters, expected 32 or 56")

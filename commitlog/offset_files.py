@@ -1,6 +1,6 @@
-"""A folder of equally long files, each named by the offset of its first byte in twenty digits.
+"""A folder of files of one size, each named by the offset of its first byte in twenty digits.
 
-The commit log and every consume queue are such folders.  How strict reading one is: format page, section 0.
+The commit log and every consume queue are such folders.  Rules: docs/formats/store-folder.md#directory-listings.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from storageio import Disk, Kind, StoreCorrupt
 from .layout import FILE_NAME_SIZE
 
 OFFSET_MAX = (1 << 63) - 1
-FILE_SIZE_MAX = (1 << 31) - 1  # a Java int in the broker's configuration
+FILE_SIZE_MAX = (1 << 31) - 1  # the size is a Java int in the broker's configuration
 
 
 class OffsetFile(NamedTuple):
-    """One file as the folder lists it."""
+    """One file in a folder listing."""
 
     start_offset: int
     path: str
@@ -28,7 +28,7 @@ class OffsetFile(NamedTuple):
 
 
 def file_name(start_offset: int) -> str:
-    """Twenty digits.
+    """Return the name in twenty digits.
 
     >>> file_name(1073741824)
     '00000000001073741824'
@@ -37,10 +37,10 @@ def file_name(start_offset: int) -> str:
 
 
 def list_offset_files(disk: Disk, folder: str) -> list[OffsetFile]:
-    """The files in order of their start; none for a missing folder.
+    """Return the files in order of their start; none if the folder is missing.
 
-    Folders are passed over.  Any other name that is no decimal number is a stray file and raises `StoreCorrupt`: a real
-    store would refuse to load it.
+    Folders are skipped.  Any other name that is not a decimal number is a stray file and raises `StoreCorrupt`: RocketMQ would
+    not load the folder either.
     """
     if disk.stat(folder) is None:
         return []
@@ -59,15 +59,15 @@ def list_offset_files(disk: Disk, folder: str) -> list[OffsetFile]:
 
 
 def load_offset_files(disk: Disk, folder: str, file_size_bytes: int) -> list[OffsetFile]:
-    """As `list_offset_files`, every file of the given size; a last file of no bytes is left out (a crash left it).
+    """List the files and check their size; an empty last file, which a crash leaves, is skipped.
 
-    The empty file is not deleted here: whoever opens for writing does that.
+    The empty file is not deleted here; opening for writing does that.
     """
     return of_one_size(list_offset_files(disk, folder), file_size_bytes)
 
 
 def of_one_size(found: list[OffsetFile], file_size_bytes: int) -> list[OffsetFile]:
-    """`load_offset_files` of a folder that was listed already."""
+    """Check the sizes of listed files, as `load_offset_files` does."""
     files = found[:-1] if found and found[-1].size_bytes == 0 else found
     for file in files:
         if file.size_bytes != file_size_bytes:
@@ -82,11 +82,11 @@ def of_one_size(found: list[OffsetFile], file_size_bytes: int) -> list[OffsetFil
 
 
 def common_file_size(files: list[OffsetFile]) -> int | None:
-    """The size that all files share, found without being told; None when there is none to go by.
+    """Return the file size that the files suggest, None if there are none.
 
-    Two files next to each other say it by their names, which damage to a file does not change; then the lengths' majority; then
-    the greatest, since mending to it drops nothing.  `load_offset_files` names the odd ones.  No real store has a file of
-    more than `FILE_SIZE_MAX`, but a sparse one of any length is quickly made.
+    The distance of neighboring names decides, since damage to a file does not change it; then the majority of lengths; then the
+    largest, since a repair to that size drops nothing.  `load_offset_files` reports the files that differ.  RocketMQ has no
+    file of more than `FILE_SIZE_MAX`, but a sparse file of any length is easily made.
     """
     sizes = [file.size_bytes for file in files if 0 < file.size_bytes <= FILE_SIZE_MAX]
     starts = [file.start_offset for file in files]

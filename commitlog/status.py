@@ -1,4 +1,4 @@
-"""How an append and a put can end (format page, section 7.1)."""
+"""The outcomes of an append and a put (docs/formats/put-rules.md#statuses)."""
 
 from enum import Enum, IntEnum
 
@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 class PutStatus(IntEnum):
     """The outcome of a put.  Only PUT_OK and the three flush and slave outcomes leave the message in the log."""
 
-    __str__ = Enum.__str__  # a name says more than a number
+    __str__ = Enum.__str__  # print the name, not the number
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1

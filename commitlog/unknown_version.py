@@ -1,15 +1,15 @@
-"""Tell a record of an unknown version from damage (`docs/formats/commitlog.md#unknown-versions`).
+"""Distinguish a record of an unknown version from damage (`docs/formats/commitlog.md#unknown-versions`).
 
-A place in the log is the head of a record of an unknown version when all of these hold:
+A position in the log is the start of a record of an unknown version if all of these hold:
 
 - its magic is neither known nor zero;
-- its size is at least that of the least record, and leaves room for a blank record in the file;
-- it names its own physical offset where every known version does;
-- its bytes are not those of a known version with a changed magic: no known magic, put in its place, makes the checksum over
-  the whole record fit.
+- its size is at least that of the smallest record, and leaves room for a blank record in the file;
+- it contains its own physical offset at the position that every known version uses;
+- its bytes are not those of a known version with a changed magic: with no known magic the checksum over the whole record is
+  correct.
 
-At physical offset 0, and at a place that only a search has found, the record must also be framed: at its end lies a whole
-record, a blank record that reaches the file's end, another such head, or zeros; or a checksum of it fits.
+At physical offset 0, and at a position that only a search has found, the record must also be framed: it is followed by a whole
+record, a blank record that reaches the file's end, another such start, or zeros; or a checksum of it is correct.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ZEROS = bytes(_PIECE)
 
 
 def is_unknown_version(view: memoryview, at: int, base: int, *, is_searched: bool = False) -> bool:
-    """Return whether a record of an unknown version begins at `at`; `base` is the physical offset of the view's first byte."""
+    """Return whether a record of an unknown version starts at `at`; `base` is the physical offset of the view's first byte."""
     if not _is_head(view, at, base) or _is_changed_magic(view, at, base):
         return False
     needs_frame = is_searched or base + at == 0
@@ -52,7 +52,7 @@ def is_unknown_version(view: memoryview, at: int, base: int, *, is_searched: boo
 
 
 def fits_known_version(view: memoryview, at: int, base: int) -> bool:
-    """Return whether all but the magic is a whole record of a known version: then the magic may just be damaged."""
+    """Return whether all but the magic is a whole record of a known version: then only the magic may be damaged."""
     if not _is_head(view, at, base):
         return False
     changed = (_with_magic(view, at, magic) for magic in _KNOWN)
@@ -60,7 +60,7 @@ def fits_known_version(view: memoryview, at: int, base: int) -> bool:
 
 
 def find_unknown_version(file: MappedFile, start: int, stop: int | None = None) -> int:
-    """Return the first position in start..stop of a file where such a record begins, or -1."""
+    """Return the first position in start..stop of a file where such a record starts, or -1."""
     end = file.size_bytes if stop is None else stop
     if end - start < RECORD_SIZE_MIN:
         return -1
@@ -82,7 +82,7 @@ def _integer(view: memoryview, at: int, size_bytes: int = 4) -> int:
 
 
 def _is_head(view: memoryview, at: int, base: int) -> bool:
-    """Whether size, magic and physical offset are those of a record, and the magic is unknown."""
+    """Return whether size and physical offset are those of a record, and the magic is unknown."""
     if at + RECORD_SIZE_MIN + BLANK_SIZE > len(view):
         return False
     magic = _integer(view, at + MAGIC_AT)
@@ -100,7 +100,7 @@ def _with_magic(view: memoryview, at: int, magic: int) -> bytes:
 
 
 def _is_changed_magic(view: memoryview, at: int, base: int) -> bool:
-    """Whether the checksum over the whole record says that a known magic stood here: then the magic is damaged."""
+    """Return whether the whole-record checksum is correct with a known magic: then the magic is damaged."""
     for magic in _KNOWN:
         data = _with_magic(view, at, magic)
         if check(data, 0, len(data), base + at, CHECK_ALL) == len(data) and is_protected(data, 0, len(data)):
@@ -109,7 +109,7 @@ def _is_changed_magic(view: memoryview, at: int, base: int) -> bool:
 
 
 def _is_framed(view: memoryview, at: int, base: int) -> bool:
-    """Whether what lies directly behind the record can follow one."""
+    """Return whether the bytes directly after the record can follow one."""
     end = at + _integer(view, at + SIZE_AT)
     code = check(view, end, len(view), base, CHECK_PLACE)
     if code == BLANK:
@@ -118,7 +118,7 @@ def _is_framed(view: memoryview, at: int, base: int) -> bool:
 
 
 def _has_checksum(view: memoryview, at: int, base: int) -> bool:
-    """Whether the checksum over the whole record fits, or in the layout of a known version the one of the body."""
+    """Return whether the whole-record checksum is correct, or, in the layout of a known version, that of the body."""
     size = _integer(view, at + SIZE_AT)
     end = bytes(view[at + size - CRC_SIZE : at + size])
     digits = end[-1 - CRC_DIGITS : -1]
@@ -128,7 +128,7 @@ def _has_checksum(view: memoryview, at: int, base: int) -> bool:
 
 
 def _places(data: bytes, low: int, high: int, base: int) -> list[int]:
-    """Return each position of low..high that is named as a physical offset where a record that begins there names it.
+    """Return each position of low..high that a record starting there would contain as its physical offset.
 
     `data` begins at `low`.  All offsets of a window share their first six bytes, which are searched for.
     """
