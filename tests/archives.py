@@ -1,4 +1,4 @@
-"""Golden folders out of their archives."""
+"""Unpacks golden folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """All of an archive.  Python before 3.11.4 has no filters and takes no argument for one."""
+    """Unpack a whole archive.  Python before 3.11.4 has no filters and takes no argument for one."""
     with tarfile.open(path) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder)

@@ -1,7 +1,7 @@
-"""Both builds of everything in one process.
+"""Both builds of all packages in one process.
 
-`load("plain")` imports the packages a second time with the text of every kernel instead of its extension, and puts the
-ordinary modules back.  What it gives is a whole world of its own: its classes are not those of the other build.
+`load("plain")` imports the packages a second time, with the source of every kernel instead of its extension, and restores the
+ordinary modules.  Its classes are not those of the other build.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OURS = (*PACKAGES, "brokerstore", "storageio")
 
 
 class World:
-    """The packages as one build sees them: `world.module("commitlog.layout")`, `world.commitlog`."""
+    """The packages of one build: `world.module("commitlog.layout")`, `world.commitlog`."""
 
     def __init__(self, build: str, modules: dict[str, ModuleType]) -> None:
         self.build = build
@@ -32,12 +32,12 @@ class World:
 
     def __getattr__(self, name: str) -> ModuleType:
         if name not in self._modules:
-            raise AttributeError(name)  # so that Hypothesis may ask a fixture what it is
+            raise AttributeError(name)  # Hypothesis probes fixtures for attributes
         return self._modules[name]
 
 
 def _is_ours(name: str) -> bool:
-    # storageio has no kernels; one copy of it keeps the errors and the lock table the same for both
+    # storageio has no kernels; one copy gives both builds the same error classes and lock table
     return name.partition(".")[0] in OURS and not name.startswith("storageio")
 
 
@@ -58,13 +58,13 @@ def _import_all() -> dict[str, ModuleType]:
     ]:
         module = importlib.import_module(name)
         for public in getattr(module, "__all__", ()):
-            getattr(module, public)  # some are imported on first use, and that must be now
+            getattr(module, public)  # some modules are imported at first use, which must happen now
     return {name: module for name, module in sys.modules.items() if _is_ours(name)}
 
 
 @cache
 def load(build: str) -> World:
-    """`compiled` or `plain`; an error when a kernel is not of that build."""
+    """Load the `compiled` or the `plain` build; fail if a kernel is not of that build."""
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)} if build == "plain" else {}
     if build == "plain":
         PlainFinder.install()
@@ -88,5 +88,5 @@ def load(build: str) -> World:
 
 @cache
 def is_compiled_here() -> bool:
-    """Whether this installation has compiled kernels at all."""
+    """Return whether this installation has compiled kernels."""
     return all(build.is_compiled for build in kernel_builds())

@@ -108,7 +108,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 class Fixture:
-    """A store that a real system wrote, with the truth about it."""
+    """A store that a real system wrote, with the manifest of its content."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ def _unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`fixture_store(name)`: shared and unpacked once, for reading only; with `own=True` a copy of one's own."""
+    """Return `fixture_store(name)`: the store, unpacked once and read-only, or with `own=True` a private copy."""
 
     def unpack(name: str, own: bool = False) -> Fixture:
         if own or name not in _unpacked:
@@ -141,7 +141,7 @@ def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """What stores say of damage goes nowhere while the test runs, and to the next test again."""
+    """Discard the log lines of stores, which report damage, while the test runs."""
     loggers = [logging.getLogger(name) for name in ("brokerstore", "consumequeue", "messagestore")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

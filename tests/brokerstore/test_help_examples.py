@@ -55,7 +55,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for line in lines:
             words = shlex.split(line)
             if "-f" in words:
-                words.remove("-f")  # it would wait for ever
+                words.remove("-f")  # it would never end
             ran = run(*words)
             assert ran.code == 0, (name, line, ran.talk)
             assert ran.out or "--out" in words, line

@@ -41,7 +41,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(params=["broker-live", "rabbitmq-clean"])
 def page(request: pytest.FixtureRequest, fixture_store: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.getbasetemp() / f"{request.param}.html"
-    if out.exists():  # made once for all tests
+    if out.exists():  # made once and used by all tests
         return out
     fixture = fixture_store(request.param)
     folder = fixture.folder.parent / "vhost" if request.param.startswith("rabbit") else fixture.store
@@ -55,12 +55,12 @@ def show(browser: Any, page: Path, width: int, scheme: str) -> None:
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     browser.get(page.as_uri())
-    if folder := os.environ.get("BROKERSTORE_SCREENSHOTS"):  # for eyes
+    if folder := os.environ.get("BROKERSTORE_SCREENSHOTS"):  # for people to look at
         browser.save_screenshot(os.path.join(folder, f"{page.stem}-{width}-{scheme}.png"))
 
 
 def requests(browser: Any) -> list[str]:
-    """Of everything that was fetched since the last look."""
+    """Return the addresses of all requests since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
 
@@ -70,7 +70,7 @@ def requests(browser: Any) -> list[str]:
 def test_nothing_is_fetched_nothing_complains_and_nothing_sticks_out(
     browser: Any, page: Path, width: int, scheme: str
 ) -> None:  # fmt: skip
-    """No request but the page's own, an empty console, no scrolling sideways."""
+    """The page requests nothing else, logs no error, and does not scroll sideways."""
     browser.get_log("performance")
     show(browser, page, width, scheme)
     assert [url for url in requests(browser) if not url.startswith(("data:", page.as_uri()))] == []
@@ -80,7 +80,7 @@ def test_nothing_is_fetched_nothing_complains_and_nothing_sticks_out(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_both_schemes(browser: Any, page: Path, scheme: str) -> None:
-    """Contrast of at least 4.5 between text, in pictures too, and the page."""
+    """Text on the page and in charts has a contrast of at least 4.5."""
     show(browser, page, DESK, scheme)
     colours = browser.execute_script(
         """const css = (element, name) => getComputedStyle(element)[name];
@@ -95,14 +95,14 @@ def test_text_can_be_read_in_both_schemes(browser: Any, page: Path, scheme: str)
 
 
 def luminance(colour: str) -> float:
-    """Of rgb(r, g, b), as the web's accessibility guidelines define it."""
+    """Return the relative luminance of rgb(r, g, b), as the web's accessibility guidelines define it."""
     parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_everything_has_a_name_for_a_screen_reader(browser: Any, page: Path) -> None:
-    """Pictures are images with a name, tables have headers, headings go down one by one, the language is said."""
+    """Charts have names, tables have headers, heading levels are not skipped, and the page has a language."""
     show(browser, page, DESK, "light")
     tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node.get("ignored")]

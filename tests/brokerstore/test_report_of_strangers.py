@@ -1,4 +1,4 @@
-"""`report` on folders whose every name is an attack on whoever opens the page: markup, scripts, escapes, directions."""
+"""`report` on folders in which every name is an attack on the page's reader: markup, scripts, escapes, directions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE_SIZE = 1 << 16
 
 
 class Shape(HTMLParser):
-    """Which elements a page has with which attributes, and what is outside of them."""
+    """The elements of a page, the attributes of each, and the text outside of them."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -58,17 +58,17 @@ class Shape(HTMLParser):
 
 
 def names(seed: int) -> list[str]:
-    """A few hundred, made of fragments."""
+    """Return sixty names made of hostile fragments."""
     chance = random.Random(seed)
     return ["".join(chance.choices(FRAGMENTS, k=chance.randint(1, 4))) for _ in range(60)]
 
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Shape:
-    """The page of a folder with harmless names, drawn with all its pictures."""
+    """Return the page of a folder with harmless names and all its charts."""
     folder = tmp_path_factory.mktemp("usual")
     write_log(folder / "store", ["orders", "bills"], ["order-1", "order-2"])
-    (folder / "store" / "commitlog" / "notes.txt").touch()  # a problem, which the page lists
+    (folder / "store" / "commitlog" / "notes.txt").touch()  # a stray, so that the page lists a problem
     first = Shape(run("report", folder / "store").out)
     write_rabbit(folder / "vhost", ["mail", "post"])
     second = Shape(run("report", folder / "vhost").out)
@@ -78,7 +78,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Shape:
 
 
 def write_log(store: Path, topics: list[str], keys: list[str]) -> None:
-    """Records of a log."""
+    """Write a log with records of these names."""
     data = b""
     for number, (topic, key) in enumerate(zip(topics * 3, keys * 3, strict=True)):
         properties = b"KEYS\1" + key.replace("\1", "").replace("\2", "").encode() + b"\2"
@@ -91,7 +91,7 @@ def write_log(store: Path, topics: list[str], keys: list[str]) -> None:
 
 
 def write_rabbit(vhost: Path, queues: list[str]) -> None:
-    """Queues of these names, as far as a server takes them."""
+    """Declare queues of these names, if a server accepts them."""
     with RabbitStore.open(vhost) as store:
         for queue in dict.fromkeys(name.replace("\0", "")[:60] or "x" for name in queues):
             store.declare_queue(queue)
@@ -99,7 +99,7 @@ def write_rabbit(vhost: Path, queues: list[str]) -> None:
 
 
 def check(page: str, usual: Shape) -> None:
-    """Nothing but what a harmless page has, and no character that a terminal or a reader's eye would obey."""
+    """Assert that the page has the harmless page's elements only, and no control or direction character."""
     shape = Shape(page)
     assert shape.elements <= usual.elements
     assert shape.attributes <= usual.attributes
@@ -111,7 +111,7 @@ def check(page: str, usual: Shape) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rocketmq_log_of_evil_names(tmp_path: Path, usual: Shape, seed: int) -> None:
-    """Topics, keys, bodies, and the folder's own name; stray files with such names are problems that are shown."""
+    """Topics, keys, bodies, the folder's name and stray files, which the page lists as problems."""
     store = tmp_path / names(seed)[0].replace("/", "_").replace("\0", "")[:80]
     evil = [name.replace(" ", "_") or "x" for name in names(seed)]
     write_log(store, evil, evil[::-1])
@@ -124,7 +124,7 @@ def test_a_rocketmq_log_of_evil_names(tmp_path: Path, usual: Shape, seed: int) -
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_rabbitmq_folder_of_evil_names(tmp_path: Path, usual: Shape, seed: int) -> None:
-    """Names of queues."""
+    """The queues have these names."""
     write_rabbit(tmp_path / "vhost", names(10 + seed))
     ran = run("report", tmp_path / "vhost")
     assert ran.code == 0
@@ -133,7 +133,7 @@ def test_a_rabbitmq_folder_of_evil_names(tmp_path: Path, usual: Shape, seed: int
 
 @pytest.mark.parametrize("name", ["info", "ls", "stats", "dump", "verify"])
 def test_the_other_commands_write_no_such_character_either(tmp_path: Path, name: str) -> None:
-    """To a terminal, for people."""
+    """Their text output for people is safe too."""
     evil: Any = [one.replace(" ", "_") or "x" for one in names(7)]
     write_log(tmp_path / "store", evil, evil)
     write_rabbit(tmp_path / "vhost", evil)

@@ -1,4 +1,4 @@
-"""Every field of every settings class: what it takes and what it refuses, and `config` arguments of a wrong type."""
+"""Every field of every settings class: what it accepts and rejects, and `config` arguments of a wrong type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from storageio import InvalidSetting, StoreError
 INT = (1 << 31) - 1  # Java's `int`, in which RocketMQ keeps its numbers
 LONG = (1 << 63) - 1
 FLAG, TEXT = "flag", "text"
-Kind = Any  # FLAG, TEXT, an enum, a settings class, or (least, greatest, what it may be beside a whole number)
+Kind = Any  # FLAG, TEXT, an enum, a settings class, or (minimum, maximum, other permitted type)
 NONE, FRACTION, PAIR, WHOLE = "none", "fraction", "pair", "whole"
 
 STORE_CONFIG: dict[str, Kind] = {
@@ -120,7 +120,7 @@ SAMPLES: list[Any] = [
 
 
 def _takes(kind: Kind, value: Any) -> bool:
-    """Whether a sample is of a field's type; ranges and the meaning of texts are tested on their own."""
+    """Return whether a sample has a field's type; ranges and text values have tests of their own."""
     parts = kind if isinstance(kind, tuple) else (kind,)
     if value is None:
         return NONE in parts
@@ -129,7 +129,7 @@ def _takes(kind: Kind, value: Any) -> bool:
     if isinstance(value, str):
         return TEXT in parts
     if isinstance(value, float):
-        return False  # the samples are outside of every range
+        return False  # the samples are outside of all ranges
     return isinstance(parts[0], type) and isinstance(value, parts[0])
 
 
@@ -139,13 +139,13 @@ def _is_number(kind: Kind) -> bool:
 
 @pytest.mark.parametrize(("made", "table"), TABLES)
 def test_every_field_is_in_the_table(made: type[Any], table: dict[str, Kind]) -> None:
-    """A field that is added to a settings class has to be added to this page too."""
+    """A new field of a settings class must be added to this table too."""
     assert [field.name for field in fields(made)] == list(table)
 
 
 @pytest.mark.parametrize(("made", "name", "kind"), ALL_FIELDS)
 def test_a_value_of_a_wrong_type_is_refused_by_the_fields_name(made: type[Any], name: str, kind: Kind) -> None:
-    """Every field with a value of every other type, and numbers that are no number."""
+    """Every field rejects values of every other type, and NaN and infinity."""
     for value in SAMPLES:
         if not _takes(kind, value):
             with pytest.raises(InvalidSetting, match=f"^{name}\\b"):
@@ -154,7 +154,7 @@ def test_a_value_of_a_wrong_type_is_refused_by_the_fields_name(made: type[Any], 
 
 @pytest.mark.parametrize(("made", "name", "kind"), [one for one in ALL_FIELDS if _is_number(one.values[2])])
 def test_a_number_out_of_its_range_is_refused(made: type[Any], name: str, kind: Kind) -> None:
-    """The least and the greatest value are taken, one less and one more are not."""
+    """The minimum and the maximum are accepted, one less and one more are not."""
     least, greatest = kind[:2]
 
     def value_of(number: int) -> Any:
@@ -169,7 +169,7 @@ def test_a_number_out_of_its_range_is_refused(made: type[Any], name: str, kind: 
 
 @pytest.mark.parametrize("mode", list(FlushMode))
 def test_a_flush_mode_is_taken_by_its_names(mode: FlushMode) -> None:
-    """Python's name, RocketMQ's name and the member are the same; SYNC given as text is not asynchronous."""
+    """Python's name, RocketMQ's name and the member are equal; SYNC given as text used to be asynchronous."""
     for given in (mode, mode.name, mode.value):
         config = StoreConfig(flush_disk_type=given)  # type: ignore[arg-type]
         assert config.flush_disk_type is mode
@@ -185,7 +185,7 @@ def test_a_role_is_taken_by_its_name(role: Role) -> None:
 
 @pytest.mark.parametrize("wrong", ["sync", "SYNC ", "FLUSH", "", "ASYNC_MASTER"])
 def test_another_text_is_no_flush_mode(wrong: str) -> None:
-    """Nothing is guessed; the answer lists what there is."""
+    """Nothing is guessed; the error lists the valid names."""
     with pytest.raises(InvalidSetting, match=r"^flush_disk_type is .*FlushMode\.ASYNC or FlushMode\.SYNC"):
         StoreConfig(flush_disk_type=wrong)  # type: ignore[arg-type]
 
@@ -205,7 +205,7 @@ def test_another_text_is_no_flush_mode(wrong: str) -> None:
     ],
 )
 def test_a_text_without_meaning_is_refused(name: str, wrong: str) -> None:
-    """Hosts, paths and hours are checked when they are written down."""
+    """Hosts, paths and hours are checked when they are set."""
     with pytest.raises(InvalidSetting, match=f"^{name}"):
         StoreConfig(**{name: wrong})  # type: ignore[arg-type]
 
@@ -220,13 +220,13 @@ def test_an_unknown_setting_is_refused_by_name(made: type[Any]) -> None:
 
 @pytest.mark.parametrize(("made", "name"), [(StoreSettings, "client_credit"), (RabbitSettings, "publisher_credit")])
 def test_a_credit_that_would_block_for_ever_is_refused(made: type[Any], name: str) -> None:
-    """A receiver that grants more at a time than a sender starts with would never grant any."""
+    """A receiver that grants more at a time than a sender's initial credit would never grant any."""
     with pytest.raises(InvalidSetting, match=name):
         made(**{name: (2, 3)})
 
 
 def test_a_wrong_setting_is_caught_as_any_of_three_errors() -> None:
-    """Who expects a TypeError, a ValueError or an error of this library catches it."""
+    """It is a TypeError, a ValueError and an error of this library."""
     for kind in (TypeError, ValueError, StoreError):
         with pytest.raises(kind):
             StoreConfig(max_index_num="3")  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_a_wrong_setting_is_caught_as_any_of_three_errors() -> None:
 
 @cache
 def _a_store(path: Path) -> str:
-    """Never changed: every call on it is refused."""
+    """Return a small store, made once per path, which no call may change."""
     with MessageStore.open(path, config=StoreConfig.small(max_hash_slot_num=100, max_index_num=100)) as store:
         store.put(Message("T", b"x", queue_id=0))
     return str(path)
@@ -270,7 +270,7 @@ ENTRANCES: dict[str, Callable[[Path, Any], object]] = {
 @pytest.mark.parametrize("wrong", [{}, "SYNC", StoreConfig], ids=["dictionary", "text", "class"])
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_a_config_of_a_wrong_type_is_refused_before_a_folder_is_made(tmp_path: Path, entrance: str, wrong: Any) -> None:
-    """An empty dictionary is no configuration, and nothing is made or changed for it."""
+    """An empty dictionary is not a configuration, so nothing is created or changed."""
     with pytest.raises(InvalidSetting, match=r"^(config|settings) is "):
         ENTRANCES[entrance](tmp_path, wrong)
     assert not (tmp_path / "made").exists()

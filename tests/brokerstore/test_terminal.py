@@ -34,7 +34,7 @@ def on_terminal(*command: object, columns: int = 120) -> tuple[int, str]:
     while True:
         try:
             part = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other side is gone
+        except OSError:  # Linux raises this when the other side is closed
             break
         if not part:
             break
@@ -138,7 +138,7 @@ def test_the_demo_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_without_rich_the_tables_are_text(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Everything else works."""
+    """Tables are plain text, and everything else works."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)

@@ -1,1 +1,1 @@
-"""A mutation run over the code that writes and recovers: `make mutants`."""
+"""Mutation tests of the code that writes and recovers: `make mutants`."""

@@ -3,8 +3,8 @@
     python -m tests.mutants [--count 600] [--seed 1] [--only GROUP] [--state FILE] [--budget SECONDS]
                             [--again OUTCOME] [--wide] [--tests MODULE]
 
-Runs on the plain build, on a copy of the source, two mutants at a time.  Interrupted, it goes on where it stopped: what was
-tried is in the state file.  `--report` prints the outcome of all that were tried, as Markdown.
+It runs the plain build in a copy of the source, two mutants at a time.  The state file has the outcomes so far, so an
+interrupted run continues where it stopped.  `--report` prints all outcomes as Markdown.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ are the quick ones, so a mutant that survives here may still be noticed by the l
 
 
 def sources_of(group: str, root: Path) -> dict[str, str]:
-    """The text of each file of a group."""
+    """Return the source of each file of a group."""
     return {file: (root / file).read_text() for file in GROUPS[group].files}
 
 
 def sampled(group: str, count: int, seed: int, root: Path) -> list[Mutant]:
-    """A group's part of so many mutants of all groups together: by chance, and the same for the same seed and source."""
+    """Return a group's share of `count` mutants, a random sample that depends on the seed and the source."""
     found = {name: [each for file, text in sources_of(name, root).items() for each in mutants(file, text)] for name in GROUPS}
     share = min(1.0, count / sum(map(len, found.values())))
     sources = sources_of(group, root)
     shuffled = sorted(found[group], key=lambda mutant: mutant.key)
-    Random(f"{seed} {group}").shuffle(shuffled)  # a larger sample begins with the smaller one
+    Random(f"{seed} {group}").shuffle(shuffled)  # a larger sample starts with the smaller one
     usable = (mutant for mutant in shuffled if compiles(mutant, sources[mutant.file]))
     return list(islice(usable, round(share * len(shuffled))))
 
 
 def tried(state: Path) -> dict[str, dict[str, Any]]:
-    """The last outcome of each mutant."""
+    """Return the last outcome of each mutant."""
     lines = state.read_text().splitlines() if state.exists() else []
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
 def run_group(group: str, asked: argparse.Namespace) -> None:
-    """In a pytest of its own, inside the copy."""
+    """Run a group in a pytest process of its own, inside the copy."""
     import pytest
 
     from tests.mutants.run import MutantRun
@@ -89,7 +89,7 @@ def run_group(group: str, asked: argparse.Namespace) -> None:
 
 
 def run_all(asked: argparse.Namespace) -> None:
-    """Copy the source, and run each group there."""
+    """Copy the source and run each group in the copy."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as above:
         copy = Path(above) / "source"
         shutil.copytree(ROOT, copy, ignore=COPIED_NOT)
@@ -108,13 +108,13 @@ def run_all(asked: argparse.Namespace) -> None:
 
 
 def reasons() -> dict[str, str]:
-    """Why no test notices a survivor, by its key."""
+    """Return why no test notices a survivor, by its key."""
     found: dict[str, str] = json.loads(REASONS.read_text()) if REASONS.exists() else {}
     return found
 
 
 def report(state: Path) -> str:
-    """What was tried and what survived, as Markdown."""
+    """Return the outcomes and the survivors as Markdown."""
     rows, why = list(tried(state).values()), reasons()
     outcomes = Counter((row["file"], row["outcome"]) for row in rows)
     lines = [HEAD + "| file | tried | killed | timed out | survived | no test reaches it |", "|---|---|---|---|---|---|"]
@@ -137,7 +137,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)

@@ -21,21 +21,21 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Mutant(NamedTuple):
-    """The characters `start`..`end` of a file become `text`."""
+    """A change of a file: bytes `start`..`end` become `text`."""
 
     file: str
-    function: str  # its qualified name
+    function: str  # qualified
     line: int
     kind: str
     start: int
     end: int
     before: str
     text: str
-    ordinal: int = 0  # among those of a function that change the same text
+    ordinal: int = 0  # among equal changes of the function
 
     @property
     def key(self) -> str:
-        """The same for as long as the file, the function and the changed text stay, wherever the lines move."""
+        """Return a key that stays the same while file, function and changed text do, even if lines move."""
         parts = [self.file, self.function, self.kind, self.before, self.text]
         if self.ordinal:
             parts.append(str(self.ordinal))
@@ -43,7 +43,7 @@ class Mutant(NamedTuple):
 
 
 class _Finder:
-    """Walks one file."""
+    """Collects the mutants of one file."""
 
     def __init__(self, file: str, source: str) -> None:
         self.file = file
@@ -73,7 +73,7 @@ class _Finder:
         self.found.append(Mutant(self.file, self.function, node.lineno, kind, start, end, before, padded))
 
     def visit(self, node: ast.AST, names: tuple[str, ...] = ()) -> None:
-        """Functions and what is in them; nothing that runs when the module is imported."""
+        """Visit functions and their contents, but nothing that runs at import."""
         if isinstance(node, ast.ClassDef):
             names = (*names, node.name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -92,7 +92,7 @@ class _Finder:
         if _is_silent(node):
             return
         self._change(node)
-        if isinstance(node, ast.Raise):  # what its text says is another test's matter
+        if isinstance(node, ast.Raise):  # other tests check messages
             return
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "type_comment"):
@@ -138,11 +138,11 @@ class _Finder:
                 pass
 
     def _returns_a_result(self, value: ast.expr | None) -> bool:
-        """Constants are changed as such."""
+        """Return False for constants, which have a mutant of their own."""
         return not isinstance(value, ast.Constant)
 
     def _between(self, node: ast.expr | ast.stmt, left: ast.expr, right: ast.expr, text: str, kind: str) -> None:
-        """Another operator.  What stands between the operands may hold their parentheses."""
+        """Replace an operator; parentheses of the operands between them are kept."""
         start, end = self._span(left)[1], self._span(right)[0]
         between = self._text(start, end)
         closing, opening = between.count(")"), between.count("(")
@@ -155,7 +155,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """Docstrings, texts, calls that report, and errors' texts."""
+    """Return whether a statement has no effect to test: docstrings, strings, log calls, assertions."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.JoinedStr() | ast.AnnAssign(value=None) | ast.Assert():
             return True
@@ -166,7 +166,7 @@ def _is_silent(node: ast.AST) -> bool:
 
 
 def mutants(file: str, source: str) -> list[Mutant]:
-    """Every mutant of a file, in the order of its lines."""
+    """Return every mutant of a file, in the order of lines."""
     finder = _Finder(file, source)
     finder.visit(ast.parse(source))
     seen: Counter[str] = Counter()
@@ -178,13 +178,13 @@ def mutants(file: str, source: str) -> list[Mutant]:
 
 
 def changed(mutant: Mutant, source: str) -> str:
-    """The file's text with the mutant in it."""
+    """Return the file's source with the mutant in it."""
     data = source.encode()
     return (data[: mutant.start] + mutant.text.encode() + data[mutant.end :]).decode()
 
 
 def compiles(mutant: Mutant, source: str) -> bool:
-    """Whether it is a program, with the same number of lines."""
+    """Return whether the changed source compiles and has the same number of lines."""
     try:
         text = changed(mutant, source)
         compile(text, mutant.file, "exec")
@@ -194,7 +194,7 @@ def compiles(mutant: Mutant, source: str) -> bool:
 
 
 def lines_of(mutant: Mutant, source: str) -> tuple[str, str]:
-    """The changed line before and after, for a report."""
+    """Return the changed lines before and after, for a report."""
     number = source.encode()[: mutant.start].count(b"\n")
     last = source.encode()[: mutant.end].count(b"\n")
     before, after = source.splitlines()[number : last + 1], changed(mutant, source).splitlines()[number : last + 1]

@@ -1,7 +1,7 @@
-"""The run itself, inside one pytest: tests are collected once, and each mutant gets a forked child of the warm process.
+"""The mutation run inside one pytest: tests are collected once, and each mutant gets a forked child of that process.
 
-The child puts the changed function's code object in the place of the original, in every copy of the module that is loaded, and
-runs the tests that reach the changed line, the quick ones first, until one fails.  No source file is written.
+The child replaces the changed function's code object in every loaded copy of the module.  Then it runs the tests that reach
+the changed line, the fastest first, until one fails.  No source file is written.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from tests.mutants.generate import Mutant, changed, lines_of
 
 KILLED, SURVIVED, TIMED_OUT, UNREACHED, INVALID = "killed", "survived", "timed out", "unreached", "invalid"
 EXITS = {1: KILLED, 0: SURVIVED, 3: INVALID}
-WALL_S = 45.0  # beside ten times what the tests took; a deadlock costs nobody but this wait
+WALL_S = 45.0  # in addition to ten times the tests' time; a deadlock costs this wait
 MEMORY_BYTES = 6 << 30
 FILE_BYTES = 1 << 30
 GIVEN_UP = signal.SIGKILL
 
 
 class Timed(NamedTuple):
-    """A test and how long it took."""
+    """A test and its duration."""
 
     item: Any
     seconds: float
 
 
 class Running(NamedTuple):
-    """A child at work."""
+    """A running child and its deadline."""
 
     mutant: Mutant
     until: float
@@ -52,7 +52,7 @@ class Running(NamedTuple):
 
 
 class MutantRun:
-    """A pytest plugin that takes the place of the loop over tests."""
+    """A pytest plugin that replaces the loop over tests."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MutantRun:
         budget_s: float,
         jobs: int,
     ) -> None:
-        """`wanted` are tried in this order; each outcome becomes a line of `done`."""
+        """Set up a run that tries `wanted` in order and appends each outcome to `done` as a line."""
         self.root = root
         self.sources = sources
         self.wanted = wanted
@@ -78,7 +78,7 @@ class MutantRun:
         self.running: dict[int, Running] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Collected: measure once, then try every mutant."""
+        """Measure the tests once, then try every mutant."""
         self.session = session
         if not self.profile.exists():
             self._in_child(self._measure)
@@ -95,7 +95,7 @@ class MutantRun:
     # Measuring
 
     def _in_child(self, work: Any) -> None:
-        """So that what tests leave behind stays out of this process."""
+        """Run `work` in a child, so that side effects of tests stay out of this process."""
         child = os.fork()
         if child == 0:
             try:
@@ -108,9 +108,9 @@ class MutantRun:
             raise SystemExit("the tests could not be measured")
 
     def _measure(self) -> None:
-        """Run every test once, unchanged, with the lines that it reaches and the modules that were wanted at the end.
+        """Run every test once, unchanged, and record its time, the lines that it reaches, and the imported modules.
 
-        A test that takes longer than the budget is given up: there is no room for it beside any mutant.
+        A test that takes longer than the budget is dropped, since no mutant has time for it.
         """
         import coverage
 
@@ -123,7 +123,7 @@ class MutantRun:
         for item in self.session.items:
             measured.switch_context(item.nodeid)
             began = time.process_time()
-            signal.setitimer(signal.ITIMER_PROF, 2 * self.budget_s)  # measuring takes about as long again
+            signal.setitimer(signal.ITIMER_PROF, 2 * self.budget_s)  # coverage doubles the time
             is_quick = _passes(item)
             signal.setitimer(signal.ITIMER_PROF, 0)
             if is_quick:
@@ -145,7 +145,7 @@ class MutantRun:
     # Changing
 
     def _warm(self) -> None:
-        """Load what the tests load, and find every function that may be changed."""
+        """Import what the tests import, and find every function that may be changed."""
         from tests.builds import load
 
         load("plain")
@@ -162,7 +162,7 @@ class MutantRun:
         gc.freeze()
 
     def _plant(self, mutant: Mutant) -> bool:
-        """Whether the function was found and takes the code."""
+        """Replace the function's code; return whether the function was found."""
         path = str(self.root / mutant.file)
         made = compile(changed(mutant, self.sources[mutant.file]), path, "exec", dont_inherit=True)
         was = compile(self.sources[mutant.file], path, "exec", dont_inherit=True)
@@ -192,7 +192,7 @@ class MutantRun:
         self.running[child] = Running(mutant, time.monotonic() + WALL_S + 10 * seconds, folder, said)
 
     def _chosen(self, mutant: Mutant) -> list[Timed]:
-        """Of the tests that reach the line as many as the budget has room for."""
+        """Return the fastest tests that reach the line, as many as the budget allows."""
         chosen, spent = [], 0.0
         for test in self.reached.get((mutant.file, mutant.line), []):
             if chosen and spent + test.seconds > self.budget_s:
@@ -202,7 +202,7 @@ class MutantRun:
         return chosen
 
     def _be_child(self, mutant: Mutant, tests: list[Timed], seconds: float, folder: str, said: str) -> None:
-        """Never returns."""
+        """Run the tests on the mutant and exit with the outcome's code."""
         os.setpgid(0, 0)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -222,14 +222,14 @@ class MutantRun:
                         code = 1
                         break
         except BaseException as error:
-            if code == 0:  # a mutant may raise anything, in a fixture's end too
+            if code == 0:  # a mutant may raise anything, also in a fixture's teardown
                 Path(said).write_text(repr(error)[:200])
                 code = 1
         finally:
             os._exit(code)
 
     def _reap(self) -> None:
-        """Wait a little for a child to end; end those whose time is over."""
+        """Record the outcome of one child that ended or is over its time; otherwise wait 10 ms."""
         for child, running in list(self.running.items()):
             ended, status = os.waitpid(child, os.WNOHANG)
             is_late = time.monotonic() > running.until
@@ -268,12 +268,12 @@ def _too_long(_signal: int, _frame: Any) -> None:
 
 
 def _passes(item: Any) -> bool:
-    """Set up, call and tear down one test."""
+    """Set up, call and tear down one test; return whether it passed."""
     return all(report.passed or report.skipped for report in runtestprotocol(item, log=False, nextitem=None))
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and all within it."""
+    """Yield a code object and all code objects within it."""
     yield code
     for found in code.co_consts:
         if isinstance(found, types.CodeType):

@@ -1,4 +1,4 @@
-"""Which files are changed, and which tests are asked about each: quick ones that cover it on the plain build."""
+"""The files that are mutated, and the tests of each: fast ones that cover it on the plain build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Group(NamedTuple):
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
-    more: tuple[str, ...] = ()  # slower or further ones, asked about what survived the others
+    more: tuple[str, ...] = ()  # slower tests, run for what survived the others
 
 
 def _below(folder: str, *names: str) -> tuple[str, ...]:

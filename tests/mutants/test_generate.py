@@ -36,7 +36,7 @@ def found(source: str) -> list[Mutant]:
 
 
 def test_each_kind_of_change_is_made_and_nothing_else() -> None:
-    """Not in texts, annotations, log lines or at the module's level."""
+    """Strings, annotations, log lines and the module's level stay unchanged."""
     lines = {lines_of(mutant, SOURCE) for mutant in found(SOURCE)}
     test = "if size < 0 or size > room:"
     assert lines == {
@@ -52,7 +52,7 @@ def test_each_kind_of_change_is_made_and_nothing_else() -> None:
 
 
 def test_a_change_moves_no_line_and_its_key_outlives_moves() -> None:
-    """The code object of a changed function can take the place of the original; results are kept while others edit."""
+    """The changed code object fits the running process, and results stay valid when other lines move."""
     moved = "# a comment\n" + SOURCE
     assert len({mutant.key for mutant in found(SOURCE)}) == len(found(SOURCE)), "two of one text are told apart"
     assert {mutant.key for mutant in found(SOURCE)} == {mutant.key for mutant in found(moved)}
@@ -63,6 +63,6 @@ def test_a_change_moves_no_line_and_its_key_outlives_moves() -> None:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_table_names_files_and_tests_that_exist(name: str) -> None:
-    """A renamed one would drop out of the run without a word."""
+    """A renamed one would drop out of the run unnoticed."""
     for path in (*GROUPS[name].files, *GROUPS[name].tests):
         assert (ROOT / path).exists(), path

@@ -18,14 +18,14 @@ NEEDS = ("duckdb", "polars")
 
 
 def all_pages() -> list[Path]:
-    """The pages that may have programs and commands; all of these are run."""
+    """Return the pages that may have programs and commands; all of these are run."""
     ones = [DOCS / f"{name}.md" for name in ("index", "tutorial", "spark", "spark-sinks")]
     found = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
     return [ROOT / "README.md", *(page for page in ones if page.exists()), *found]
 
 
 def needs_spark(page: Path) -> bool:
-    """Whether a page starts Spark, which takes too long for the quick tests."""
+    """Return whether a page starts Spark, which takes too long for the quick tests."""
     return "pyspark" in page.read_text() and page.name != "README.md"
 
 

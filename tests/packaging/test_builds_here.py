@@ -13,17 +13,17 @@ from tests.packaging.packages import ROOT
 
 
 def test_no_kernel_is_stale() -> None:
-    """Tests of a build of another text would say nothing."""
+    """Tests of kernels compiled from another source would prove nothing."""
     assert not [build.module for build in kernel_builds() if build.is_stale]
 
 
 def test_all_kernels_are_of_one_build() -> None:
-    """Never a part of them."""
+    """Either all kernels are compiled or none."""
     assert build_name() in ("compiled", "plain")
 
 
 def test_the_environment_can_demand_the_plain_text() -> None:
-    """Whatever is compiled beside it."""
+    """BROKERSTORE_PURE selects the plain build although kernels are compiled."""
     code = "from storebytes.builds import build_name; print(build_name())"
     env = {**os.environ, "BROKERSTORE_PURE": "1"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
@@ -53,7 +53,7 @@ def test_a_changed_declaration_makes_its_users_stale(tmp_path: os.PathLike[str])
 
 
 def test_a_kernel_in_a_nested_package_is_found(tmp_path: os.PathLike[str]) -> None:
-    """With its relative and absolute cimports."""
+    """Its relative and absolute cimports are found too."""
     folder = Path(tmp_path, "commitlog", "inner")
     folder.mkdir(parents=True)
     (folder / "_one_cy.py").write_text("")

@@ -24,7 +24,7 @@ def sources(*folders: str, ends: tuple[str, ...]) -> list[Path]:
 
 @cache
 def headings(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """Return the anchors that GitHub gives the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     titles = [re.sub(r"[^\w\s-]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
     return {title.strip().replace(" ", "-") for title in titles}

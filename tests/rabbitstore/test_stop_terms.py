@@ -17,7 +17,7 @@ from tests.builds import World
 def test_terms_count_while_the_index_is_unchanged(world: World, count: int, next_seq_id: int, wanted: tuple[int, int]) -> None:
     """The terms count only with the same number of messages and no higher sequence number.
 
-    An index whose last messages were acknowledged knows no longer how far the numbers went, and the note does.
+    An index whose last messages were acknowledged no longer shows the highest number, but `clean_stop.json` does.
     """
     part: Any = SimpleNamespace(
         persistent_count=count, next_deliver_seq_id=0, index=SimpleNamespace(next_seq_id=next_seq_id)

@@ -20,12 +20,12 @@ LAYERS = [  # each imports from itself and from those before it
 
 
 def part_of(path: Path) -> str:
-    """The package, or the module beside the packages, that a file belongs to."""
+    """Return the package, or the module beside the packages, that a file belongs to."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py").removesuffix(".pxd")
 
 
 def imported(path: Path) -> set[str]:
-    """The parts of rabbitstore that a file imports."""
+    """Return the parts of rabbitstore that a file imports."""
     package = path.relative_to(ROOT.parent).with_suffix("").parts[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

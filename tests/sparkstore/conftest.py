@@ -1,6 +1,6 @@
-"""One Spark session for all of its tests: starting one takes longer than most of them.
+"""One Spark session for all tests of this folder: starting one takes longer than most of them.
 
-`local[2,3]`: two tasks at a time, each tried up to three times, so that what happens to a killed task can be seen.
+`local[2,3]` runs two tasks at a time and tries each up to three times, so that tests can kill tasks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 JAVA_MIN = 17
-# Many short jobs, none of which is worth the second compiler.  Every JVM takes them, those of other processes too.
+# Short jobs gain nothing from the second compiler.  The variable reaches the JVMs of child processes too.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 
 def why_not() -> str | None:
-    """Why Spark cannot run here."""
+    """Return why Spark cannot run here, or None if it can."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -44,9 +44,9 @@ def why_not() -> str | None:
 
 
 def quick_home(folder: Path) -> Path:
-    """Spark's own folder without the zip file of its Python.
+    """Make a copy of Spark's home without the zip file of its Python package, and return it.
 
-    Workers would import from that, and a module in a zip file is compiled in every process anew.
+    Workers would import from that file, and modules in a zip file are compiled anew in every process.
     """
     import pyspark
 
@@ -59,7 +59,7 @@ def quick_home(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session.  It is found by workers as it is by users: through the Python path, not by registration."""
+    """Start the session.  Its workers find the source through the Python path, as users' workers do, without registration."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -97,12 +97,12 @@ def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(_made_once: Path, tmp_path: Path) -> Path:
-    """A store of one's own: records of many sizes in several files, keys, several queues."""
+    """A private copy of a store with records of many sizes in several files, keys and queues."""
     shutil.copytree(_made_once, tmp_path / "made")
     return tmp_path / "made"
 
 
 @pytest.fixture
 def forged(tmp_path: Path) -> Path:
-    """A store with copies of records inside a body."""
+    """A store with a message whose body consists of copies of records."""
     return make_forged_store(tmp_path / "forged")

@@ -1,8 +1,8 @@
-"""Kill a commit before each of its calls of the storage: `python -m tests.sparkstore.kill_commit FROM WORK`.
+"""Kill a commit before each of its storage calls: `python -m tests.sparkstore.kill_commit FROM WORK`.
 
-Calls that only look at files other than the staged ones are left out: whoever is killed before such a call leaves what is left
-by the one that is killed before the next.  A child is forked for each; this process has no threads.  Prints how many were
-killed, and after how many of them the next commit had every message in the log once and in order.
+Read-only calls on files that are not staged parts are skipped, because a kill there leaves what a kill before the next call
+leaves.  A child is forked for each call, since this process has no threads.  Prints the number of kills, and after how many of
+them the next commit had every message in the log once and in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy  # noqa: F401  (here, not in every child)
+import numpy  # noqa: F401  imported once here instead of in every child
 import pyarrow.compute  # noqa: F401
 
 from sparkstore.sink.commit import commit_batch
@@ -28,12 +28,12 @@ LOOKS = frozenset({"open", "read", "size", "stat", "list", "next data", "space",
 
 
 def matters(operation: str, path: str) -> bool:
-    """Whether a process that ends before this call may leave what none leaves that ends before the next."""
+    """Return whether a kill before this call may leave another state than a kill before the next one."""
     return operation not in LOOKS or "/brokerstore/sink/" in path
 
 
 class KillingDisk(CountingDisk):
-    """The process ends before call number `at` of those that count."""
+    """A disk that kills the process before call number `at`, counting calls that matter."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def commit(root: Path, at: int) -> None:
 
 
 def in_child(root: Path, at: int) -> int:
-    """How the child ended: 0, or what killed it."""
+    """Run the commit in a child and return its wait status: 0, or what killed it."""
     child = os.fork()
     if child == 0:
         commit(root, at)

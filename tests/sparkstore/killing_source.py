@@ -1,11 +1,11 @@
-"""The source with sinks that die: `brokerstore_killing`, whose options say when.
+"""A source whose sinks kill themselves, `brokerstore_killing`; its options say when.
 
-    killTask      number of an Arrow batch: the task that meets it, at its first attempt, is killed by SIGKILL
-    deaths        folder where each killed task leaves a file
-    killCommit    call of the storage before which the process of batch 1's commit is killed: an operation and a part of the
-                  path.  Once, while the file named by the option `once` is not there
+    killTask      number of an Arrow batch: the task that reaches it in its first attempt is killed by SIGKILL
+    deaths        folder in which each killed task leaves a file
+    killCommit    storage call before which the process of batch 1's commit is killed: an operation and a part of the path.
+                  Happens once, while the file named by the option `once` does not exist
 
-In a module of its own, so that Spark's processes find it.
+It is a module of its own, so that Spark's processes can import it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def die() -> None:
 
 
 def dying(batches: Iterator[Any], number: int, deaths: str) -> Iterator[Any]:
-    """In the middle of the last partition's batch."""
+    """Yield the batches; kill the process after half of batch `number`, in partitions other than the first."""
     context = TaskContext.get()
     for place, batch in enumerate(batches):
         if context is not None and context.attemptNumber() == 0 and context.partitionId() > 0 and place == number:
@@ -43,7 +43,7 @@ def dying(batches: Iterator[Any], number: int, deaths: str) -> Iterator[Any]:
 
 
 class OnceKillingDisk(WrappedDisk):
-    """The process ends before the first call of an operation on such a path, unless one ended so before."""
+    """A disk that kills the process before the first matching call, once."""
 
     def __init__(self, where: str, once: str) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class KillingStreamWriter(StoreStreamWriter):
 
 
 class VanishingSource(BrokerStoreSource):
-    """`brokerstore_vanishing`: retention takes the log's first file between the plan and the tasks."""
+    """`brokerstore_vanishing`: retention deletes the log's first file between the plan and the tasks."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""What Spark would call, called by hand: plans, tasks and commits in this process, one after the other."""
+"""What Spark would call, called directly: plans, tasks and commits run in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from storageio import REAL_DISK
 
 
 def dumped(store: Path | str) -> list[dict[str, Any]]:
-    """What `brokerstore dump --json` prints, as the source has it: body as bytes, the checksum property left out."""
+    """Return what `brokerstore dump --json` prints, in the source's form: bytes as body, no checksum property."""
     made = []
     for found in LogFiles(REAL_DISK, identify(str(store)).log_folders).messages():
         if isinstance(found, StoredMessage):
@@ -39,7 +39,7 @@ def dumped(store: Path | str) -> list[dict[str, Any]]:
 
 
 def batches(path: Any, schema: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
-    """Every batch of every task."""
+    """Yield every batch of every task."""
     paths = {"path": str(path)} if isinstance(path, (str, Path)) else {"paths": json.dumps([str(part) for part in path])}
     source = BrokerStoreSource({**paths, **{name: str(value) for name, value in options.items()}})
     reader = source.reader(source.schema() if schema is None else schema)
@@ -48,7 +48,7 @@ def batches(path: Any, schema: Any = None, **options: Any) -> Iterator[pa.Record
 
 
 def rows(path: Any, schema: Any = None, **options: Any) -> list[dict[str, Any]]:
-    """Every row, maps as dictionaries."""
+    """Return every row, with maps as dictionaries."""
     made = [row for batch in batches(path, schema, **options) for row in batch.to_pylist()]
     for row in made:
         if isinstance(row.get("properties"), list):
@@ -57,12 +57,12 @@ def rows(path: Any, schema: Any = None, **options: Any) -> list[dict[str, Any]]:
 
 
 def places(path: Any, **options: Any) -> list[int]:
-    """Physical offsets alone."""
+    """Return the physical offsets of all rows."""
     return [row["physical_offset"] for row in rows(path, message_schema(["physical_offset"]), **options)]
 
 
 def audited(path: Any, **options: Any) -> auditing.AuditReport:
-    """The report of an audit."""
+    """Return the report of an audit."""
     reader = audit_source._Reader({"path": str(path), **{name: str(value) for name, value in options.items()}})
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     found.sort(key=lambda row: tuple((row[name] is not None, row[name]) for name in auditing._ORDER))
@@ -71,7 +71,7 @@ def audited(path: Any, **options: Any) -> auditing.AuditReport:
 
 
 def reindex(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """Map, merge and commit."""
+    """Run map, merge and commit."""
     writer, messages = reindex_tasks(path, monkeypatch, **options)
     try:
         writer.commit(messages)
@@ -81,7 +81,7 @@ def reindex(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
 
 
 def reindex_tasks(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, list[Any]]:
-    """Map and merge: the writer, and what its tasks say."""
+    """Run map and merge; return the writer and the messages of its tasks."""
     asked = {"path": str(path), **{name: str(value) for name, value in options.items()}}
     source = reindex_source.ReindexSource(asked)
     reader, writer = source.reader(None), source.writer(None, False)  # type: ignore[arg-type]
@@ -100,16 +100,16 @@ def reindex_tasks(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its name there."""
+    """Return every file below a folder by its relative name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def copied(store: Path, to: Path) -> Path:
-    """A store of one's own."""
+    """Copy a store."""
     shutil.copytree(store, to)
     return to
 
 
 def parsed(**options: str) -> Any:
-    """Options as the reader sees them."""
+    """Parse options as the reader does."""
     return parse_read_options({"path": "/nowhere", **options})

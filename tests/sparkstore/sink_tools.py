@@ -1,4 +1,4 @@
-"""Rows, staged as tasks stage them, and what a log holds of them afterwards.  No Spark in it."""
+"""Rows, their staging as tasks do it, and the resulting logs.  Nothing here needs Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkstore.sink.options import SinkOptions, parse_sink_options
 from sparkstore.sink.staging import Part, PartWriter
 from storageio import REAL_DISK, Disk
 
-# Small files, so that a test meets their ends.
+# Small files, so that tests fill several.
 SMALL = {
     "mappedFileSizeCommitLog": "64k",
     "mappedFileSizeConsumeQueue": "2000",
@@ -21,7 +21,7 @@ SMALL = {
     "maxIndexNum": "400",
     "queues": "3",
 }
-BATCH_ROWS = 10  # of an Arrow batch, so that a part has several
+BATCH_ROWS = 10  # rows per Arrow batch, so that a part has several batches
 KINDS = {"topic": "string", "body": "binary", "keys": "array<string>", "tags": "string", "properties": "map<string,string>"}
 Row = dict[str, Any]
 
@@ -31,12 +31,12 @@ def options_for(root: Path | str, **more: str) -> SinkOptions:
 
 
 def one_queue(root: Path | str) -> SinkOptions:
-    """Fewest files, so fewest calls of the storage."""
+    """Return options with one queue, so that a commit needs as few storage calls as possible."""
     return options_for(root, queues="1")
 
 
 def rows_of(count: int, start: int = 0) -> list[Row]:
-    """Messages of two topics; every third has no key, every fourth no tag."""
+    """Return messages of two topics; every third has no key, every fourth no tag."""
     return [
         {
             "topic": f"topic-{number % 2}",
@@ -50,7 +50,7 @@ def rows_of(count: int, start: int = 0) -> list[Row]:
 
 
 def arrow(rows: Sequence[Row], **kinds: Any) -> Any:
-    """A record batch as Spark would hand it to a task."""
+    """Return a record batch as Spark would give it to a task."""
     import pyarrow as pa
 
     known = {
@@ -71,7 +71,7 @@ def arrow(rows: Sequence[Row], **kinds: Any) -> Any:
 def stage_rows(
     options: SinkOptions, sink_id: str, rows: Sequence[Row], partitions: int = 3, disk: Disk = REAL_DISK
 ) -> list[Part]:
-    """As that many tasks would, each with its stretch of the rows."""
+    """Stage the rows in this many parts, as tasks would."""
     parts = []
     for partition in range(partitions):
         own = rows[len(rows) * partition // partitions : len(rows) * (partition + 1) // partitions]
@@ -88,7 +88,7 @@ def commit_rows(options: SinkOptions, sink_id: str, batch_id: int, rows: Sequenc
 
 
 def logged(root: Path | str) -> list[Any]:
-    """Every message of a store, in the order of its log."""
+    """Return every message of a store in log order."""
     with MessageStore.open(str(root), "r") as store:
         return list(store.follow(timeout_s=0))
 
@@ -98,6 +98,6 @@ def bodies(root: Path | str) -> list[bytes]:
 
 
 def left_behind(root: Path | str) -> list[str]:
-    """What lies where parts are staged."""
+    """Return the names of all staged files."""
     folder = Path(root) / "brokerstore" / "sink"
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) if folder.exists() else []

@@ -1,4 +1,4 @@
-"""Stores that tests make, and damage in them."""
+"""Stores for tests, and damage to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL = StoreConfig.small().but(mapped_file_size_commit_log=1 << 16, max_hash_sl
 
 
 def make_store(path: Path) -> Path:
-    """Of many sizes of records, keys and queues, in several files."""
+    """Make a store with many sizes of records, several keys, queues and files."""
     chance = random.Random(8)
     with MessageStore.open(path, config=SMALL) as store:
         for number in range(1500):
@@ -24,12 +24,12 @@ def make_store(path: Path) -> Path:
 
 
 def make_forged_store(path: Path) -> Path:
-    """Three messages; the body of the second is all records that say the very place they lie at."""
+    """Make a store of three messages; the second body consists of records that have the physical offsets of their copies."""
     with MessageStore.open(path, config=SMALL) as store:
         store.put(Message("t", b"real"))
     log = next((path / "commitlog").iterdir()).read_bytes()
     record = log[: int.from_bytes(log[:4], "big")]
-    record = record.replace(record[-20:], b"")  # without the checksum over the whole record
+    record = record.replace(record[-20:], b"")  # without the whole-record checksum
     plain = len(record).to_bytes(4, "big") + record[4:]
     plain = plain[:-2] + b"\0\0" if plain[-2:] != b"\0\0" else plain
     start, forged = len(log[: int.from_bytes(log[:4], "big")]) + 88, bytearray()
@@ -44,7 +44,7 @@ def make_forged_store(path: Path) -> Path:
 
 
 def damage(store: Path, row: dict[str, Any]) -> tuple[str, int]:
-    """One bit of a record's body; its file and the record's offset there."""
+    """Flip a bit in a record's body; return its file and its offset in the file."""
     file = store / "commitlog" / f"{row['physical_offset'] // 65536 * 65536:020d}"
     at, data = row["physical_offset"] % 65536, bytearray(file.read_bytes())
     data[at + 88] ^= 1

@@ -1,4 +1,4 @@
-"""A driver of its own that streams from a store into another until it is killed: `python -m tests.sparkstore.stream_driver`."""
+"""A separate driver that streams from a store into another until it is killed: `python -m tests.sparkstore.stream_driver`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def start(spark: SparkSession, source: str, sink: str) -> StreamingQuery:
-    """The same query in every driver."""
+    """Start the query, which is the same in every driver."""
     frame = spark.readStream.format("brokerstore").option("maxBytesPerTrigger", "8k").load(source)
     writer = frame.select("topic", "body", "keys").writeStream.format("brokerstore").options(**SMALL)
     return writer.option("checkpointLocation", f"{sink}-checkpoint").trigger(processingTime="0 seconds").start(sink)
 
 
 def session() -> SparkSession:
-    """As small as it gets."""
+    """Start a small Spark session."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -34,7 +34,7 @@ def session() -> SparkSession:
 
 
 def main(source: str, sink: str) -> None:
-    """Says when two batches are done."""
+    """Run the query and print a line after two batches."""
     query = start(session(), source, sink)
     while len([progress for progress in query.recentProgress if progress["numInputRows"]]) < 2:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""`audit` says what `verify` says, split by split, and what only splits joined again can say."""
+"""`audit` reports what `verify` reports, also where only the joined results of splits show a problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LANE = ("t", 0)
 
 
 def agreed(store: Path, **options: Any) -> set[tuple[str, str, int, str, str]]:
-    """The problems of an audit, which are those of `verify`, words and all."""
+    """Return the problems of an audit, which must equal those of `verify` in every field."""
     found = {
         (row["kind"], row["file"], row["offset"], row["expected"], row["found"]) for row in audited(store, **options).problems
     }
@@ -35,12 +35,12 @@ def agreed(store: Path, **options: Any) -> set[tuple[str, str, int, str, str]]:
 
 
 def kinds(found: set[tuple[str, str, int, str, str]]) -> set[str]:
-    """What they are."""
+    """Return the kinds of the problems."""
     return {row[0] for row in found}
 
 
 def write_at(store: Path, physical_offset: int, data: bytes) -> None:
-    """Some bytes of the log."""
+    """Overwrite bytes of the log."""
     with (store / "commitlog" / f"{physical_offset // FILE_BYTES * FILE_BYTES:020d}").open("r+b") as file:
         file.seek(physical_offset % FILE_BYTES)
         file.write(data)
@@ -56,14 +56,14 @@ def numbered(tmp_path: Path) -> Path:
 
 
 def renumber(store: Path, first: int, by: int) -> None:
-    """The queue offsets of all messages from one on."""
+    """Shift the queue offsets of all messages from `first` on."""
     for row in dumped(store)[first:]:
         write_at(store, row["physical_offset"] + 20, (row["queue_offset"] + by).to_bytes(8, "big"))
 
 
 @pytest.mark.parametrize("split_bytes", ["0", "7001", "900"])
 def test_a_gap_in_the_numbers_of_a_queue(numbered: Path, split_bytes: str) -> None:
-    """Said once, by the number that was expected, wherever splits meet; each queue's row counts it."""
+    """It is reported once, by the expected offset, wherever splits meet; the queue's row counts it."""
     renumber(numbered, 31, 3)
     report = audited(numbered, splitBytes=split_bytes)
     gaps = [row for row in report.problems if row["kind"] == "gap"]
@@ -76,7 +76,7 @@ def test_a_gap_in_the_numbers_of_a_queue(numbered: Path, split_bytes: str) -> No
 
 @pytest.mark.parametrize("split_bytes", ["0", "7001", "900"])
 def test_a_number_of_a_queue_given_twice(numbered: Path, split_bytes: str) -> None:
-    """A duplicate, as two writers on one folder would leave it."""
+    """Two writers on one folder would leave such a duplicate."""
     renumber(numbered, 31, -1)
     report = audited(numbered, splitBytes=split_bytes)
     twice = [row for row in report.problems if row["kind"] == "duplicate"]
@@ -89,7 +89,7 @@ def test_a_number_of_a_queue_given_twice(numbered: Path, split_bytes: str) -> No
 
 @pytest.mark.parametrize("split_bytes", ["0", "7001"])
 def test_light_queues_that_the_folder_never_had_are_missed(tmp_path: Path, split_bytes: str) -> None:
-    """The log names them: the first message of each is reported."""
+    """The log refers to them: the first message of each is reported."""
     path = tmp_path / "store"
     with MessageStore.open(path, config=SMALL.but(enable_lmq=True)) as store:
         for number in range(20):
@@ -105,7 +105,7 @@ def test_light_queues_that_the_folder_never_had_are_missed(tmp_path: Path, split
     [(30, "0"), (1, "20011"), (58, "20011"), (30, "1500"), *((victim, "3400") for victim in range(28, 34))],
 )
 def test_a_record_whose_checksum_was_lost_is_suspect(tmp_path: Path, victim: int, split_bytes: str) -> None:
-    """Between two that have one: within a split, in every place of one that has three, and in one of few records."""
+    """Its neighbours have one, in the same split, at the border of splits, or in a split of few records."""
     path = tmp_path / "store"
     with MessageStore.open(path, config=SMALL) as store:
         for _ in range(60):
@@ -113,13 +113,13 @@ def test_a_record_whose_checksum_was_lost_is_suspect(tmp_path: Path, victim: int
     row = dumped(path)[victim]
     write_at(
         path, row["physical_offset"] + row["size"] - 15, b"XX" if victim % 30 else b"X"
-    )  # more than a byte: only neighbours tell
+    )  # with two bytes changed, only neighbours show it
     assert "suspect_record" in kinds(agreed(path, splitBytes=split_bytes))
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (2,), (3,), (1, 2), (1, 2, 3), (2, 4), (1, 4, 5)])
 def test_seams_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
-    """Every pattern of six records, cut in every such way: those at the seams and those within are all there are."""
+    """For every pattern of six records and every way to split them, results within splits and at borders are complete."""
     from commitlog.verify import Protection
 
     for code in range(64):
@@ -137,7 +137,7 @@ def test_seams_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("split_bytes", ["0", "20011"])
 def test_units_of_light_queues(fixture_store: Any, tmp_path: Path, split_bytes: str) -> None:
-    """A wrong one, one too many, and a queue that the log knows nothing of."""
+    """A wrong unit and a unit too many are reported."""
     store = copied(fixture_store("lmq").store, tmp_path / "store")
     assert agreed(store, splitBytes=split_bytes) == set()
     report = audited(store, splitBytes=split_bytes)
@@ -161,7 +161,7 @@ def test_a_queue_that_the_log_knows_nothing_of(made: Path) -> None:
 
 
 def test_checkpoint_and_config_files(made: Path) -> None:
-    """What lies beside the log is looked at by the text that `verify` has."""
+    """The audit calls the code that `verify` uses for files beside the log."""
     checkpoint, config = made / "checkpoint", made / "config"
     values = bytearray(checkpoint.read_bytes())
     values[:8] = (dumped(made)[-1]["store_timestamp_ms"] + 3_600_000).to_bytes(8, "big")
@@ -175,7 +175,7 @@ def test_checkpoint_and_config_files(made: Path) -> None:
 
 
 def test_an_abort_file_is_a_note(made: Path) -> None:
-    """A writer runs or crashed: worth knowing, and no problem."""
+    """The writer runs or crashed, which is not a problem."""
     (made / "abort").touch()
     report = audited(made)
     assert report.is_ok and [row["kind"] for row in report.notes] == ["abort_file"]

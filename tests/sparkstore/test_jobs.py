@@ -32,13 +32,13 @@ QUEUES, INDEX = "consumequeue", "index"
 def test_reindex_gives_the_bytes_of_the_real_broker(
     fixture_store: Any, tmp_path: Path, name: str, split_bytes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queues and index as RocketMQ wrote them, light queues and rolled index files among them."""
+    """Queues and index equal RocketMQ's, including LMQ queues and rolled index files."""
     real = fixture_store(name).store
     store = copied(real, tmp_path / "store")
     for folder in (QUEUES, INDEX):
         for path in (store / folder).rglob("*"):
             if path.is_file():
-                path.write_bytes(bytes(path.stat().st_size))  # so that nothing can be taken over but names and sizes
+                path.write_bytes(bytes(path.stat().st_size))  # so that a reindex can reuse only names and sizes
     _keep_shape(real, store)
     reindex(store, monkeypatch, splitBytes=split_bytes, delaylevels=DELAY_LEVELS)
     assert tree(store / QUEUES) == tree(real / QUEUES)
@@ -55,7 +55,7 @@ def test_reindex_keeps_what_the_log_does_not_say(fixture_store: Any, name: str, 
 
 
 def test_delay_levels_of_another_broker_are_kept_or_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit calls right units right, a reindex changes no delivery time and invents none."""
+    """The audit accepts correct units; the reindex keeps delivery times and invents none."""
     store = tmp_path / "store"
     config = SMALL.but(message_delay_level="1s 1h", deliver_delayed=False)
     with MessageStore.open(store, config=config) as made:
@@ -65,7 +65,7 @@ def test_delay_levels_of_another_broker_are_kept_or_asked_for(tmp_path: Path, mo
         assert list(audited(store).problems) == []
         reindex(store, monkeypatch)
         assert tree(store / QUEUES) == before
-        shutil.rmtree(store / "brokerstore", ignore_errors=True)  # a broker's folder keeps no levels
+        shutil.rmtree(store / "brokerstore", ignore_errors=True)  # a broker's folder does not record its levels
     units = store / QUEUES / "SCHEDULE_TOPIC_XXXX" / "1" / f"{0:020d}"
     units.write_bytes(bytes(units.stat().st_size))
     with pytest.raises(InvalidMessage, match="option delayLevels"):
@@ -75,14 +75,14 @@ def test_delay_levels_of_another_broker_are_kept_or_asked_for(tmp_path: Path, mo
 
 
 def _keep_shape(real: Path, store: Path) -> None:
-    """How many slots an index file has is told by its chains: the first file keeps its bytes."""
+    """Keep the first index file's bytes, because only chains show how many slots a file has."""
     for path in sorted((real / INDEX).iterdir())[:1]:
         shutil.copy(path, store / INDEX / path.name)
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_reindex_gives_the_bytes_of_the_engine(made: Path, tmp_path: Path, tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index files that are rolled in the middle of a record's keys, and one that is exactly full, included."""
+    """One index file rolls within a record's keys, and one is exactly full."""
     other = copied(made, tmp_path / "other")
     rebuild_store(str(other), config=SMALL)
     before = tree(made / INDEX)
@@ -95,7 +95,7 @@ def test_reindex_gives_the_bytes_of_the_engine(made: Path, tmp_path: Path, tasks
 
 @pytest.mark.parametrize("keyed", [398, 399, 400])
 def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record without keys behind it makes the next file, as in the engine."""
+    """A later record without keys creates the next file, as in the engine."""
     path = tmp_path / "full"
     with MessageStore.open(path, config=SMALL) as store:
         for number in range(keyed):
@@ -107,7 +107,7 @@ def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch
 
 
 def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index is left as it is."""
+    """The index is left unchanged."""
     before = tree(made / QUEUES)
     shutil.rmtree(made / QUEUES)
     (made / INDEX / "20200101000000000").write_bytes(b"left alone")
@@ -117,7 +117,7 @@ def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reindex_of_a_damaged_log_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error with file and offset, and not a byte is other than before."""
+    """The error has file and offset, and every byte is as before."""
     file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
     before = tree(made)
     with pytest.raises(StoreCorrupt) as caught:
@@ -127,13 +127,13 @@ def test_reindex_of_a_damaged_log_changes_nothing(made: Path, monkeypatch: pytes
 
 
 def test_reindex_of_a_store_that_is_open_elsewhere(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is met before any work."""
+    """The error comes before any work."""
     with MessageStore.open(made, config=SMALL), pytest.raises(StoreLocked):
         reindex(made, monkeypatch)
 
 
 def test_a_log_that_was_written_while_it_was_read_keeps_its_old_queues(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit looks once more where the log ends."""
+    """The commit checks again where the log ends."""
     real = reindex_source._Writer.commit
 
     def after_a_put(self: Any, messages: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_log_that_was_written_while_it_was_read_keeps_its_old_queues(made: Pat
 
 
 def test_reindex_wants_a_store(made: Path, fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a log alone, not another kind, not a word that it does not know."""
+    """A log folder alone, another kind of store and an unknown part are refused."""
     with pytest.raises(UnknownStore, match="without its store"):
         reindex(made / "commitlog", monkeypatch)
     with pytest.raises(BadOption):
@@ -165,7 +165,7 @@ NARROWING = (
 
 @pytest.mark.parametrize("name", NARROWING)
 def test_reindex_refuses_what_leaves_records_out(made: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Queues and index of a part of the log took the place of whole ones."""
+    """Queues and index of a part of the log would replace complete ones."""
     before = tree(made)
     value = {"badRecords": "skip", "checkCrc": "false", "failOnDataLoss": "false"}.get(name, "70000")
     with pytest.raises(BadOption, match=f"option {name.lower()}: a reindex reads every record"):
@@ -174,12 +174,12 @@ def test_reindex_refuses_what_leaves_records_out(made: Path, monkeypatch: pytest
 
 
 def _works(store: Path) -> list[str]:
-    """The folders of reindexes in a store."""
+    """Return the working folders of reindexes in a store."""
     return [path.name for path in (store / "brokerstore").iterdir() if path.name.startswith(reindex_commit.WORK)]
 
 
 def test_two_reindexes_at_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first to end deleted what the other had made, and the other swapped in what was left of it."""
+    """The first to finish used to delete the other's files, and the other installed the rest."""
     before = tree(made / QUEUES), tree(made / INDEX)
     first, second = reindex_tasks(made, monkeypatch), reindex_tasks(made, monkeypatch, tasks=3)
     for writer, messages in (first, second):
@@ -190,7 +190,7 @@ def test_two_reindexes_at_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("lost", [f"{QUEUES}/topic-1/2", QUEUES, f"{INDEX}/*", INDEX, ""])
 def test_a_part_that_is_gone_at_the_commit(made: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """A store without some of its queues came of it, and no error."""
+    """The result used to be a store without some of its queues, and no error."""
     before = tree(made / QUEUES), tree(made / INDEX)
     writer, messages = reindex_tasks(made, monkeypatch)
     gone = next(path for path in sorted((made / "brokerstore").glob(f"rebuild-spark-*/part-*/{lost}")))
@@ -201,7 +201,7 @@ def test_a_part_that_is_gone_at_the_commit(made: Path, monkeypatch: pytest.Monke
 
 
 def test_what_a_killed_reindex_left_goes_after_a_week(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It filled the disk for ever; before that it may be another's who is at work."""
+    """It used to stay; a younger folder may belong to a running job."""
     reindex_tasks(made, monkeypatch)
     killed = _works(made)
     reindex(made, monkeypatch)
@@ -212,7 +212,7 @@ def test_what_a_killed_reindex_left_goes_after_a_week(made: Path, monkeypatch: p
 
 
 def test_a_reindex_killed_at_every_call_of_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that nobody can open, or one with queues of half of its messages."""
+    """No kill may leave a store that does not open, or queues with half of their messages."""
     with MessageStore.open(tmp_path / "whole", config=SMALL) as store:
         for number in range(40):
             store.put(Message(f"t-{number % 2}", b"%d" % number, keys=[f"k{number}"], queue_id=0))
@@ -228,7 +228,7 @@ def test_a_reindex_killed_at_every_call_of_its_commit(tmp_path: Path, monkeypatc
 
 
 def _state_after_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> tuple[bool, bool]:
-    """Whether queues and index were there after the kill; opened again the store must be whole."""
+    """Return whether queues and index existed after the kill; an opening must then complete the store."""
     root = copied(tmp_path / "whole", tmp_path / f"killed-{number}")
     with monkeypatch.context() as patched:
         writer, messages = reindex_tasks(root, patched)
@@ -250,14 +250,14 @@ def _state_after_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: i
 
 
 def _told(problems: Any) -> set[tuple[str, str]]:
-    """(kind, file) of findings."""
+    """Return (kind, file) of each finding."""
     rows = [(row.kind, row.file) if hasattr(row, "kind") else (row["kind"], row["file"]) for row in problems]
     return {(kind, Path(file).name) for kind, file in rows}
 
 
 @pytest.mark.parametrize("name", ["plain", "lmq", "propcrc", "batchcq", "cqext", "broker-live", "broker-ext"])
 def test_audit_of_sound_stores(fixture_store: Any, name: str) -> None:
-    """Nothing is wrong, and the counts are those of `verify`."""
+    """No problem is reported, and the counts are those of `verify`."""
     store = fixture_store(name).store
     report, truth = audited(store, splitBytes="30011"), verify_store(str(store)).counts()
     assert report.is_ok, report.problems
@@ -268,7 +268,7 @@ def test_audit_of_sound_stores(fixture_store: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
-    """The same kinds of problems at the same files."""
+    """The same kinds of problems are reported for the same files."""
     store = fixture_store(name).store
     found = _told(audited(store, splitBytes="30011").problems)
     truth = _told(verify_store(str(store)).problems)
@@ -277,7 +277,7 @@ def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
 
 
 def test_audit_of_a_damaged_record(made: Path) -> None:
-    """Its place once, and the gap that it leaves in its queue."""
+    """The record's position is reported once, and so is the gap in its queue."""
     file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
     report = audited(made, splitBytes="49999")
     first = next(row for row in report.problems if row["kind"] == "bad_body_crc")
@@ -287,7 +287,7 @@ def test_audit_of_a_damaged_record(made: Path) -> None:
 
 
 def test_audit_of_a_wrong_unit(made: Path) -> None:
-    """The queue's folder and the byte."""
+    """The problem has the queue's folder and the byte offset."""
     file = next((made / QUEUES / "topic-1" / "2").iterdir())
     data = bytearray(file.read_bytes())
     data[20 * 7 + 3] ^= 1
@@ -297,7 +297,7 @@ def test_audit_of_a_wrong_unit(made: Path) -> None:
 
 
 def test_audit_of_a_unit_too_many(made: Path) -> None:
-    """A unit behind the last record of its queue."""
+    """The queue has a unit after its last record."""
     folder = made / QUEUES / "topic-2" / "1"
     file = next(folder.iterdir())
     data = bytearray(file.read_bytes())
@@ -309,7 +309,7 @@ def test_audit_of_a_unit_too_many(made: Path) -> None:
 
 
 def test_audit_of_an_index_item_of_no_record(made: Path) -> None:
-    """An item's physical offset is changed: one is missing, one is dangling, and its chain stays sound."""
+    """A changed physical offset makes one item missing and one dangling; its chain stays valid."""
     file = sorted((made / INDEX).iterdir())[0]
     data = bytearray(file.read_bytes())
     at = 40 + 4 * SMALL.max_hash_slot_num + 20 * 9 + 4  # type: ignore[operator]
@@ -319,7 +319,7 @@ def test_audit_of_an_index_item_of_no_record(made: Path) -> None:
 
 
 def test_audit_of_a_broken_chain(made: Path) -> None:
-    """The index file is named."""
+    """The problem names the index file."""
     file = sorted((made / INDEX).iterdir())[1]
     data = bytearray(file.read_bytes())
     data[40 + 4 * SMALL.max_hash_slot_num + 20 * 9 + 3] ^= 1  # type: ignore[operator]
@@ -328,7 +328,7 @@ def test_audit_of_a_broken_chain(made: Path) -> None:
 
 
 def test_an_audit_finds_stretches_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of a record in a body, taken for one by a task that could not look far enough back."""
+    """A task that cannot look back far enough takes a copy in a body for a record."""
     assert audited(forged, splitBytes=333).is_ok
     monkeypatch.setattr(split_reader, "LOOK_BACK", 50)
     assert not audited(forged, splitBytes=333).is_ok
@@ -337,7 +337,7 @@ def test_an_audit_finds_stretches_that_do_not_join(forged: Path, monkeypatch: py
 
 
 def test_audit_of_rabbitmq_folders(fixture_store: Any) -> None:
-    """What the folder's own check says."""
+    """The result is that of the folder's own check."""
     folder = fixture_store("rabbitmq-clean", own=True).folder.parent / "vhost"
     report = audited(folder)
     assert report.is_ok and report.counts["messages"] > 100
@@ -349,7 +349,7 @@ def test_audit_of_rabbitmq_folders(fixture_store: Any) -> None:
 
 
 def test_a_report_as_json_and_as_a_table(made: Path) -> None:
-    """Both have the counts; the table has a row a queue."""
+    """Both have the counts; the table has a row for each queue."""
     import json
 
     report = audited(made)
@@ -361,7 +361,7 @@ def test_a_report_as_json_and_as_a_table(made: Path) -> None:
 
 
 def test_an_audit_refuses_filters(made: Path, fixture_store: Any) -> None:
-    """It would seem to have looked at everything."""
+    """It would seem to have checked everything."""
     with pytest.raises(BadOption, match="topic"):
         audited(made, topic="topic-1")
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"

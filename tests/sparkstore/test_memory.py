@@ -1,4 +1,4 @@
-"""How much memory looks at whole files take: each in a process of its own, as the kernel counts it."""
+"""Memory of jobs that read whole files, measured in a process of its own by the kernel's count."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 def measured(script: str, path: Path) -> tuple[int, int]:
-    """What a script counted, and by how much its process grew."""
+    """Return the number that a script printed, and by how much its peak memory grew."""
     command = [sys.executable, "-c", PEAK + script, str(path)]
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     count, growth = map(int, made.stdout.split())
@@ -55,7 +55,7 @@ def measured(script: str, path: Path) -> tuple[int, int]:
 
 
 def test_a_stream_that_looks_for_the_durable_end(tmp_path: Path) -> None:
-    """The process beside the driver had a gigabyte for as long as the query ran: every page of the last file."""
+    """The process beside the driver used to hold every page of the last file, a gigabyte, while the query ran."""
     log = CommitLog(LogPaths(REAL_DISK, [str(tmp_path)]), file_size_bytes=FILE_BYTES, writable=True)
     bodies = b"x" * 1000
     for _ in range(160):
@@ -68,7 +68,7 @@ def test_a_stream_that_looks_for_the_durable_end(tmp_path: Path) -> None:
 
 
 def test_an_audit_that_looks_through_an_index_file(tmp_path: Path) -> None:
-    """Four hundred megabytes of every index file were held beside what a task was allowed."""
+    """Each index file used to take four hundred megabytes beyond a task's limit."""
     slots, count = 4, 10_000_000
     made = np.zeros(count, stored_item())
     made["offset"] = np.arange(count)

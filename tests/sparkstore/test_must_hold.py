@@ -1,4 +1,4 @@
-"""What must hold of a real Spark over whole stores: rows, memory of workers, and bad input that leaves no partial result."""
+"""Promises of a real Spark over whole stores: rows, memory of workers, and no partial result of bad input."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WORKER_BYTES_MAX = 400_000_000
 
 
 def test_rows_equal_the_dump_in_several_files_and_odd_splits(spark: SparkSession, made: Path) -> None:
-    """All columns of every row; nothing is lost or comes twice."""
+    """All columns of every row are equal; nothing is lost or repeated."""
     assert len(list((made / "commitlog").iterdir())) > 10
     found = read_messages(spark, str(made), splitBytes="40009").orderBy("physical_offset").collect()
     assert [row.asDict(recursive=True) for row in found] == dumped(made)
 
 
 def test_a_pattern_of_folders_with_the_store_of_each_row(spark: SparkSession, made: Path) -> None:
-    """Two stores that a pattern finds, a third that it does not."""
+    """The pattern matches two stores and not the third."""
     for name in ("made-2", "other"):
         with MessageStore.open(made.parent / name, config=SMALL) as store:
             store.put_many([Message("t", b"x") for _ in range(7)])
@@ -47,7 +47,7 @@ def test_a_pattern_of_folders_with_the_store_of_each_row(spark: SparkSession, ma
 
 
 def workers_bytes(spark: SparkSession) -> dict[int, int]:
-    """The most that each Python worker of this session has had in memory, as the kernel counts it."""
+    """Return the peak memory of each Python worker of this session, as the kernel counts it."""
     parents, found = {}, {}
     for entry in Path("/proc").iterdir():
         try:
@@ -69,7 +69,7 @@ def workers_bytes(spark: SparkSession) -> dict[int, int]:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux says how much memory a process had")
 def test_a_worker_stays_under_400_megabytes(spark: SparkSession, tmp_path: Path) -> None:
-    """A file of more than that, in one task: bodies of a mebibyte, so that batches are bounded by bytes and not by rows."""
+    """One task reads a larger file with bodies of 1 MiB: batches are limited by bytes, not only by rows."""
     size, path = 1 << 20, tmp_path / "big"
     with MessageStore.open(path, config=SMALL.but(mapped_file_size_commit_log=440 << 20)) as store:
         for number in range(420):
@@ -95,7 +95,7 @@ def damaged_record(path: Path) -> tuple[type, str]:
 
 
 def torn_tail(path: Path) -> tuple[type, str]:
-    """As a writer leaves it that was killed in the middle of a record: the size is there, the rest is not."""
+    """Leave what a writer killed within a record leaves: the size without the rest."""
     last, file = dumped(path)[-1], sorted((path / "commitlog").iterdir())[-1]
     (path / "abort").touch()
     (path / "brokerstore" / "clean.json").unlink()
@@ -107,14 +107,14 @@ def torn_tail(path: Path) -> tuple[type, str]:
 
 
 def results(folder: Path) -> list[Path]:
-    """What a reader of the folder sees: a task that ends while its job is given up may leave a file in `_temporary`."""
+    """Return the result files; an aborted job may leave others in `_temporary`."""
     found = [path.relative_to(folder) for path in folder.rglob("*.parquet")]
     return [path for path in found if not any(part.startswith(("_", ".")) for part in path.parts)]
 
 
 @pytest.mark.parametrize("spoil", [no_store, damaged_record, torn_tail], ids=lambda spoil: spoil.__name__)
 def test_bad_input_is_one_error_and_no_partial_result(spark: SparkSession, made: Path, tmp_path: Path, spoil: Any) -> None:
-    """Its kind, the file and the offset; what was to be written is not there."""
+    """The error has kind, file and offset, and there is no output."""
     kind, text = spoil(made)
     with pytest.raises(JobError) as caught:
         export(spark, str(made), str(tmp_path / "out"), splitBytes="100000")
@@ -123,7 +123,7 @@ def test_bad_input_is_one_error_and_no_partial_result(spark: SparkSession, made:
 
 
 def test_an_unknown_column_is_one_error_and_no_partial_result(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    """Before any task."""
+    """The error comes before any task."""
     with pytest.raises(JobError) as caught, plain_errors():
         frame = spark.read.format("brokerstore").schema("topic string, colour string").load(str(made))
         frame.write.parquet(str(tmp_path / "out"))
@@ -132,7 +132,7 @@ def test_an_unknown_column_is_one_error_and_no_partial_result(spark: SparkSessio
 
 
 def test_a_file_that_vanishes_while_it_is_read(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    """One error that names it, and no partial result; passed over where failOnDataLoss is false."""
+    """The error names the file and leaves no partial result; with failOnDataLoss=false the file is skipped."""
     from .killing_source import VanishingSource
 
     spark.dataSource.register(VanishingSource)

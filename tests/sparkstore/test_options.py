@@ -1,4 +1,4 @@
-"""Every option of the source and of the sink: what each takes and refuses.  Needs no Spark."""
+"""Every option of the source and of the sink, with valid and invalid values.  Needs no Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BESIDE = {"path": {"paths": "[]"}, "paths": {}}
 
 
 def test_every_option_is_in_the_table() -> None:
-    """An option that is added to the source or the sink has to be added to this page too."""
+    """A new option of the source or the sink must be added to this table too."""
     assert set(READ) == set(NAMES)
     assert set(SINK) == {*OWN, *SIZES}
 
@@ -80,7 +80,7 @@ CASES = [(_read, name, *texts) for name, texts in READ.items()] + [(_sink, name,
 def test_an_option_takes_its_values_and_refuses_others_by_its_name(
     parse: Any, name: str, right: list[str], wrong: list[str]
 ) -> None:
-    """Every option with every kind of wrong text."""
+    """Every option rejects each kind of invalid text."""
     for text in right:
         parse(name, text)
         parse(name.upper(), text)
@@ -91,25 +91,25 @@ def test_an_option_takes_its_values_and_refuses_others_by_its_name(
 
 @pytest.mark.parametrize("parse", [_read, _sink])
 def test_an_unknown_option_is_refused_by_name(parse: Any) -> None:
-    """With the list of those that there are."""
+    """The error lists the valid options."""
     with pytest.raises(BadOption, match=r"unknown option 'batchrow'.*the options are path"):
         parse("batchRow", "1")
 
 
 @pytest.mark.parametrize("wrong", [1.5, ["T"], {"T": 1}, b"T", object(), ("T",)], ids=lambda one: type(one).__name__)
 def test_a_value_that_is_neither_text_nor_number_nor_flag_is_refused(wrong: object) -> None:
-    """A list of topics would have become the name of one topic, and nothing would have been found."""
+    """A list of topics would become the name of one topic, and match nothing."""
     with pytest.raises(BadOption, match="option topic"):
         option_texts({"topic": wrong})
 
 
 def test_what_python_gives_becomes_sparks_text() -> None:
-    """None is an option that is not given."""
+    """None means that the option is not given."""
     given = option_texts({"checkCrc": True, "batchRows": 5, "topic": "T", "key": None})
     assert given == {"checkCrc": "true", "batchRows": "5", "topic": "T"}
 
 
 def test_a_bad_option_is_caught_as_a_value_error() -> None:
-    """And as an error of this library."""
+    """It is an error of this library too."""
     assert issubclass(BadOption, ValueError)
     assert issubclass(BadOption, StoreError)

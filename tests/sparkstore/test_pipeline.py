@@ -1,4 +1,4 @@
-"""The example pipeline, run as its page says: twice, over a store that grows in between, and then its report."""
+"""The example pipeline, run as its page describes: twice, over a store that grows in between, and then its report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDERS, FIRST_RUN = 500, 300
 
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of two runs.  Spark is here for its check that there is one; the runs have one of their own."""
+    """Return the folder after two runs.  The fixture `spark` only checks that Spark exists; the runs have their own session."""
     for name in ("yaml", "grpc", "grpc_status"):
         pytest.importorskip(name, reason="spark-pipelines needs pyspark[pipelines]")
     folder = tmp_path_factory.mktemp("shop")
@@ -45,7 +45,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_paid_orders_reach_their_store_once_and_in_order(shop: Path) -> None:
-    """The second run wrote only what came since the first: in batches behind those of the first."""
+    """The second run wrote only new orders, in later batches."""
     messages = logged(shop / "paid")
     assert [json.loads(message.body)["order"] for message in messages] == [n for n in range(ORDERS) if n % 3 == 0]
     assert all(message.topic == "paid-orders" and message.tags and message.keys for message in messages)
@@ -58,7 +58,7 @@ def test_paid_orders_reach_their_store_once_and_in_order(shop: Path) -> None:
 
 @pytest.mark.spark
 def test_the_table_has_each_message_once(shop: Path) -> None:
-    """Its files are Parquet: read without Spark, and compared with the store's own messages."""
+    """The Parquet files, read without Spark, equal the store's messages."""
     dataset = pytest.importorskip("pyarrow.dataset")
     rows = dataset.dataset(shop / "spark-warehouse" / "orders", format="parquet").to_table().to_pylist()
     wanted = [(message.physical_offset, message.tags, json.loads(message.body)["order"]) for message in logged(shop / "orders")]
@@ -69,7 +69,7 @@ def test_the_table_has_each_message_once(shop: Path) -> None:
 def test_the_report_counts_and_plots(
     shop: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cell by cell, in the session of these tests; numbers as a plain count has them."""
+    """The script runs in this session, and its numbers equal a plain count."""
     pytest.importorskip("matplotlib")
     picture = shop / "plot.png"
     monkeypatch.setattr(sys, "argv", ["report.py", str(shop), str(picture)])

@@ -1,4 +1,4 @@
-"""A sink that dies: at every call of the storage, with its machine, with its folder of staged parts.  Each message once."""
+"""A sink that dies at every storage call, with its machine, or with its staged parts: each message is written once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WANTED = [row["body"] for row in FIRST + SECOND]
 
 
 def commit_until(root: Path, disk: object, rows: list[dict[str, object]] = SECOND) -> Committed | None:
-    """The second batch onto a disk that may fail; None where it did."""
+    """Commit the second batch on a disk that may fail; return None if it did."""
     options = options_for(root)
     parts = stage_rows(options, SINK, rows)
     try:
@@ -48,7 +48,7 @@ def commit_until(root: Path, disk: object, rows: list[dict[str, object]] = SECON
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is such a thing: hundreds of commits, each with dozens of syncs, are done in it."""
+    """A folder in memory if possible, because the tests do hundreds of commits with dozens of syncs each."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
@@ -58,7 +58,7 @@ def work(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def begun(work: Path) -> Path:
-    """A store with a first batch in it."""
+    """A store with the first batch."""
     commit_rows(options_for(work / "begun"), SINK, 0, FIRST)
     return work / "begun"
 
@@ -72,13 +72,13 @@ def calls_of_a_commit(begun: Path, work: Path) -> list[Call]:
 
 
 def those_that_matter(calls: list[Call]) -> list[int]:
-    """Numbers of calls without those that leave the disk as the next one does."""
+    """Return the numbers of the calls before which a kill may leave a state of its own."""
     return [number for number, call in enumerate(calls, 1) if matters(*call)]
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["one call fails", "the disk is gone from there on"])
 def test_a_commit_that_fails_at_any_call_and_is_done_again(begun: Path, work: Path, for_ever: bool) -> None:
-    """Each message once and in order, whichever call failed, and nothing is left staged."""
+    """Whichever call failed, each message is there once and in order, and nothing is left staged."""
     calls = calls_of_a_commit(begun, work)
     assert {"write", "sync", "rename", "delete", "create", "map"} <= {call.operation for call in calls}
     tried = those_that_matter(calls) if for_ever else range(1, len(calls) + 1, 2)
@@ -97,7 +97,7 @@ def test_a_commit_that_fails_at_any_call_and_is_done_again(begun: Path, work: Pa
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["one call fails", "the disk is gone from there on"])
 def test_a_first_commit_that_fails_at_any_call(work: Path, for_ever: bool) -> None:
-    """A store without a message stayed behind, and the next job took it for one that was meant."""
+    """It used to leave an empty store, which the next job took for an existing one."""
     options, counted, outcomes = options_for(work / "store"), CountingDisk(), set()
     commit_batch(options, "job", 0, stage_rows(options, "job", rows_of(6)), disk=counted)
     shutil.rmtree(work / "store")
@@ -122,7 +122,7 @@ def test_a_first_commit_that_fails_at_any_call(work: Path, for_ever: bool) -> No
 
 
 def test_rows_in_another_order_the_second_time(begun: Path, work: Path) -> None:
-    """A commit that was begun is ended with the parts it began with, however the rows come when they are made again."""
+    """A commit that has begun is completed with its own parts, whatever the order of the recomputed rows."""
     calls = calls_of_a_commit(begun, work)
     shuffled = random.Random(1).sample(SECOND, len(SECOND))
     begun_and_died = 0
@@ -141,7 +141,7 @@ def test_rows_in_another_order_the_second_time(begun: Path, work: Path) -> None:
 
 
 def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Path) -> None:
-    """The log alone says how far the batch came, so the same rows again are each written once."""
+    """The log alone shows how far the batch came, so the same rows are each written once."""
     calls = calls_of_a_commit(begun, work)
     in_the_middle = 0
     for number in those_that_matter(calls)[::2]:
@@ -159,7 +159,7 @@ def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Pa
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
-    """SIGKILL before each call of the storage; the next process goes on.  `kill_commit.py` forks one child a call."""
+    """After SIGKILL before any storage call the next process continues; `kill_commit.py` forks a child per call."""
     told = subprocess.run(
         [sys.executable, "-m", "tests.sparkstore.kill_commit", str(begun), str(work / "killed")],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
@@ -171,7 +171,7 @@ def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
 
 
 def test_the_log_loses_what_was_not_synced(begun: Path) -> None:
-    """A machine that dies between append and sync: the log is shorter, the parts are still there, nothing is missing."""
+    """After a power failure between append and sync the log is shorter, but the parts still exist."""
     options = options_for(begun)
 
     class DiesBeforeSync(FailingDisk):
@@ -190,7 +190,7 @@ def test_the_log_loses_what_was_not_synced(begun: Path) -> None:
 
 
 def _cut_log(root: Path, offset: int) -> None:
-    """Zeros from a physical offset on, as pages that never reached the disk read."""
+    """Write zeros from a physical offset on, as pages that never reached the disk read."""
     for path in sorted((root / "commitlog").iterdir()):
         with path.open("r+b") as file:
             begin = max(0, offset - int(path.name))
@@ -201,7 +201,7 @@ def _cut_log(root: Path, offset: int) -> None:
 
 
 def test_the_same_batch_after_a_whole_commit(begun: Path) -> None:
-    """Spark does a batch again when it died before it noted it down: nothing is written, whatever rows come."""
+    """Spark repeats a batch if it dies before it records it: nothing is written, whatever the rows."""
     assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(45, 0)
     assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(0, 45)
     assert commit_rows(options_for(begun), SINK, 1, SECOND[:30]) == Committed(0, 45)
@@ -210,7 +210,7 @@ def test_the_same_batch_after_a_whole_commit(begun: Path) -> None:
 
 
 def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
-    """It was decided: whatever batch this sink commits next goes behind it."""
+    """The next batch of this sink, whatever its number, comes after it."""
     assert commit_until(begun, _DiesInTheMiddle()) is None
     assert len(FIRST) < len(bodies(begun)) < len(WANTED)
     third = rows_of(10, start=65)
@@ -219,7 +219,7 @@ def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
 
 
 def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
-    """It can be ended by hand; a second time there is nothing to do."""
+    """`finish_commits` completes it; a second call has nothing to do."""
     assert commit_until(begun, _DiesInTheMiddle()) is None
     assert finish_commits(options_for(begun)) == {SINK: Committed(30, 15)}
     assert finish_commits(options_for(begun)) == {}
@@ -228,7 +228,7 @@ def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
 
 
 class _DiesInTheMiddle(CountingDisk):
-    """Fails when the second part is to be appended."""
+    """A disk that fails when the second part is to be appended."""
 
     def before(self, operation: str, path: str) -> None:
         if operation == "map" and "00001-" in path:
@@ -236,7 +236,7 @@ class _DiesInTheMiddle(CountingDisk):
 
 
 def test_other_sinks_write_between_crash_and_return(begun: Path) -> None:
-    """Each finds its own."""
+    """Each sink finds its own messages."""
     assert commit_until(begun, _DiesInTheMiddle()) is None
     other = rows_of(12, start=1000)
     assert commit_rows(options_for(begun), "query-2", 1, other) == Committed(12, 0)
@@ -248,13 +248,13 @@ def test_other_sinks_write_between_crash_and_return(begun: Path) -> None:
 
 @pytest.mark.parametrize("others_between", [False, True])
 def test_old_files_are_deleted_between_crash_and_return(tmp_path: Path, others_between: bool) -> None:
-    """Retention took the batch's first messages, or what lies between its two halves: the rest is still known."""
+    """Retention deleted the batch's first messages, or some between its halves: the rest is still found."""
     rows = [row | {"body": bytes(5000) + row["body"]} for row in rows_of(60)]
     options = options_for(tmp_path / "store")
     assert commit_until(tmp_path / "store", _DiesInTheMiddle(), rows) is None
     half = len(bodies(options.path))
     assert half == 20
-    if others_between:  # then a second try that dies too: its messages begin in a later file
+    if others_between:  # a second try dies too, with its messages in a later file
         commit_rows(options, "query-2", 0, [row | {"body": bytes(3000)} for row in rows_of(30)])
         assert commit_until(tmp_path / "store", _DiesInTheLastPart(), rows) is None
     with MessageStore.open(options.path, "r+", options.config) as store:
@@ -277,7 +277,7 @@ class _DiesInTheLastPart(CountingDisk):
 
 
 def test_a_new_batch_where_old_files_are_gone(tmp_path: Path) -> None:
-    """The batch before it is still there, so nothing has to be looked up one by one."""
+    """The previous batch still exists, so no message needs a lookup of its own."""
     options = options_for(tmp_path / "store")
     big = [row | {"body": bytes(3000)} for row in rows_of(60)]
     commit_rows(options, SINK, 0, big)
@@ -290,7 +290,7 @@ def test_a_new_batch_where_old_files_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_staged_part_that_is_damaged_or_gone(begun: Path) -> None:
-    """An error that names it, and nothing of the batch is written."""
+    """The error names the part, and nothing of the batch is written."""
     options = options_for(begun)
     for damage, number in (("flip", 0), ("flip", 2), ("cut", 1), ("delete", 2)):
         parts: list[Part] = stage_rows(options, SINK, SECOND)
@@ -312,14 +312,14 @@ def test_a_staged_part_that_is_damaged_or_gone(begun: Path) -> None:
 
 
 def source_store(root: Path, count: int) -> list[bytes]:
-    """A store to stream from; the bodies in it."""
+    """Make a store to stream from; return its bodies."""
     rows = rows_of(count)
     commit_rows(options_for(root), "source", 0, rows)
     return [row["body"] for row in rows]
 
 
 def start_stream(spark: SparkSession, source: Path, sink: Path, **more: str) -> StreamingQuery:
-    """All of it, a third at a time, each batch in two tasks."""
+    """Stream the whole store in batches of 8 KiB, each in two tasks."""
     frame = spark.readStream.format("brokerstore").options(maxBytesPerTrigger="8k", splitBytes="4k").load(str(source))
     writer = frame.select("topic", "body", "keys").writeStream.format("brokerstore_killing").options(**SMALL, **more)
     return writer.option("checkpointLocation", f"{sink}-checkpoint").trigger(availableNow=True).start(str(sink))
@@ -327,7 +327,7 @@ def start_stream(spark: SparkSession, source: Path, sink: Path, **more: str) -> 
 
 @pytest.fixture
 def killing(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, with the sinks that die, and Arrow batches of few rows."""
+    """The session with the killing sinks and with Arrow batches of 20 rows."""
     from tests.sparkstore.killing_source import KillingSource
 
     spark.dataSource.register(KillingSource)
@@ -339,7 +339,7 @@ def killing(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.mark.spark
 def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
-    """Two of three tasks are killed at their first attempt and run again: the log is as if they had not been."""
+    """Two of three tasks are killed in their first attempt; the log is the same as without a kill."""
     frame = killing.range(0, 300, 1, 3).selectExpr("'t' topic", "cast(string(id) as binary) body")
     (tmp_path / "deaths").mkdir()
     writer = frame.write.format("brokerstore_killing").options(**SMALL, killTask="2", deaths=str(tmp_path / "deaths"))
@@ -351,7 +351,7 @@ def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path:
 
 @pytest.mark.spark
 def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
-    """The second task of each batch is killed with half of its rows staged: rows came twice, or not at all."""
+    """The second task of each batch is killed with half of its rows staged; no row is lost or repeated."""
     wanted = source_store(tmp_path / "source", 120)
     (tmp_path / "deaths").mkdir()
     more = {"killTask": "0", "deaths": str(tmp_path / "deaths")}
@@ -370,10 +370,10 @@ def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path
     ids=["before it began", "in the middle", "when it was done"],
 )
 def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
-    """The query fails, and started again it goes on: each message once, in order."""
+    """The query fails; a restart continues it with each message once and in order."""
     wanted = source_store(tmp_path / "source", 120)
     more = {"killCommit": where, "once": str(tmp_path / "once")}
-    for _ in range(TRIES):  # a machine that is very busy fails a query for reasons of its own
+    for _ in range(TRIES):  # on a busy machine a query may fail for other reasons
         with contextlib.suppress(Exception):
             start_stream(killing, tmp_path / "source", tmp_path / "sink", **more).awaitTermination(120)
         if (tmp_path / "once").exists():
@@ -389,7 +389,7 @@ def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, 
 
 @pytest.mark.spark
 def test_a_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """Python, JVM and workers at once, after its second batch; another driver takes the checkpoint up."""
+    """Python, JVM and workers are killed together after the second batch; another driver continues the checkpoint."""
     wanted = source_store(tmp_path / "source", 400)
     script = [sys.executable, "-m", "tests.sparkstore.stream_driver", str(tmp_path / "source"), str(tmp_path / "sink")]
     driver = subprocess.Popen(script, cwd=Path(__file__).parents[2], start_new_session=True, stdout=subprocess.PIPE)

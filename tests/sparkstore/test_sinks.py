@@ -1,4 +1,4 @@
-"""Sinks: what columns become, what is refused and where, what a failed job leaves; first without Spark, then with it."""
+"""Sinks: conversion of columns, what is refused and where, and what a failed job leaves; without and with Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytest.importorskip("pyarrow")
 
 
 def test_every_column_reaches_the_message(tmp_path: Path) -> None:
-    """Fields, keys, tags and properties as they were given; null is what a message has that says nothing."""
+    """Fields, keys, tags and properties are as given; null means the default."""
     full = {
         "topic": "orders", "body": b"\x00\xff", "queue_id": 2, "keys": ["a", "b"], "tags": "t", "flag": -7, "sys_flag": 1,
         "properties": {"x": "y", "z": "ü"}, "reconsume_times": 3, "born_timestamp_ms": 1234567890123,
@@ -62,7 +62,7 @@ def test_every_column_reaches_the_message(tmp_path: Path) -> None:
 
 
 def test_what_was_read_can_be_written(tmp_path: Path) -> None:
-    """A message's own id becomes its origin, and a copy of a sink's store is no sign of a whole batch."""
+    """A message's own id becomes ORIGIN_MESSAGE_ID, and copied markers do not count as a complete batch."""
     commit_rows(options_for(tmp_path / "one"), "job", 0, rows_of(9))
     copied = [
         {"topic": m.topic, "body": m.body, "keys": m.keys, "tags": m.tags, "properties": m.all_properties}
@@ -78,7 +78,7 @@ def test_what_was_read_can_be_written(tmp_path: Path) -> None:
 
 
 def test_keys_and_tags_among_properties(tmp_path: Path) -> None:
-    """They count where the columns are null, and not beside a column that says something."""
+    """They count if the column is null."""
     rows = [
         {"topic": "t", "body": b"1", "keys": None, "tags": None, "properties": {"KEYS": "k1 k2", "TAGS": "old"}},
         {"topic": "t", "body": b"2", "keys": ["k3"], "tags": "new", "properties": {"KEYS": "k1 k2", "TAGS": "old"}},
@@ -88,7 +88,7 @@ def test_keys_and_tags_among_properties(tmp_path: Path) -> None:
 
 
 def test_text_for_body_and_keys(tmp_path: Path) -> None:
-    """UTF-8, and keys separated by spaces."""
+    """A body is encoded as UTF-8, and keys are separated by spaces."""
     import pyarrow as pa
 
     batch = arrow([{"topic": "t", "body": "grün", "keys": " a  b "}], body=pa.string(), keys=pa.string())
@@ -97,7 +97,7 @@ def test_text_for_body_and_keys(tmp_path: Path) -> None:
 
 
 def test_keyed_messages_go_to_the_queue_that_the_store_chooses(tmp_path: Path) -> None:
-    """Those without a key in turn, the same turn however often."""
+    """Messages without a key go to the queues in turn, the same at each repetition."""
     rows = rows_of(30)
     commit_rows(options_for(tmp_path / "sink"), "job", 0, rows)
     with MessageStore.open(tmp_path / "plain", "a", options_for(tmp_path).config) as store:
@@ -107,7 +107,7 @@ def test_keyed_messages_go_to_the_queue_that_the_store_chooses(tmp_path: Path) -
     found = {message.body: message.queue_id for message in logged(tmp_path / "sink")}
     keyed = [row["body"] for row in rows if row["keys"]]
     assert {body: found[body] for body in keyed} == {body: wanted[body] for body in keyed}
-    assert {found[row["body"]] for row in rows if not row["keys"]} == {0}  # every third row, three queues
+    assert {found[row["body"]] for row in rows if not row["keys"]} == {0}  # each third row, in turn over three queues
     assert len({found[row["body"]] for row in rows}) == 3
 
 
@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_row_that_no_store_takes_is_named(case: str) -> None:
-    """In the task, by its number and partition."""
+    """The task's error has the row's number and partition."""
     change, text = REFUSED[case]
     good = {
         "topic": "t", "body": b"b", "queue_id": 0, "keys": ["k"], "tags": "t", "properties": {"a": "b"}, "sys_flag": 0,
@@ -157,13 +157,13 @@ def test_a_row_that_no_store_takes_is_named(case: str) -> None:
     ],
 )
 def test_missing_and_unknown_columns(kinds: dict[str, str], topic: str | None, error: type[Exception], text: str) -> None:
-    """Named, before any task runs."""
+    """The error names the column before any task runs."""
     with pytest.raises(error, match=text):
         check_columns(kinds, topic)
 
 
 def test_columns_that_do() -> None:
-    """The option topic stands for the column."""
+    """The option topic replaces the column."""
     check_columns(KINDS, None)
     check_columns({"body": "string"}, "orders")
 
@@ -184,13 +184,13 @@ def test_columns_that_do() -> None:
     ],
 )
 def test_options_that_cannot_be(given: dict[str, str], text: str) -> None:
-    """Named, with what is wanted."""
+    """The error names the option and the expected value."""
     with pytest.raises(BadOption, match=text):
         parse_sink_options(given)
 
 
 def test_options_by_any_case_and_paths_of_files() -> None:
-    """Spark's options have no case, and it puts a scheme before paths."""
+    """Spark's options ignore case, and Spark puts a scheme before paths."""
     found = parse_sink_options({"PATH": "file:///data/x", "SINKID": "a.b-c_1", "maxmessagesize": "1m"})
     assert (found.path, found.sink_id, found.config.max_message_size) == ("/data/x", "a.b-c_1", 1 << 20)
 
@@ -200,7 +200,7 @@ def test_options_by_any_case_and_paths_of_files() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_batches_one_after_another(tmp_path: Path, seed: int) -> None:
-    """Any number of rows, parts and sinks: all rows in the order of parts, each batch found whole afterwards."""
+    """With any number of rows, parts and sinks, rows are in the order of parts, and each batch is found complete."""
     choose = random.Random(seed)
     options, wanted = options_for(tmp_path), []
     for number in range(8):
@@ -216,13 +216,13 @@ def test_batches_one_after_another(tmp_path: Path, seed: int) -> None:
 
 
 def test_an_empty_job_makes_no_store(tmp_path: Path) -> None:
-    """Nor does it touch one."""
+    """It does not create the folder."""
     assert commit_rows(options_for(tmp_path / "store"), "job", 0, []) == Committed(0, 0)
     assert not (tmp_path / "store").exists()
 
 
 def test_ordinals_are_found_whatever_their_number(tmp_path: Path) -> None:
-    """The search in steps that double ends at the last one."""
+    """The search with doubling steps finds the last one."""
     options = options_for(tmp_path)
     for count in (1, 2, 3, 4, 7, 8, 9, 33):
         parts = stage_rows(options, f"job-{count}", rows_of(count))
@@ -234,7 +234,7 @@ def test_ordinals_are_found_whatever_their_number(tmp_path: Path) -> None:
 
 
 def test_two_sinks_whose_ids_begin_alike(tmp_path: Path) -> None:
-    """`a` and `a:0` could be mixed up, `a` and `a1` must not be."""
+    """The ids `a`, `a1` and `a.1` are not mixed up."""
     for sink in ("a", "a1", "a.1"):
         assert commit_rows(options_for(tmp_path), sink, 0, rows_of(3)) == Committed(3, 0)
     assert commit_rows(options_for(tmp_path), "a", 1, rows_of(3)) == Committed(3, 0)
@@ -247,7 +247,7 @@ def tree(root: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("has_store", [False, True])
 def test_an_aborted_job_leaves_nothing(tmp_path: Path, has_store: bool) -> None:
-    """Not a byte, and no folder where none was, also of parts that no message names."""
+    """No byte and no new folder remains, also of parts that no message names."""
     root = tmp_path / "store"
     if has_store:
         commit_rows(options_for(root), "job-0", 0, rows_of(5))
@@ -259,7 +259,7 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path, has_store: bool) -> None:
 
 
 def test_an_abort_after_the_commit_began_keeps_what_it_needs(tmp_path: Path) -> None:
-    """Messages are in the log: only going on makes it whole."""
+    """The log already has messages, so only a continued commit completes the batch."""
 
     class Dies(WrappedDisk):
         def before(self, operation: str, path: str) -> None:
@@ -278,7 +278,7 @@ def test_an_abort_after_the_commit_began_keeps_what_it_needs(tmp_path: Path) -> 
 
 
 def test_a_store_that_is_open_elsewhere(tmp_path: Path) -> None:
-    """One error, nothing written; once it is closed the same parts are committed."""
+    """Nothing is written; after the store is closed the same parts can be committed."""
     options = options_for(tmp_path)
     commit_rows(options, "job", 0, rows_of(3))
     parts = stage_rows(options, "job", rows_of(5, start=3))
@@ -289,7 +289,7 @@ def test_a_store_that_is_open_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_is_met_before_the_first_message(tmp_path: Path) -> None:
-    """All or nothing where that can be known."""
+    """A disk that is known to be too full gets no part of the batch."""
 
     class Full(WrappedDisk):
         def space(self, path: str) -> Any:
@@ -306,7 +306,7 @@ def test_a_disk_without_room_is_met_before_the_first_message(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("has_store", [False, True])
 def test_a_record_longer_than_a_log_file(tmp_path: Path, has_store: bool) -> None:
-    """Half of a batch in the log, a topic that nobody wrote to, or a store that was made for nothing."""
+    """The refused batch leaves no messages, no new topic, and no new store."""
     options = options_for(tmp_path / "store")
     if has_store:
         commit_rows(options, "before", 0, rows_of(3))
@@ -321,12 +321,12 @@ def test_a_record_longer_than_a_log_file(tmp_path: Path, has_store: bool) -> Non
 
 
 def unsettled(found: dict[str, bytes | None]) -> dict[str, bytes | None]:
-    """Without what every opening writes anew."""
+    """Remove the files that every opening rewrites."""
     return {name: data for name, data in found.items() if Path(name).name not in ("checkpoint", "lock", "clean.json")}
 
 
 def test_a_damaged_part_makes_no_topic(tmp_path: Path) -> None:
-    """Topics of a batch that never came were there for every client to see."""
+    """Topics of a batch that failed used to remain."""
     options = options_for(tmp_path)
     commit_rows(options, "before", 0, [{"topic": "old", "body": b"b"}])
     parts = stage_rows(options, "job", rows_of(9))
@@ -337,7 +337,7 @@ def test_a_damaged_part_makes_no_topic(tmp_path: Path) -> None:
 
 
 def test_a_first_commit_that_fails_takes_no_store_of_another(tmp_path: Path) -> None:
-    """Somebody made a store and wrote to it while this commit was opening: his messages were deleted."""
+    """Another job created the store while this commit was opening; its messages used to be deleted."""
 
     class Overtaken(WrappedDisk):
         done = False
@@ -355,7 +355,7 @@ def test_a_first_commit_that_fails_takes_no_store_of_another(tmp_path: Path) -> 
 
 
 def test_a_new_store_is_wanted(tmp_path: Path) -> None:
-    """What was there already was appended to: found before any task, and again where another was quicker."""
+    """An existing store is refused before any task, and again at the commit."""
     pytest.importorskip("pyspark")
     from sparkstore.sink.writers import check_target
 
@@ -375,7 +375,7 @@ def test_a_new_store_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_store_with_something_unknown_in_it_is_not_written_to(fixture_store: Any) -> None:
-    """The sink and the reindex refuse it before any task, and change nothing."""
+    """Sink and reindex refuse it before any task, and change nothing."""
     pytest.importorskip("pyspark")
     from sparkstore.jobs.reindex_source import ReindexSource
     from sparkstore.sink.writers import check_target
@@ -392,7 +392,7 @@ def test_a_store_with_something_unknown_in_it_is_not_written_to(fixture_store: A
 
 
 def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
-    """A piece of a part is bounded by bytes too."""
+    """A piece of a part is limited by bytes too."""
     import pyarrow as pa
 
     from sparkstore.sink.staging import PIECE_BYTES, PartWriter, read_part
@@ -408,7 +408,7 @@ def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_killed_jobs_left_goes_after_a_week(tmp_path: Path) -> None:
-    """Not before, and not what a begun commit needs."""
+    """Younger files and those of a begun commit stay."""
     options = options_for(tmp_path)
     stage_rows(options, "killed", rows_of(5))
     now_ms = REAL_DISK.now_ms()
@@ -422,7 +422,7 @@ def test_what_killed_jobs_left_goes_after_a_week(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"batch_id": 0, "parts": [{"name": "../../checkpoint"}]}', "\xff"])
 def test_a_note_of_a_commit_that_is_none(tmp_path: Path, text: str) -> None:
-    """An error that names it."""
+    """The error names the invalid `commit.json`."""
     folder = tmp_path / "brokerstore" / "sink" / "job"
     folder.mkdir(parents=True)
     (folder / "commit.json").write_text(text)
@@ -431,7 +431,7 @@ def test_a_note_of_a_commit_that_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_a_part_of_another_place_is_not_opened(tmp_path: Path) -> None:
-    """A note that names a file outside its folder."""
+    """`commit.json` may name only files in its folder."""
     folder = tmp_path / "brokerstore" / "sink" / "job"
     folder.mkdir(parents=True)
     part = Part(0, "../../checkpoint", 1, 1, 0, ("t",), 1)._asdict() | {"topics": ["t"]}
@@ -441,7 +441,7 @@ def test_a_part_of_another_place_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_another_query_under_the_same_sink_id(tmp_path: Path) -> None:
-    """With a new checkpoint its batches count from 0 again: its rows were taken for written ones and dropped."""
+    """With a new checkpoint its batches count from 0 again: its rows used to count as written, and were dropped."""
     pytest.importorskip("pyspark")
     from sparkstore.sink.writers import StagedPart, StoreStreamWriter
 
@@ -463,7 +463,7 @@ def test_another_query_under_the_same_sink_id(tmp_path: Path) -> None:
 
 
 def frame(spark: SparkSession, count: int, start: int = 0, partitions: int = 3) -> DataFrame:
-    """Rows in order of their number, in that many partitions."""
+    """Return rows in the order of their numbers, in this many partitions."""
     return spark.range(start, start + count, 1, partitions).selectExpr(
         "concat('topic-', id % 2) topic", "cast(concat('body ', id) as binary) body", "array(concat('key-', id)) keys",
         "concat('tag', id % 3) tags", "map('number', string(id)) properties",
@@ -483,7 +483,7 @@ def stopped_queries(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.spark
 def test_a_batch_is_written_in_the_order_of_its_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    """Twice into one store; nothing stays staged."""
+    """Two jobs write into one store, and nothing stays staged."""
     for start in (0, 500):
         frame(spark, 500, start).write.format("brokerstore").options(**SMALL).mode("append").save(str(tmp_path / "store"))
     messages = logged(tmp_path / "store")
@@ -496,19 +496,19 @@ def test_a_batch_is_written_in_the_order_of_its_partitions(spark: SparkSession, 
 
 @pytest.mark.spark
 def test_a_job_with_an_id_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
-    """However often it runs; another batch of it is another batch."""
+    """A repeated batch is not written again; another batch is."""
     for batch_id in ("0", "0", "1"):
         writer = frame(spark, 100, 100 * int(batch_id)).write.format("brokerstore").mode("append")
         writer.options(**SMALL, sinkId="nightly", batchId=batch_id).save(str(tmp_path / "store"))
     assert bodies(tmp_path / "store") == wanted_bodies(200)
 
 
-TAKEN = "length(topic) < 128 and properties['DELAY'] is null"  # what a broker would let in, and store as it is
+TAKEN = "length(topic) < 128 and properties['DELAY'] is null"  # what a broker accepts and stores unchanged
 
 
 @pytest.mark.spark
 def test_a_store_copied_through_spark(spark: SparkSession, tmp_path: Path, fixture_store: Any) -> None:
-    """From the source's columns to the sink's, a real broker's store: every message as it was, in its queue."""
+    """A real broker's messages go from source to sink unchanged and into the same queues."""
     source = fixture_store("plain").store
     columns = ["topic", "queue_id", "body", "keys", "tags", "properties", "flag", "born_timestamp_ms", "born_host"]
     frame = spark.read.format("brokerstore").load(str(source)).where(TAKEN).select(*columns)
@@ -532,7 +532,7 @@ def failure_of(run: Any) -> str:
 
 @pytest.mark.spark
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The last partition has a row that no store takes: Spark tries it three times, and then there is no store."""
+    """Spark tries the partition with the invalid row three times; no store remains."""
     bad = frame(spark, 300).selectExpr("if(properties['number'] = '299', null, topic) topic", "body")
     told = failure_of(lambda: bad.write.format("brokerstore").options(**SMALL).mode("append").save(str(tmp_path / "store")))
     assert "row 99 of partition 2: topic is null" in told
@@ -541,7 +541,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
 
 @pytest.mark.spark
 def test_a_wrong_sink_is_named_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
-    """A column, a mode, a folder of RabbitMQ, a folder of other things, a store that is open."""
+    """A wrong column, mode or folder, and an open store are errors."""
     write = frame(spark, 10).write.format("brokerstore")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")

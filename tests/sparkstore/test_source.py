@@ -1,4 +1,4 @@
-"""The batch source without a JVM: rows, splits, filters, damage.  The truth is what `brokerstore dump` gives."""
+"""The batch source without a JVM: rows, splits, filters, damage; compared with `brokerstore dump`."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ FIXTURES = ("plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broke
 @pytest.mark.parametrize("split_bytes", ["0", "4999", "65536"])
 @pytest.mark.parametrize("name", FIXTURES)
 def test_rows_equal_the_dump_of_real_stores(fixture_store: Any, name: str, split_bytes: str) -> None:
-    """Whatever the splits: every message, once, in the order of the log, with every field."""
+    """With any splits, every message comes once, in log order, with every field."""
     store = fixture_store(name).store
     assert rows(store, splitBytes=split_bytes) == dumped(store)
 
 
 @pytest.mark.parametrize("split_bytes", [1009, 7919, 65537])
 def test_odd_splits_lose_and_repeat_nothing(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the walk is taken up in the middle of a file: one greatest record is less than a file here."""
+    """The walk also starts in the middle of a file, because the maximum record size is smaller here."""
     monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     assert places(made, splitBytes=split_bytes) == [row["physical_offset"] for row in dumped(made)]
 
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 8192])
 def test_batches_of_any_size(made: Path, batch_rows: int) -> None:
-    """The rows are the same, and no batch has more."""
+    """The rows are the same, and no batch has more than the limit."""
     found = list(batches(made, batchRows=batch_rows, splitBytes="20000"))
     assert max(batch.num_rows for batch in found) <= batch_rows
     assert sum(batch.num_rows for batch in found) == 1500
 
 
 def test_a_body_that_holds_copies_of_records(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that say the very place they lie at, inside a body, at every split: none of them is handed out."""
+    """A body has records with matching physical offsets; none of them is read at any split."""
     expected = [row["physical_offset"] for row in dumped(forged)]
     assert len(expected) == 3
     monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
@@ -62,13 +62,13 @@ def test_a_body_that_holds_copies_of_records(forged: Path, monkeypatch: pytest.M
 
 
 def test_stale_records_behind_the_end_are_not_read(made: Path) -> None:
-    """What a truncation left: placed records, older than the last good one, behind a blank and behind zeros."""
+    """A truncation left older records after a blank and after zeros."""
     expected = dumped(made)
     file = sorted((made / "commitlog").iterdir())[1]
     data = bytearray(file.read_bytes())
     inside = [row for row in expected if row["physical_offset"] // 65536 == 1]
     cut = inside[5]["physical_offset"] - 65536
-    data[cut : cut + 8] = (65536 - cut).to_bytes(4, "big") + bytes.fromhex("cbd43194")  # the file ends here now
+    data[cut : cut + 8] = (65536 - cut).to_bytes(4, "big") + bytes.fromhex("cbd43194")  # a blank record ends the file here
     old = 1_000_000_000_000
     for row in inside[6:]:
         at = row["physical_offset"] - 65536
@@ -82,7 +82,7 @@ def test_stale_records_behind_the_end_are_not_read(made: Path) -> None:
 
 @pytest.mark.parametrize("split_bytes", [4999, 30000, 0])
 def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail: an error with file and offset.  Skip: all others.  Report: all others, and the place once."""
+    """`fail` gives an error with file and offset, `skip` all others, `report` also the position once."""
     monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     expected = dumped(made)
     victim = next(row for row in expected[700:] if len(row["body"]) == 300)
@@ -102,7 +102,7 @@ def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatc
 
 
 def test_checksums_are_looked_at_where_bodies_are_read(made: Path) -> None:
-    """Or where they were asked for; not for places and times alone."""
+    """Without bodies they are checked only if checkCrc is set."""
     damage(made, next(row for row in dumped(made) if len(row["body"]) == 300))
     assert len(places(made)) == 1500
     assert len(rows(made, checkCrc="false")) == 1500
@@ -111,7 +111,7 @@ def test_checksums_are_looked_at_where_bodies_are_read(made: Path) -> None:
 
 
 def test_a_torn_tail_is_one_error_with_file_and_offset(fixture_store: Any) -> None:
-    """No row comes before it: it is found while the read is planned."""
+    """The error comes from planning, before any row."""
     store = fixture_store("crash-torn").store
     file = str(store / "commitlog" / f"{196608:020d}")
     with pytest.raises(StoreCorrupt) as caught:
@@ -121,7 +121,7 @@ def test_a_torn_tail_is_one_error_with_file_and_offset(fixture_store: Any) -> No
 
 
 def test_a_record_that_is_being_written_is_no_damage(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks torn at the end is looked at twice: a writer has gone on by then, and the read ends before it."""
+    """A torn end is examined twice: by then the writer has completed it."""
     expected = dumped(made)
     last = expected[-1]
     file = sorted((made / "commitlog").iterdir())[-1]
@@ -131,7 +131,7 @@ def test_a_record_that_is_being_written_is_no_damage(made: Path, monkeypatch: py
     file.write_bytes(torn + bytes(65536 - len(torn)))
 
     def writes_on(_seconds: float) -> None:
-        with open(file, "r+b") as opened:  # as a writer does: never shorter, whatever other thread sleeps
+        with open(file, "r+b") as opened:  # like a writer, never make the file shorter
             opened.write(data)
 
     monkeypatch.setattr(splits_module.time, "sleep", writes_on)
@@ -139,7 +139,7 @@ def test_a_record_that_is_being_written_is_no_damage(made: Path, monkeypatch: py
 
 
 def test_a_file_that_retention_took_while_it_was_wanted(made: Path) -> None:
-    """An error that names it; passed over where the options say so."""
+    """The error names the file; with failOnDataLoss=false it is skipped."""
     source = BrokerStoreSource({"path": str(made)})
     reader = source.reader(message_schema(["physical_offset"]))
     partitions = reader.partitions()
@@ -155,7 +155,7 @@ def test_a_file_that_retention_took_while_it_was_wanted(made: Path) -> None:
 
 
 def test_a_start_that_is_gone_is_data_loss(made: Path) -> None:
-    """As in Kafka's source; without failOnDataLoss the read begins where the log does."""
+    """As in Kafka's source; without failOnDataLoss the read begins at the log's first record."""
     sorted((made / "commitlog").iterdir())[0].unlink()
     with pytest.raises(DataLost):
         places(made, startingOffsets="1000")
@@ -164,7 +164,7 @@ def test_a_start_that_is_gone_is_data_loss(made: Path) -> None:
 
 @pytest.mark.parametrize("is_log_alone", [False, True])
 def test_a_queue_offset_that_is_gone_is_data_loss(made: Path, is_log_alone: bool) -> None:
-    """The read gave fewer messages than were asked for, and said nothing."""
+    """The read used to return fewer messages without an error."""
     with MessageStore.open(made, "r+", SMALL) as store:
         store.delete_before(131072)
     left = [row for row in dumped(made) if (row["topic"], row["queue_id"]) == ("topic-1", 2)]
@@ -196,7 +196,7 @@ def test_filters_give_what_filtering_the_dump_gives(made: Path, options: dict[st
 
 
 def test_queue_offsets_as_kafka_says_them(made: Path) -> None:
-    """A queue that is not named keeps all of its messages; the end is exclusive."""
+    """Queues that are not named keep all messages; the end is exclusive."""
     start = json.dumps({"topic-0": {"0": 20, "1": -2}})
     stop = json.dumps({"topic-0": {"0": 30, "1": -1}})
 
@@ -207,7 +207,7 @@ def test_queue_offsets_as_kafka_says_them(made: Path) -> None:
 
 
 def test_a_time_range(fixture_store: Any) -> None:
-    """Store time, the end exclusive; files that lie outside for sure are not opened."""
+    """The range is of store times with an exclusive end; files outside of it are not opened."""
     store = fixture_store("plain").store
     expected = dumped(store)
     times = [row["store_timestamp_ms"] for row in expected]
@@ -219,7 +219,7 @@ def test_a_time_range(fixture_store: Any) -> None:
 
 
 def test_conditions_of_where_are_taken_where_they_are_exact(made: Path) -> None:
-    """Numbers and topic; the rest goes back to Spark."""
+    """Conditions on numbers and topic are pushed down; the others go back to Spark."""
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, StringStartsWith
 
     reader = BrokerStoreSource({"path": str(made), "pushFilters": "true"}).reader(message_schema())
@@ -241,7 +241,7 @@ def test_conditions_that_no_column_decides() -> None:
 
 
 def test_only_the_columns_of_the_schema_are_built(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel is asked for these and no others."""
+    """The kernel builds these columns and no others."""
     seen: list[list[str]] = []
     real = batches_module.record_batch
 
@@ -255,7 +255,7 @@ def test_only_the_columns_of_the_schema_are_built(made: Path, monkeypatch: pytes
 
 
 def test_bodies_packed_by_clients(tmp_path: Path) -> None:
-    """As stored, unpacked, and as text; one that cannot be unpacked is a bad record."""
+    """Bodies come as stored, decompressed, or as text; one that cannot be decompressed is a bad record."""
     path = tmp_path / "packed"
     with MessageStore.open(path, config=SMALL) as store:
         store.put(Message("t", zlib.compress("größer".encode()), sys_flag=0x301))
@@ -276,7 +276,7 @@ def test_bodies_packed_by_clients(tmp_path: Path) -> None:
 
 
 def test_several_stores_in_one_load(fixture_store: Any, made: Path) -> None:
-    """By a list and by a pattern; each row says its store."""
+    """Stores are given by a list or a pattern; each row has its store."""
     other = fixture_store("propcrc").store
     found = rows([made, other])
     assert [row["physical_offset"] for row in found if row["store"] == str(made)] == [
@@ -290,13 +290,13 @@ def test_several_stores_in_one_load(fixture_store: Any, made: Path) -> None:
 
 
 def test_the_folder_of_a_log_alone(made: Path) -> None:
-    """Without the store around it."""
+    """The log folder without its store gives the same rows."""
     assert rows(made / "commitlog") == dumped(made)
 
 
 @pytest.mark.parametrize("split_bytes", ["0", "30000"])
 def test_through_fsspec(made: Path, split_bytes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that reads stretches, as an object store's does: the same rows, and the end is found by the task."""
+    """A file system without local paths gives the same rows; the task finds the end."""
     pytest.importorskip("fsspec")
     monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     monkeypatch.setattr(split_reader, "PIECE_BYTES", 10_000)
@@ -305,7 +305,7 @@ def test_through_fsspec(made: Path, split_bytes: str, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def in_memory(made: Path) -> Iterator[str]:
-    """Two stores in fsspec's own memory, under names that a pattern finds, and a third that it does not."""
+    """Two stores in fsspec's memory file system that a pattern matches, and a third one."""
     system = pytest.importorskip("fsspec").filesystem("memory")
     for name in ("store-1", "store-2", "other"):
         for path in (made / "commitlog").iterdir():
@@ -315,7 +315,7 @@ def in_memory(made: Path) -> Iterator[str]:
 
 
 def test_a_pattern_through_fsspec(in_memory: str, made: Path) -> None:
-    """The stores of a bucket: all of their rows, each with the address of its store."""
+    """All rows of the matching stores come, each with the address of its store."""
     truth = [row["physical_offset"] for row in dumped(made)]
     schema = message_schema(["physical_offset"], store=True)
     found = rows(f"{in_memory}/store-*", schema)
@@ -329,7 +329,7 @@ def test_a_pattern_through_fsspec(in_memory: str, made: Path) -> None:
 
 
 def test_a_file_that_vanishes_from_an_object_store(in_memory: str, made: Path) -> None:
-    """Between plan and read: one error that names it, or the other files' rows."""
+    """A file deleted after planning gives an error that names it, or the other files' rows."""
     import fsspec
 
     options = {"path": f"{in_memory}/store-1"}
@@ -346,7 +346,7 @@ def test_a_file_that_vanishes_from_an_object_store(in_memory: str, made: Path) -
 
 
 def test_a_damaged_record_through_fsspec(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offset is one in the file, however little of it was fetched."""
+    """The offset is relative to the file, however little of it was fetched."""
     pytest.importorskip("fsspec")
     monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
     monkeypatch.setattr(split_reader, "PIECE_BYTES", 10_000)
@@ -357,14 +357,14 @@ def test_a_damaged_record_through_fsspec(made: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_empty_store_has_no_rows(tmp_path: Path) -> None:
-    """And is no error."""
+    """It is not an error either."""
     MessageStore.open(tmp_path / "empty", config=SMALL).close()
     assert rows(tmp_path / "empty") == []
 
 
 @pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
 def test_rabbitmq_folders_equal_their_dump(fixture_store: Any, name: str) -> None:
-    """One task a queue, in the order of delivery."""
+    """Each queue is one task, and rows are in delivery order."""
     from rabbitstore import RabbitStore
 
     folder = fixture_store(name).folder.parent / "vhost"
@@ -381,7 +381,7 @@ def test_rabbitmq_folders_equal_their_dump(fixture_store: Any, name: str) -> Non
 
 
 def test_a_killed_rabbitmq_servers_folder_is_read(fixture_store: Any, tmp_path: Path) -> None:
-    """Transient messages that were only in its memory are no bad records: with the default options the folder was refused."""
+    """Transient messages that only the server's memory had used to count as bad records."""
     folder = tmp_path / "vhost"
     shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
     whole = rows(folder)
@@ -395,7 +395,7 @@ def test_a_killed_rabbitmq_servers_folder_is_read(fixture_store: Any, tmp_path: 
 
 
 def test_rabbitmq_takes_its_own_options(fixture_store: Any) -> None:
-    """Queue and virtual host; those of a log are refused."""
+    """Queue and virtual host select messages."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     truth = rows(folder)
     one, vhost = sorted({row["queue"] for row in truth})[0], truth[0]["vhost"]
@@ -426,7 +426,7 @@ def test_rabbitmq_takes_its_own_options(fixture_store: Any) -> None:
     ],
 )
 def test_an_option_of_rocketmq_on_a_rabbitmq_folder(fixture_store: Any, name: str) -> None:
-    """It was taken and did nothing."""
+    """It used to be accepted without an effect."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     value = {"bodyDecoding": "plain"}.get(name, "true" if name in ("checkCrc", "failOnDataLoss", "pushFilters") else "7")
     with pytest.raises(BadOption, match=f"option {name}: applies to RocketMQ stores"):
@@ -435,7 +435,7 @@ def test_an_option_of_rocketmq_on_a_rabbitmq_folder(fixture_store: Any, name: st
 
 @pytest.mark.parametrize("name", ["vhost", "queue"])
 def test_an_option_of_rabbitmq_on_a_rocketmq_store(made: Path, name: str) -> None:
-    """All messages came where those of one queue were asked for."""
+    """It used to be ignored, so all messages came instead of those of one queue."""
     from sparkstore.source.streaming import BrokerStreamReader
 
     with pytest.raises(BadOption, match=f"option {name}: applies to RabbitMQ stores"):
@@ -446,13 +446,13 @@ def test_an_option_of_rabbitmq_on_a_rocketmq_store(made: Path, name: str) -> Non
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])
 def test_a_path_as_spark_writes_it(made: Path, scheme: str) -> None:
-    """The sink took such a path and the source said that there was no such folder."""
+    """The sink accepted such a path, but the source did not find the folder."""
     assert rows(f"{scheme}{made}") == dumped(made)
     assert len(rows(f"{scheme}{made}*")) == 1500
 
 
 def test_bad_records_as_rows_beside_conditions(made: Path) -> None:
-    """Rows of problems came that the condition of the query leaves out: Spark was told that all was filtered."""
+    """Rows of problems must satisfy pushed conditions, because Spark does not filter again."""
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
     victim = next(row for row in dumped(made) if len(row["body"]) == 300)
@@ -483,13 +483,13 @@ BAD: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("options", "text"), BAD, ids=[str(options) for options, _ in BAD])
 def test_a_bad_option_is_named(options: dict[str, str], text: str) -> None:
-    """Before anything is read."""
+    """The error comes before anything is read."""
     with pytest.raises(BadOption, match=text):
         parsed(**options)
 
 
 def test_an_unknown_column_is_named(made: Path) -> None:
-    """And one of a wrong type, and a report without its column."""
+    """A column of a wrong type, and a report without its column, are errors too."""
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     with pytest.raises(UnknownColumn, match="nonsense"):
@@ -503,7 +503,7 @@ def test_an_unknown_column_is_named(made: Path) -> None:
 
 
 def test_what_is_no_store(tmp_path: Path, fixture_store: Any) -> None:
-    """No folder, a folder of something else, two kinds together."""
+    """A missing folder, a folder of something else, and two kinds of stores together are errors."""
     with pytest.raises(UnknownStore, match="no such folder"):
         rows(tmp_path / "nothing")
     with pytest.raises(UnknownStore, match="no store found"):
@@ -513,7 +513,7 @@ def test_what_is_no_store(tmp_path: Path, fixture_store: Any) -> None:
 
 
 def test_a_missing_file_in_the_middle_is_named(made: Path) -> None:
-    """Skipping, the rest is read."""
+    """With badRecords=skip the rest is read."""
     sorted((made / "commitlog").iterdir())[2].unlink()
     with pytest.raises(StoreCorrupt, match="missing file"):
         rows(made)
@@ -521,7 +521,7 @@ def test_a_missing_file_in_the_middle_is_named(made: Path) -> None:
 
 
 def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces that records lie across, and pieces smaller than a record."""
+    """Records extend over several pieces, and some pieces are smaller than a record."""
     expected = [row["physical_offset"] for row in dumped(made)]
     for piece in (100, 1000, 7001):
         monkeypatch.setattr(splits_module, "PIECE_BYTES", piece)
@@ -529,7 +529,7 @@ def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyP
 
 
 def looked_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The place in the last file where planning begins to look for the log's end."""
+    """Return the offset in the last file at which planning starts the search for the log's end."""
     places_seen: list[int] = []
     real = splits_module._count_piece
 
@@ -544,7 +544,7 @@ def looked_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_the_end_of_a_log_at_rest_is_known_from_its_note(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gigabyte of headers is not walked; without the note it is, to the same end."""
+    """With `clean.json` the headers of the last file are not walked; without it the result is the same."""
     last = dumped(made)[-1]["physical_offset"] % 65536
     assert looked_from(made, monkeypatch) == last > 0
     (made / "brokerstore" / "clean.json").unlink()
@@ -552,7 +552,7 @@ def test_the_end_of_a_log_at_rest_is_known_from_its_note(made: Path, monkeypatch
 
 
 def test_a_note_is_not_believed_where_somebody_wrote_since(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another time in the checkpoint, or no such record any more: the log may have been cut and written again."""
+    """With another checkpoint time or without the noted record, the log may have been cut and rewritten."""
     checkpoint, last = made / "checkpoint", dumped(made)[-1]
     before = checkpoint.read_bytes()
     checkpoint.write_bytes((last["store_timestamp_ms"] + 1).to_bytes(8, "big") + before[8:])
@@ -568,7 +568,7 @@ def test_a_note_is_not_believed_where_somebody_wrote_since(made: Path, monkeypat
 
 
 def test_a_note_of_nonsense_is_none(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is one that points behind the file."""
+    """An offset after the end of the file is ignored too."""
     note = made / "brokerstore" / "clean.json"
     whole = json.loads(note.read_text())
     for text in ("", "[]", json.dumps(whole | {"last_offset": 1 << 62}), json.dumps(whole | {"last_offset": -1})):
@@ -577,7 +577,7 @@ def test_a_note_of_nonsense_is_none(made: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_reading_columns_does_not_import_pandas(made: Path) -> None:
-    """A worker would wait half a second for it, and have 40 MB more."""
+    """The import would cost a worker half a second and 40 MB."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""In a real Spark: planned beside the driver, read and written by its workers, tasks retried."""
+"""A real Spark: planning beside the driver, reading and writing in workers, repeated tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def collected(frame: Any) -> list[dict[str, Any]]:
 
 
 def test_the_format_is_found_and_rows_equal_the_dump(spark: SparkSession, fixture_store: Any) -> None:
-    """Without registration, through the thin module; splits inside files; every column."""
+    """The format needs no registration; splits within files give every column."""
     store = fixture_store("plain").store
     frame = spark.read.format("brokerstore").option("splitBytes", "50001").load(str(store))
     assert frame.schema == message_schema()
@@ -49,7 +49,7 @@ def test_the_format_is_found_and_rows_equal_the_dump(spark: SparkSession, fixtur
 
 
 def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture_store: Any) -> None:
-    """`USING brokerstore`; conditions pushed down, and not; a list of folders and a pattern."""
+    """`USING brokerstore` works, conditions are pushed down, and a list of folders gives the store of each row."""
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW messages USING brokerstore OPTIONS (path '{made}')")
     truth = dumped(made)
     query = "SELECT count(*) n FROM messages WHERE topic = 'topic-1' AND queue_offset >= 30 AND tags = 'paid'"
@@ -74,7 +74,7 @@ def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture
 
 
 def test_an_error_names_file_and_offset_and_no_row_comes(spark: SparkSession, made: Path) -> None:
-    """Damage, an unknown column, an unknown option, no store: what Spark throws holds our words."""
+    """Spark's exception contains our message for damage and wrong columns, options and paths."""
     file, at = damage(made, next(row for row in dumped(made)[700:] if len(row["body"]) == 300))
     with pytest.raises(JobError) as caught, plain_errors():
         spark.read.format("brokerstore").load(str(made)).collect()
@@ -94,7 +94,7 @@ def test_an_error_names_file_and_offset_and_no_row_comes(spark: SparkSession, ma
 def test_reindex_with_a_task_killed_in_the_middle(
     spark: SparkSession, fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker dies in the middle of the merge; the second attempt makes the bytes of the real broker."""
+    """A worker dies during the merge; the second attempt gives the bytes of the real broker."""
     real = fixture_store("plain").store
     store = copied(real, tmp_path / "store")
     for path in (store / "consumequeue").rglob("*"):
@@ -105,7 +105,7 @@ def test_reindex_with_a_task_killed_in_the_middle(
     flag = tmp_path / "killed"
     killer = _killer(reindex_source.ReindexSource, str(flag))
     monkeypatch.setattr(reindex_source, "ReindexSource", killer)
-    reindex(spark, str(store), splitBytes="300000", delayLevels=DELAY_LEVELS)  # no unit says them any more
+    reindex(spark, str(store), splitBytes="300000", delayLevels=DELAY_LEVELS)  # the units no longer show them
     assert flag.exists(), "a worker was killed"
     assert tree(store / "consumequeue") == tree(real / "consumequeue")
     assert tree(store / "index") == tree(real / "index")
@@ -113,7 +113,7 @@ def test_reindex_with_a_task_killed_in_the_middle(
 
 
 def _killer(source: Any, flag: str) -> Any:
-    """The same source, whose first writing task dies with half of its work done."""
+    """Return a source whose first writing task ends the process after its input was read."""
 
     class Killer(source):  # type: ignore[misc]
         def writer(self, schema: Any, overwrite: bool) -> Any:
@@ -130,12 +130,12 @@ def _killer(source: Any, flag: str) -> Any:
             made.write = write
             return made
 
-    Killer.__module__ = "__main__"  # pickled by value: workers have no tests
+    Killer.__module__ = "__main__"  # pickled by value, since workers cannot import the tests
     return Killer
 
 
 def test_audit_on_spark(spark: SparkSession, made: Path) -> None:
-    """The same as the engine's own verification; a frame of problems."""
+    """The counts are those of the engine's verification, and the problems are a data frame."""
     report = audit(spark, str(made), splitBytes="100000")
     assert report.is_ok and report.counts["messages"] == verify_store(str(made), SMALL).counts()["records"]
     file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
@@ -144,7 +144,7 @@ def test_audit_on_spark(spark: SparkSession, made: Path) -> None:
 
 
 def test_stats_are_those_of_the_dump(spark: SparkSession, made: Path) -> None:
-    """By queue, key, hour, size and topic."""
+    """Statistics by queue, key, hour, size and topic equal a plain count."""
     truth = dumped(made)
     for row in stats(spark, str(made), "queue").collect():
         mine = [one for one in truth if (one["topic"], one["queue_id"]) == (row["topic"], row["queue_id"])]
@@ -173,13 +173,13 @@ def test_stats_are_those_of_the_dump(spark: SparkSession, made: Path) -> None:
 
 
 def _facts(rows: list[dict[str, Any]]) -> tuple[int, int, int, int]:
-    """What stats say of messages."""
+    """Return count, bytes, first time and last time of messages."""
     times = [row["store_timestamp_ms"] for row in rows]
     return len(rows), sum(row["size"] for row in rows), min(times), max(times)
 
 
 def test_export_partitions_by_topic_and_day(spark: SparkSession, fixture_store: Any, tmp_path: Path) -> None:
-    """What is read back is what was there, and the job says how much."""
+    """The files hold the same messages, and the result has their number and size."""
     store, out = fixture_store("plain").store, tmp_path / "out"
     told = export(spark, str(store), str(out))
     found = spark.read.parquet(str(out))
@@ -201,14 +201,14 @@ BODIES = [b'{"n": 5, "s": "x"}', b"no JSON", b"\xff\xfe", b'{"n": "text"}', b"[1
 
 @pytest.fixture
 def of_json(tmp_path: Path) -> Path:
-    """A store with bodies that are JSON, and others."""
+    """A store with JSON bodies and others."""
     with MessageStore.open(tmp_path / "json", config=SMALL) as store:
         store.put_many([Message("t", body, queue_id=0) for body in BODIES])
     return tmp_path / "json"
 
 
 def test_bodies_as_json(spark: SparkSession, of_json: Path, tmp_path: Path) -> None:
-    """A struct where the body is one, null where it is no JSON and no text: one bad body ended the job."""
+    """A valid body gives a struct, any other null; one bad body used to end the job."""
     out = str(tmp_path / "out")
     told = export(spark, str(of_json), out, json="n int", columns=["body", "queue_offset"])
     assert told[:3] == (out, 5, None)
@@ -218,7 +218,7 @@ def test_bodies_as_json(spark: SparkSession, of_json: Path, tmp_path: Path) -> N
 
 
 def test_export_of_several_stores(spark: SparkSession, of_json: Path, tmp_path: Path) -> None:
-    """Nobody could tell which message was from where."""
+    """Each row has its store; it used to be missing."""
     other = copied(of_json, tmp_path / "json-2")
     export(spark, f"{tmp_path}/json*", str(tmp_path / "out"))
     rows = spark.read.parquet(str(tmp_path / "out")).groupBy("store").count().collect()
@@ -226,7 +226,7 @@ def test_export_of_several_stores(spark: SparkSession, of_json: Path, tmp_path: 
 
 
 def test_compact_of_several_stores(spark: SparkSession, tmp_path: Path) -> None:
-    """Their physical offsets are the same numbers: messages that were overwritten came back."""
+    """Stores share physical offsets, so messages must be compared by time: superseded ones used to be kept."""
     for name, now_ms in (("a", T0), ("b", T0 + 1000)):
         with MessageStore.open(tmp_path / name, config=SMALL, clock=lambda now_ms=now_ms: now_ms) as store:
             for number, key in enumerate(["k", f"{name}-1", "k", "", "x"] if name == "a" else ["x", f"{name}-1", "y", "k", ""]):
@@ -236,7 +236,7 @@ def test_compact_of_several_stores(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    """In the old order; a store that verifies."""
+    """The order is kept, and the new store verifies."""
     truth, last = dumped(made), {}
     for row in truth:
         last.update({(row["topic"], key): row["physical_offset"] for key in row["keys"]})
@@ -254,7 +254,7 @@ def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: P
 
 
 def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    """A server of its own on this machine: source, audit, stats, export and reindex through DataFrames alone."""
+    """All jobs work against a local Connect server, with data frames alone."""
     pytest.importorskip("grpc")
     script = tmp_path / "client.py"
     script.write_text(
@@ -291,7 +291,7 @@ def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> 
 
 
 def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this session: results on stdout, talk on stderr, the tool's exit codes."""
+    """Results go to stdout, diagnostics to stderr, and the exit codes are the tool's."""
     from sparkstore.__main__ import main
 
     assert main(["audit", str(made), "--json"]) == 0
@@ -314,7 +314,7 @@ def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.Captur
 
 
 def told_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, list[str]]:
-    """Exit code, results and the lines said to people, without how long it took."""
+    """Return exit code, results and the diagnostic lines without durations."""
     from sparkstore.__main__ import main
 
     code = main([str(argument) for argument in arguments])
@@ -325,7 +325,7 @@ def told_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
 def test_options_of_the_command_line(
     spark: SparkSession, of_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fixture_store: Any
 ) -> None:
-    """They were parsed, and nobody knew whether they did anything."""
+    """Each option has its effect."""
     out = tmp_path / "out"
     code, told, _ = told_by(capsys, "export", of_json, "--to", out, "--columns", "body", "--body-json", "variant", "--json")
     assert code == 0 and json.loads(told) == {"out": str(out), "messages": 5, "size_bytes": None, "files": 1}
@@ -350,7 +350,7 @@ def test_options_of_the_command_line(
 def test_wrong_use_of_the_command_line(
     spark: SparkSession, of_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A page of two traces, and the exit code of a crash."""
+    """It used to print two tracebacks and exit as after a crash."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
     new = tmp_path / "new"
@@ -373,7 +373,7 @@ def test_wrong_use_of_the_command_line(
 
 
 def test_export_and_audit_of_rabbitmq_folders(spark: SparkSession, fixture_store: Any, tmp_path: Path) -> None:
-    """Partitioned by queue; what is read back is what the folder holds."""
+    """The export is partitioned by queue and holds the folder's messages."""
     folder = str(fixture_store("rabbitmq-clean").folder.parent / "vhost")
     export(spark, folder, str(tmp_path / "out"), is_rabbit=True)
     found = spark.read.parquet(str(tmp_path / "out"))

@@ -1,4 +1,4 @@
-"""The streaming source: what is durable, how a batch is cut, what a gap and a rewound store are; first without Spark."""
+"""The streaming source: durable ends, batch limits, gaps and rewound stores; without and with Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T0 = 1_700_000_000_000
 
 
 class Clock:
-    """A store's time, as a test wants it."""
+    """A store's clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_ms = T0
@@ -46,7 +46,7 @@ class Clock:
 
 
 def fill(root: Path, count: int, start: int = 0, step_ms: int = 100, clock: Clock | None = None) -> list[Message]:
-    """Messages into a store that is closed again."""
+    """Put messages into a store and close it."""
     clock = clock or Clock()
     with MessageStore.open(root, "a", SMALL, clock=clock) as store:
         return put(store, clock, count, start, step_ms)
@@ -76,7 +76,7 @@ def ends_of(root: Path) -> LogEnds:
 
 
 def test_a_store_at_rest_is_durable_to_its_last_record(tmp_path: Path) -> None:
-    """Its files are longer: they are preallocated."""
+    """Its preallocated files are longer."""
     last = fill(tmp_path, 50)[-1]
     found = ends_of(tmp_path).end()
     assert found.physical_offset == last.physical_offset + last.size_bytes
@@ -86,7 +86,7 @@ def test_a_store_at_rest_is_durable_to_its_last_record(tmp_path: Path) -> None:
 
 
 def test_a_store_without_a_record(tmp_path: Path) -> None:
-    """Zero, and once there is one, behind it."""
+    """The end is 0, and after the first record it is that record's end."""
     fill(tmp_path, 0)
     ends = ends_of(tmp_path)
     assert ends.end() == Position(0)
@@ -96,7 +96,7 @@ def test_a_store_without_a_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begin_ms", [0, 12_345])
 def test_beside_a_writer_three_seconds_before_the_checkpoint(tmp_path: Path, begin_ms: int) -> None:
-    """Not a record that was stored later, whatever was synced; when it closes, all."""
+    """Later records do not count, even if they are synced; after the writer closed, all count."""
     clock = Clock()
     clock.now_ms += begin_ms
     with MessageStore.open(tmp_path, "a", SMALL, clock=clock) as store:
@@ -107,7 +107,7 @@ def test_beside_a_writer_three_seconds_before_the_checkpoint(tmp_path: Path, beg
         stamp = store.engine.checkpoint.physic_msg_timestamp_ms
         durable = [result for result in results if result.store_timestamp_ms <= stamp - 3000]
         assert 20 < len(durable) < 60
-        for _ in range(2):  # the second look begins where the first ended
+        for _ in range(2):  # the second search starts where the first ended
             end = ends.end()
             assert end.physical_offset == durable[-1].physical_offset + durable[-1].size_bytes
         more = put(store, clock, 60, 60)
@@ -119,7 +119,7 @@ def test_beside_a_writer_three_seconds_before_the_checkpoint(tmp_path: Path, beg
 
 
 def test_a_writer_that_never_synced_has_nothing_durable(tmp_path: Path) -> None:
-    """There is a checkpoint of zeros."""
+    """The checkpoint has zeros."""
     clock = Clock()
     with MessageStore.open(tmp_path, "a", SMALL, clock=clock) as store:
         put(store, clock, 5)
@@ -127,7 +127,7 @@ def test_a_writer_that_never_synced_has_nothing_durable(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_died_is_one_that_writes(tmp_path: Path) -> None:
-    """Until somebody opened the store and found out where it ends."""
+    """The rule for writers applies until an opening determines the log's end."""
     last = fill(tmp_path, 60)[-1]
     (tmp_path / "abort").write_text("1")
     end = ends_of(tmp_path).end()
@@ -138,7 +138,7 @@ def test_a_writer_that_died_is_one_that_writes(tmp_path: Path) -> None:
 
 
 def test_an_end_by_time(tmp_path: Path) -> None:
-    """Behind the last record stored before it, for any time."""
+    """The end is that of the last record stored before the time."""
     results = fill(tmp_path, 120)
     ends = ends_of(tmp_path)
     for before_ms in range(T0 - 100, T0 + 12_200, 170):
@@ -146,11 +146,11 @@ def test_an_end_by_time(tmp_path: Path) -> None:
         expected = early[-1].physical_offset + early[-1].size_bytes if early else 0
         found = ends.end(before_ms).physical_offset
         behind = [result.physical_offset for result in results[len(early) :][:1]]
-        assert found == expected or (found > expected and [found] == behind)  # the rest of a file is blank
+        assert found == expected or (found > expected and [found] == behind)  # the rest of a file may be blank
 
 
 def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
-    """Half a record behind the last one is the crash tail of a store at rest too."""
+    """Half a record after the last one is a torn tail, also in a store without a writer."""
     results = fill(tmp_path, 5)
     last = results[-1]
     path = tmp_path / "commitlog" / f"{0:020d}"
@@ -162,7 +162,7 @@ def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
 
 
 def test_damage_with_newer_records_behind_it_is_no_end(tmp_path: Path) -> None:
-    """The task that reads there says what is wrong."""
+    """The task that reads the damage reports it."""
     results = fill(tmp_path, 20)
     damage(tmp_path, results[10].physical_offset)
     last = results[-1]
@@ -170,7 +170,7 @@ def test_damage_with_newer_records_behind_it_is_no_end(tmp_path: Path) -> None:
 
 
 def damage(root: Path, physical_offset: int) -> None:
-    """The magic of a record."""
+    """Flip the bits of a byte of a record's magic."""
     path = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= physical_offset)
     data = bytearray(path.read_bytes())
     data[physical_offset - int(path.name) + 4] ^= 0xFF
@@ -179,7 +179,7 @@ def damage(root: Path, physical_offset: int) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [100, 700, 1000, 5001])
 def test_the_end_is_found_piece_by_piece(tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that lay across two pieces was taken for the torn end of the log."""
+    """A record across two pieces used to count as the torn end of the log."""
     results = fill(tmp_path, 60)
     expected = ends_of(tmp_path).end()
     monkeypatch.setattr(log_position, "PIECE_BYTES", piece_bytes)
@@ -195,7 +195,7 @@ def test_the_end_is_found_piece_by_piece(tmp_path: Path, piece_bytes: int, monke
 
 
 def test_a_batch_is_cut_at_the_first_record_behind_its_bytes(tmp_path: Path) -> None:
-    """For any start and size; across the ends of files too."""
+    """This holds for any start and size, also across files."""
     results = fill(tmp_path, 120)
     starts = [result.physical_offset for result in results]
     ends = ends_of(tmp_path)
@@ -211,11 +211,11 @@ def test_a_batch_is_cut_at_the_first_record_behind_its_bytes(tmp_path: Path) -> 
             assert start < position.physical_offset <= end.physical_offset
 
 
-# Known again
+# Recognising a store
 
 
 def test_a_store_that_was_rewound_or_replaced(tmp_path: Path) -> None:
-    """Another record, or none, in the place by which a stream stood."""
+    """The record at the stream's anchor is another one or missing."""
     clock = Clock()
     fill(tmp_path / "one", 50, clock=clock)
     shutil.copytree(tmp_path / "one", tmp_path / "shorter")
@@ -231,7 +231,7 @@ def test_a_store_that_was_rewound_or_replaced(tmp_path: Path) -> None:
 
 
 def test_positions_as_json() -> None:
-    """There and back; another source's offset is refused."""
+    """Positions survive a round trip; another source's offset is refused."""
     for position in (Position(0), Position(17, Anchor(5, T0, -3))):
         assert Position.of_json(json.loads(json.dumps(position.to_json()))) == position
     for found in ({}, {"index": 3}, {"physical_offset": "x"}, {"physical_offset": 1, "stand": {"a": 1}}):
@@ -243,7 +243,7 @@ def test_positions_as_json() -> None:
 
 
 class Stream:
-    """Spark's loop: offsets as JSON, partitions read one after the other."""
+    """A loop like Spark's: offsets as JSON, partitions read one after the other."""
 
     def __init__(self, root: Path, **options: str) -> None:
         self.root = root
@@ -256,7 +256,7 @@ class Stream:
         return BrokerStreamReader({"path": str(self.root), **self.options}, schema)
 
     def run(self, available_now: bool = True, while_running: Callable[[], object] = lambda: None) -> list[bytes]:
-        """Until there is no more; the bodies of this run."""
+        """Run until no data is left; return the bodies of this run."""
         reader = self.reader()
         if available_now:
             reader.prepareForTriggerAvailableNow()
@@ -283,7 +283,7 @@ class Stream:
 @pytest.mark.parametrize("max_bytes", ["1", "300", "1k", "5k", "17k", "1m", None])
 @pytest.mark.parametrize("split_bytes", ["100", "3k", "128m"])
 def test_batches_by_bytes_are_all_records_once(tmp_path: Path, max_bytes: str | None, split_bytes: str) -> None:
-    """Whatever the sizes of batches and splits."""
+    """The sizes of batches and splits do not matter."""
     count = 40 if max_bytes == "1" or split_bytes == "100" else 150
     fill(tmp_path, count)
     more = {} if max_bytes is None else {"maxBytesPerTrigger": max_bytes}
@@ -297,7 +297,7 @@ def test_batches_by_bytes_are_all_records_once(tmp_path: Path, max_bytes: str | 
 
 
 def test_a_run_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
-    """AvailableNow: what comes meanwhile is the next run's."""
+    """With AvailableNow, later messages belong to the next run."""
     clock = Clock()
     fill(tmp_path, 40, clock=clock)
     stream = Stream(tmp_path, maxBytesPerTrigger="3k")
@@ -312,7 +312,7 @@ def test_a_run_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_read_again_as_it_was_planned(tmp_path: Path) -> None:
-    """After a crash Spark asks for the same two offsets, though the log has grown."""
+    """After a crash Spark asks for the same two offsets, although the log has grown."""
     clock = Clock()
     fill(tmp_path, 40, clock=clock)
     stream = Stream(tmp_path)
@@ -325,7 +325,7 @@ def test_a_batch_is_read_again_as_it_was_planned(tmp_path: Path) -> None:
 
 
 def test_where_a_new_query_begins(tmp_path: Path) -> None:
-    """Earliest, latest, an offset, a time, an offset of a queue."""
+    """It starts at the earliest or latest record, a physical offset, a time, or queue offsets."""
     clock = Clock()
     results = fill(tmp_path, 100, clock=clock)
     latest = Stream(tmp_path, startingOffsets="latest")
@@ -354,7 +354,7 @@ def test_where_a_new_query_begins(tmp_path: Path) -> None:
 def test_options_of_a_new_query_changed_on_resume(
     tmp_path: Path, began: dict[str, str], first: int, changed: dict[str, str]
 ) -> None:
-    """A value that was changed between two runs took messages away without a word, and one taken out gave too many."""
+    """A changed start option used to lose messages silently, and a removed one gave too many."""
     clock = Clock()
     fill(tmp_path, 30, clock=clock)
     stream = Stream(tmp_path, maxBytesPerTrigger="1k", **began)
@@ -368,7 +368,7 @@ def test_options_of_a_new_query_changed_on_resume(
 
 
 def test_where_a_stream_ends(tmp_path: Path) -> None:
-    """At an offset, before a time; and not a record further when more comes."""
+    """It ends at an offset or before a time, also when more records follow."""
     clock = Clock()
     results = fill(tmp_path, 100, clock=clock)
     by_time = Stream(tmp_path, endingTimestamp=str(T0 + 4000), maxBytesPerTrigger="2k")
@@ -379,7 +379,7 @@ def test_where_a_stream_ends(tmp_path: Path) -> None:
 
 
 def test_topics_and_queues_of_a_stream(tmp_path: Path) -> None:
-    """Filtered in the tasks; offsets go on over what is not wanted."""
+    """Tasks filter, and offsets advance over other messages."""
     fill(tmp_path, 60)
     stream = Stream(tmp_path, topic="topic-1", maxBytesPerTrigger="2k")
     assert stream.run() == [body(number) for number in range(60) if number % 2]
@@ -387,7 +387,7 @@ def test_topics_and_queues_of_a_stream(tmp_path: Path) -> None:
 
 
 def delete_first_files(root: Path, count: int) -> int:
-    """As retention does; where the log begins then."""
+    """Delete log files like retention; return the log's new first offset."""
     with MessageStore.open(root, "r+", SMALL) as store:
         low = store.engine.log.queue.files[count].start_offset
         store.delete_before(low)
@@ -395,7 +395,7 @@ def delete_first_files(root: Path, count: int) -> int:
 
 
 def test_retention_was_faster(tmp_path: Path) -> None:
-    """An error that says from where to where, or a line in the log and the rest."""
+    """The error has both offsets; with failOnDataLoss=false a log line does, and the rest is read."""
     results = fill(tmp_path, 150)
     strict = Stream(tmp_path, maxBytesPerTrigger="4k")
     strict.start = strict.reader().initialOffset()
@@ -411,11 +411,11 @@ def test_retention_was_faster(tmp_path: Path) -> None:
 
 
 def test_retention_took_where_a_queue_was_to_begin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A new query by queue offsets began behind them and nobody heard of the messages that were gone."""
+    """A new query by queue offsets used to start later without an error."""
     results = fill(tmp_path, 150)
     low = delete_first_files(tmp_path, 2)
     kept = [number for number, result in enumerate(results) if result.physical_offset >= low]
-    first = -(-kept[0] // 2)  # of topic-0
+    first = -(-kept[0] // 2)  # queue offset in topic-0
     start = json.dumps({"topic-0": {"0": first - 1}, "topic-1": {"0": 10**6}})
     with pytest.raises(DataLost, match=f"topic-0 queue 0 from queue offset {first - 1} on, found the first is {first}"):
         Stream(tmp_path, startingOffsets=start).run()
@@ -426,7 +426,7 @@ def test_retention_took_where_a_queue_was_to_begin(tmp_path: Path, caplog: pytes
 
 
 def test_retention_took_the_record_by_which_the_stream_stood(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """That alone is no loss; what was not read is, and how much is said."""
+    """Its loss alone is no data loss; unread bytes are, and the log line has their number."""
     clock = Clock()
     fill(tmp_path, 100, clock=clock)
     stream = Stream(tmp_path, failOnDataLoss="false")
@@ -442,7 +442,7 @@ def test_retention_took_the_record_by_which_the_stream_stood(tmp_path: Path, cap
 
 
 def test_retention_is_faster_than_a_task(tmp_path: Path) -> None:
-    """A file that is gone between plan and read."""
+    """A file is deleted between plan and read."""
     fill(tmp_path, 250)
     for is_error in (True, False):
         stream = Stream(tmp_path, failOnDataLoss=str(is_error).lower())
@@ -460,7 +460,7 @@ def test_retention_is_faster_than_a_task(tmp_path: Path) -> None:
 
 
 def test_a_stream_over_a_rewound_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An error; or a line in the log, and what the store has behind that place."""
+    """It is an error; with failOnDataLoss=false a log line, and the stream continues with what follows."""
     clock = Clock()
     fill(tmp_path / "store", 50, clock=clock)
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
@@ -481,7 +481,7 @@ def test_a_stream_over_a_rewound_store(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_damage_in_the_middle(tmp_path: Path) -> None:
-    """An error with file and offset, or passed over, as the option says."""
+    """The error has file and offset; with badRecords=skip the record is skipped."""
     results = fill(tmp_path, 60)
     damage(tmp_path, results[30].physical_offset)
     with pytest.raises(StoreCorrupt, match=f"at byte {results[30].physical_offset % SMALL.mapped_file_size_commit_log}"):
@@ -492,7 +492,7 @@ def test_damage_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
-    """Looks and puts interleaved: in order, nothing twice, nothing beyond what is durable, all of it once it closed."""
+    """Between puts, messages come in order, once, and only if durable; after the close all are there."""
     clock = Clock()
     stream = Stream(tmp_path, maxBytesPerTrigger="5k")
     got: list[bytes] = []
@@ -511,7 +511,7 @@ def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
 
 
 def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
-    """With the machine's own time and the store's own threads."""
+    """The store uses the system's clock and its own threads."""
     with MessageStore.open(tmp_path, "a", SMALL) as store:
         store.put(Message("topic-0", body(0), queue_id=0))
         is_done = threading.Event()
@@ -533,7 +533,7 @@ def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
 
 
 def test_what_a_stream_cannot_follow(tmp_path: Path) -> None:
-    """Named: nothing there, RabbitMQ's folder, several stores, another scheme, unknown options and columns."""
+    """A missing store, RabbitMQ, several stores, another scheme, and unknown options or columns are errors."""
     fill(tmp_path / "a", 3)
     fill(tmp_path / "b", 3)
     (tmp_path / "rabbit" / "msg_store_persistent").mkdir(parents=True)
@@ -555,7 +555,7 @@ def test_what_a_stream_cannot_follow(tmp_path: Path) -> None:
 
 
 def test_a_real_brokers_stores(fixture_store: Any) -> None:
-    """At rest, and as its crash left them: all that was durable, in the order of the log."""
+    """Everything durable comes in log order."""
     for name in ("plain", "broker-live", "propcrc"):
         root = fixture_store(name).store
         with MessageStore.open(root, "r") as store:
@@ -569,7 +569,7 @@ def test_a_real_brokers_stores(fixture_store: Any) -> None:
 
 @pytest.fixture
 def collected(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., list[int]]]:
-    """Streams a store into Parquet until nothing is left; the numbers of batches that had rows."""
+    """Return a function that streams a store into Parquet until the end, and returns the numbers of batches with rows."""
 
     def run(root: Path, checkpoint: str = "checkpoint", **options: str) -> list[int]:
         frame = spark.readStream.format("brokerstore").options(**options).load(str(root)).select("body")
@@ -591,7 +591,7 @@ def bodies_of(spark: SparkSession, folder: Path) -> list[bytes]:
 
 @pytest.mark.spark
 def test_available_now_by_bytes_and_again(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
-    """Several batches, an end; the log grows; the next run reads what came, and one with nothing new reads nothing."""
+    """The next run reads only new messages, and one without new messages reads nothing."""
     clock = Clock()
     last = fill(tmp_path / "store", 100, clock=clock)[-1]
     batches = collected(tmp_path / "store", maxBytesPerTrigger="8k")
@@ -605,7 +605,7 @@ def test_available_now_by_bytes_and_again(spark: SparkSession, tmp_path: Path, c
 
 @pytest.mark.spark
 def test_a_gap_and_a_rewound_store_fail_the_query(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
-    """With the library's own text; and with failOnDataLoss=false the gap is passed over."""
+    """The exception has our message; with failOnDataLoss=false the gap is skipped."""
     clock = Clock()
     fill(tmp_path / "store", 60, clock=clock)
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
@@ -625,7 +625,7 @@ def test_a_gap_and_a_rewound_store_fail_the_query(spark: SparkSession, tmp_path:
 
 @pytest.mark.spark
 def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_path: Path) -> None:
-    """Triggers one after another beside a process that writes; when it has closed, all is there, once and in order."""
+    """A query runs beside an open writer; after the close every message is there once and in order."""
     got: list[bytes] = []
     clock = Clock()
     with MessageStore.open(tmp_path / "store", "a", SMALL, clock=clock) as store:

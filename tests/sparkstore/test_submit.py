@@ -1,4 +1,4 @@
-"""The jobs by `spark-submit`, as the documentation has it: a JVM that starts Python, and not the other way round."""
+"""The jobs run by `spark-submit`, as documented: a JVM starts Python instead of the other way round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> None:
-    """Whoever runs a script without activating its environment got a hundred lines of Java and no reason."""
+    """A script run without its environment used to print a hundred lines of Java without the reason."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -46,7 +46,7 @@ def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> No
 
 
 def test_a_job_by_spark_submit(made: Path) -> None:
-    """The command of the documentation ended with an import error, and nobody had run it."""
+    """The documented command used to end with an import error."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)

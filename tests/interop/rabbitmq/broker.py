@@ -79,7 +79,7 @@ class Broker:
         raise AssertionError("the broker did not come up")
 
     def control(self, *arguments: str) -> str:
-        """Run rabbitmqctl."""
+        """Run rabbitmqctl and return its output."""
         command = [str(BIN / "rabbitmqctl"), "-q", *arguments]
         return subprocess.run(command, env=self._environment, check=True, capture_output=True, text=True).stdout
 

@@ -1,4 +1,4 @@
-"""The same questions to a store of ours and to the real one, answered in the same words."""
+"""The same questions to our store and to RocketMQ's, with answers in the same form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDED_BY_A_CLIENT = ("MIN_OFFSET", "MAX_OFFSET")
 
 
 def our_messages(folder: Path, topics: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Every record of the log, or of some topics, in order."""
+    """Return every record of the log in order, or those of some topics."""
     walk = LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages()
     found = (one for one in walk if isinstance(one, StoredMessage))
     return [_told(one) for one in found if topics is None or one.topic in topics]
@@ -40,19 +40,19 @@ def _told(message: StoredMessage) -> dict[str, Any]:
 
 
 def _host(text: str, separator: str) -> str:
-    """One spelling of an address."""
+    """Return an address in one common spelling."""
     address, port = text.rsplit(separator, 1)
     return f"{ipaddress.ip_address(address.strip('[]').split('%')[0])} {port}"
 
 
 def from_java(told: dict[str, Any]) -> dict[str, Any]:
-    """A message of a driver's, in our words; without what only a client adds."""
+    """Convert a driver's message to our names; drop what only a client adds."""
     properties = {name: value for name, value in told["properties"].items() if name not in ADDED_BY_A_CLIENT}
     return told | {"properties": properties} | {name: _host(told[name], "|") for name in ("born_host", "store_host")}
 
 
 def our_queues(store: MessageStore) -> list[dict[str, Any]]:
-    """Numbers, units, and what a consumer of the whole queue receives."""
+    """Return offsets, units, and the messages that a consumer of the whole queue receives."""
     return [_our_queue(store, topic, queue_id) for topic in store.topics() for queue_id in sorted(store.queue_ids(topic))]
 
 
@@ -72,7 +72,7 @@ def _our_queue(store: MessageStore, topic: str, queue_id: int) -> dict[str, Any]
 
 
 def questions(messages: list[dict[str, Any]], queues: list[dict[str, Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Times to ask each queue for, and keys to ask for: spread over all there are, and some that are not there."""
+    """Return times to query in each queue and keys to query: a sample, and some that match nothing."""
     by_offset = {message["physical_offset"]: message["store_timestamp_ms"] for message in messages}
     times = []
     for queue in queues:
@@ -85,7 +85,7 @@ def questions(messages: list[dict[str, Any]], queues: list[dict[str, Any]]) -> t
 
 
 def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
-    """Messages, queues, times and keys as the real store sees them and as ours does; both are open on equal files."""
+    """Assert that both stores, open on equal files, give the same messages, queues, times and key queries."""
     messages, queues = our_messages(folder), our_queues(ours)
     told = real.ask("messages")
     assert [from_java(message) for message in told["messages"]] == messages
@@ -101,7 +101,7 @@ def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
 
 
 def for_java(message: Message, properties: bytes, clock_ms: int) -> dict[str, Any]:
-    """A message as the driver takes it."""
+    """Convert a message to the driver's form."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,

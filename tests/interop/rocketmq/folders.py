@@ -1,4 +1,4 @@
-"""Stores of ours that the real RocketMQ is given, and their sizes in both languages."""
+"""Stores of ours that the real RocketMQ opens, and their sizes in both libraries' names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS = 65536, 2000, 500, 2000
 JAVA_NAMES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
 START_MS = 1_700_000_000_000
-LONG_TOPIC = "%RETRY%" + "group" * 26  # above 127 bytes: the second record version
+LONG_TOPIC = "%RETRY%" + "group" * 26  # more than 127 bytes, so the record has version 2
 
 
 def ours(**changes: Any) -> StoreConfig:
@@ -26,7 +26,7 @@ def ours(**changes: Any) -> StoreConfig:
 
 
 def mixed(number: int) -> Message:
-    """All that a record can differ in, by its number."""
+    """Return message `number`; the numbers vary everything that a record can have."""
     hosts = ("127.0.0.1:10911", "[2001:db8::7]:40000", "[fe80::1]:1")
     topic = (f"topic-{number % 5}", LONG_TOPIC, "Тема-é")[0 if number % 3 else number // 3 % 3]
     return Message(
@@ -39,7 +39,7 @@ def mixed(number: int) -> Message:
 
 
 def write_mixed(store: MessageStore, numbers: range) -> None:
-    """One by one, many at once, and as batches."""
+    """Write with `put`, `put_many` and `put_batch`."""
     for start in range(numbers.start, numbers.stop, 50):
         messages = [mixed(number) for number in range(start, min(start + 50, numbers.stop))]
         for message in messages[:20]:
@@ -54,7 +54,7 @@ def write_mixed(store: MessageStore, numbers: range) -> None:
 
 
 def write_hidden(store: MessageStore, number: int) -> None:
-    """What no consumer of the topic sees, or not yet: delayed messages and transactions, of every outcome."""
+    """Write what no consumer of the topic sees yet: delayed messages and transactions of every outcome."""
     store.put(Message("later", b"later", queue_id=0, keys=[f"later-{number}"], tags="l", properties={"DELAY": "18"}))
     for outcome in ("commit", "rollback", "undecided"):
         half = Message("decided", b"%s %d" % (outcome.encode(), number), queue_id=1, keys=[f"{outcome}-{number}"], tags="d")
@@ -64,7 +64,7 @@ def write_hidden(store: MessageStore, number: int) -> None:
 
 
 class Ticking:
-    """40 ms a look."""
+    """A clock that advances by 40 ms at each call."""
 
     def __init__(self, start_ms: int) -> None:
         self.now = start_ms

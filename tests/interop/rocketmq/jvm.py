@@ -1,4 +1,4 @@
-"""JVMs with RocketMQ's own jars in them, asked by JSON lines.  Jars and classes are kept in the user's cache."""
+"""JVMs that run RocketMQ's own jars, controlled by JSON lines.  Jars and classes are kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ OPTIONS = [
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "-Dfile.encoding=UTF-8",  # bodies and properties ...
-    "-Dsun.jnu.encoding=UTF-8",  # ... and names of folders, whatever the locale
+    "-Dfile.encoding=UTF-8",  # for bodies and properties
+    "-Dsun.jnu.encoding=UTF-8",  # for folder names in any locale
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98",
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
 ]
 
 
 def why_not() -> str:
-    """Why there can be no real RocketMQ here; empty when there can."""
+    """Return why no real RocketMQ can run here; an empty text if it can."""
     if os.environ.get("BROKERSTORE_INTEROP") != "1":
         return "set BROKERSTORE_INTEROP=1 to start a real RocketMQ"
     for tool in ("java", "javac", "mvn"):
@@ -45,7 +45,7 @@ def why_not() -> str:
 
 
 def prepare_or_skip() -> None:
-    """For fixtures: no jars, no test, and the reason is told."""
+    """Prepare the jars; skip the test with the reason if that fails."""
     try:
         prepare()
     except RuntimeError as error:
@@ -53,7 +53,10 @@ def prepare_or_skip() -> None:
 
 
 def prepare() -> str:
-    """Resolve the jars once and compile the drivers once a change; the class path.  `RuntimeError` where Maven cannot."""
+    """Return the class path; resolve the jars and compile changed drivers if necessary.
+
+    Raises RuntimeError if Maven cannot resolve the jars.
+    """
     jars = CACHE / f"lib-{_digest([HERE / 'pom.xml'])}"
     if not jars.is_dir():
         _resolve(jars)
@@ -73,7 +76,7 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _resolve(jars: Path) -> None:
-    """Into a folder beside, renamed when whole."""
+    """Copy the jars into a temporary folder and rename it when complete."""
     made = jars.with_name(f"{jars.name}-{os.getpid()}")
     command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={made}", "-DincludeScope=runtime"]
@@ -84,7 +87,7 @@ def _resolve(jars: Path) -> None:
 
 
 def _take_name(made: Path, name: Path) -> None:
-    """A whole folder at once; another process may have been first."""
+    """Rename a complete folder; if another process was first, keep that one's."""
     try:
         made.rename(name)
     except OSError:
@@ -94,16 +97,16 @@ def _take_name(made: Path, name: Path) -> None:
 
 
 class Refused(Exception):
-    """The JVM answered with an error, or not at all."""
+    """The JVM answered with an error or not at all."""
 
 
 class Jvm:
-    """One JVM of one of the drivers in `java/`."""
+    """One JVM that runs one of the drivers in `java/`."""
 
     def __init__(
         self, main: str, arguments: list[str], errors: Path, *, heap: str = "512m", options: list[str] | None = None
     ) -> None:
-        """`errors`: a file for what the JVM prints on stderr; RocketMQ's own logs go nowhere else."""
+        """Start the JVM; its stderr goes to the file `errors`, the only place that RocketMQ's own logs go to."""
         path = prepare()
         logback = path.split(":")[0] + "/logback.xml"
         own = [f"-Drmq.logback.configurationFile={logback}", f"-Dlogback.configurationFile={logback}"]
@@ -115,18 +118,18 @@ class Jvm:
             self.process = subprocess.Popen([*command, *arguments], stdin=pipe, stdout=pipe, stderr=stream)
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """One command, one answer."""
+        """Send a command and return its answer."""
         self.tell(do, **arguments)
         return self.answer()
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """A command alone."""
+        """Send a command without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """The next line."""
+        """Return the next answer; raise Refused if it is an error or missing."""
         assert self.process.stdout is not None
         ready = select.select([self.process.stdout], [], [], ANSWER_PATIENCE_S)[0] or self.process.stdout.peek(1)  # type: ignore[attr-defined]
         line = self.process.stdout.readline() if ready else b""
@@ -138,17 +141,17 @@ class Jvm:
         return found
 
     def stop(self) -> None:
-        """SIGTERM, which RocketMQ takes as its clean stop, and its end."""
+        """Send SIGTERM, which RocketMQ treats as a clean stop, and wait."""
         self.process.terminate()
         self.process.wait(STOP_PATIENCE_S)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait."""
         self.process.kill()
         self.process.wait()
 
     def end(self) -> None:
-        """No process and no pipe is left."""
+        """Kill the process and close the pipes."""
         self.kill()
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None

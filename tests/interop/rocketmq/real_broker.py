@@ -1,7 +1,7 @@
 """The real name server and broker in one JVM (`java/Broker.java`), and real clients in another (`java/Client.java`).
 
-Everything is on 127.0.0.1, on ports that are free when asked for, in folders that the test gave.  A broker of one's own costs
-about five seconds to start and five to stop cleanly; by SIGKILL it ends at once.
+Everything listens on 127.0.0.1, on free ports, and uses folders that the test gives.  A broker takes about five seconds to
+start and five to stop cleanly; SIGKILL ends it immediately.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .jvm import Jvm
 
 NAME = "interop-a"
 CLUSTER = "interop"
-LOWEST_PORT, HIGHEST_PORT = 15_000, 32_000  # below what systems give to clients
+LOWEST_PORT, HIGHEST_PORT = 15_000, 32_000  # below the ports that systems give to clients
 PATIENT_MS = 60_000
 LOOK_S = 0.1
 BROKER_HEAP, CLIENT_HEAP = "384m", "256m"
 
-# Nothing may be refused because a machine is slow, and nothing deleted under a test.
+# No request may fail because the machine is slow, and no file may be deleted during a test.
 CALM = {
     "waitTimeMillsInSendQueue": PATIENT_MS,
     "waitTimeMillsInPullQueue": PATIENT_MS,
@@ -38,7 +38,7 @@ CALM = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on.  A broker listens on the port before the one before its own too."""
+    """Return free ports.  A broker also listens on its own port minus 2."""
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randrange(LOWEST_PORT, HIGHEST_PORT)
@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
-    """Look again until something holds."""
+    """Wait until a condition holds."""
     end = time.monotonic() + PATIENT_MS / 1000
     while not is_so():
         assert time.monotonic() < end, f"waited in vain: {what}"
@@ -65,10 +65,10 @@ def _is_free(port: int) -> bool:
 
 
 class RealBroker:
-    """A running name server and broker on a store's folder, and clients of it.  Leaving the context kills what still runs."""
+    """A running name server and broker on a store's folder, with clients.  Leaving the context kills what still runs."""
 
     def __init__(self, store: Path, scratch: Path, *, port: int | None = None, **settings: Any) -> None:
-        """`scratch`: a folder for configuration and logs.  `port`: the broker's own, when a test has to know it before."""
+        """Start the processes; `scratch` gets configuration and logs; `port` is the broker's, if a test needs to know it."""
         names_port, high_availability_port, free = free_ports(3)
         self.port = port or free
         scratch.mkdir(parents=True, exist_ok=True)
@@ -101,20 +101,20 @@ class RealBroker:
             raise
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """The clients' answer."""
+        """Send a command to the clients and return the answer."""
         return self.clients.ask(do, **arguments)
 
     def stop(self) -> None:
-        """The clients first, then the broker, cleanly."""
+        """Stop the clients, then the broker cleanly."""
         self.clients.end()
         self.server.stop()
 
     def kill(self) -> None:
-        """SIGKILL to the broker."""
+        """Send SIGKILL to the broker."""
         self.server.kill()
 
     def end(self) -> None:
-        """Nothing of it is left running."""
+        """Kill everything that still runs."""
         self.server.end()
         if hasattr(self, "clients"):
             self.clients.end()

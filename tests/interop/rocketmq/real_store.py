@@ -12,12 +12,15 @@ class RealStores(Jvm):
     """One JVM with any number of stores in it."""
 
     def __init__(self, errors: Path, heap: str = "512m", options: list[str] | None = None) -> None:
-        """`errors`: a file for what the JVM prints on stderr."""
+        """Start the JVM; `errors` is the file for its stderr."""
         super().__init__("Driver", [], errors, heap=heap, options=options)
         self._numbers = iter(range(1, 1 << 30))
 
     def open(self, folder: Path, clock_ms: int = 0, **settings: Any) -> RealStore:
-        """Load and start the store in a folder; `Refused` when load() says no.  A clock of 0 is the real one."""
+        """Load and start the store in a folder.
+
+        A clock of 0 is the system's.  Raises Refused if load() returns false.
+        """
         number = next(self._numbers)
         told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
         found = self.ask("open", id=number, dir=str(folder), set=told, clock=clock_ms)
@@ -26,7 +29,7 @@ class RealStores(Jvm):
         return RealStore(self, number, found)
 
     def close(self, stores: list[RealStore]) -> None:
-        """Shut stores down cleanly, all at once, since each shutdown sleeps."""
+        """Shut stores down cleanly in one command, since each shutdown sleeps."""
         self.ask("close", ids=[store.number for store in stores])
 
 
@@ -34,7 +37,6 @@ class RealStore:
     """One open store of the JVM."""
 
     def __init__(self, jvm: RealStores, number: int, opened: dict[str, Any]) -> None:
-        """Made by `RealStores.open`."""
         self.jvm = jvm
         self.number = number
         self.opened = opened

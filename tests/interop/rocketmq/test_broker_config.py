@@ -1,4 +1,4 @@
-"""`config/` of a real broker: read whole by us, changed by us, and read by the broker again."""
+"""The `config/` folder of a real broker: read completely, changed, and read by the broker again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
-QUICK_LEVELS = "1s 1s 1s 1s 1s 1s 10m 10m 10m 10m 10m 10m 10m 10m 10m 20m 1h 2h"  # a first retry has level 3, ten seconds
+QUICK_LEVELS = "1s 1s 1s 1s 1s 1s 10m 10m 10m 10m 10m 10m 10m 10m 10m 20m 1h 2h"  # the first retry has level 3, normally 10 s
 SETTINGS: dict[str, Any] = SIZES | {"enablePropertyFilter": True, "messageDelayLevel": QUICK_LEVELS}
 CONFIG = StoreConfig(max_hash_slot_num=SIZES["maxHashSlotNum"], message_delay_level=QUICK_LEVELS)
 QUEUES, EACH = 4, 12
@@ -46,7 +46,7 @@ def text(topic: str, number: int, queue_id: int, **more: Any) -> dict[str, Any]:
 
 
 class Configured:
-    """A folder that a broker with all kinds of configuration left, and what it said of that before it stopped."""
+    """A folder from a broker with every kind of configuration, and what that broker reported before it stopped."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder
@@ -87,7 +87,7 @@ def make_topics_and_groups(broker: RealBroker) -> None:
 
 
 def consume(broker: RealBroker) -> None:
-    """A group that did a part, one that filters by property, one that fails until its messages are dead."""
+    """Consume with one group partly, with one filtered by property, and with one that fails until its messages are dead."""
     for queue_id, offset in ((0, 5), (2, EACH)):
         broker.ask("commit", topic="wide", group="G_part", queue_id=queue_id, offset=offset)
     found = broker.ask("subscribe", topic="wide", group="G_sql", sql="n > 5", count=QUEUES * EACH - 6, patience_ms=60_000)
@@ -103,7 +103,7 @@ def consume(broker: RealBroker) -> None:
 
 
 def test_topics_of_a_real_broker_are_read_whole(configured: Configured) -> None:
-    """Queues, permissions and attributes as the broker told them; a deleted topic is gone."""
+    """Queues, permissions and attributes equal the broker's report; a deleted topic is gone."""
     ours = Topics(REAL_DISK, configured.config)
     assert ours.names() == sorted(configured.topics) and "gone" not in ours and "%DLQ%G_fail" in ours
     for name, told in configured.topics.items():
@@ -120,7 +120,7 @@ def test_topics_of_a_real_broker_are_read_whole(configured: Configured) -> None:
 
 
 def test_groups_of_a_real_broker_are_read_whole(configured: Configured) -> None:
-    """Those that an admin made, with every setting, and those that clients made by coming."""
+    """Groups of an admin, with every setting, and groups that clients created are the same."""
     ours = SubscriptionGroups(REAL_DISK, configured.config)
     assert ours.names() == sorted(configured.groups)
     for name, told in configured.groups.items():
@@ -135,7 +135,7 @@ def test_groups_of_a_real_broker_are_read_whole(configured: Configured) -> None:
 
 
 def test_offsets_of_a_real_broker_are_read_whole(configured: Configured) -> None:
-    """What groups committed; how far each delay level came; what a queue that nobody committed says."""
+    """Consumer offsets and delay offsets equal the broker's; a queue without a commit has none."""
     ours = ConsumerOffsets(REAL_DISK, configured.config)
     assert ours.offsets_of("wide", "G_part") == {0: 5, 2: EACH}
     assert ours.offsets_of("wide", "G_sql") == dict.fromkeys(range(QUEUES), EACH)
@@ -144,13 +144,13 @@ def test_offsets_of_a_real_broker_are_read_whole(configured: Configured) -> None
         assert {int(queue_id): max(0, offset) for queue_id, offset in told.items()} == dict.fromkeys(map(int, told), 0) | found
     levels = DelayOffsets(REAL_DISK, configured.config)
     with MessageStore.open(configured.store, "r", CONFIG) as store:
-        for level in (1, 3, 4):  # three delayed ones; the first and second retries
+        for level in (1, 3, 4):  # level 1 has delayed messages; levels 3 and 4 have retries
             assert levels.get(level) == store.max_offset(SCHEDULE, level - 1) > 0
         assert (levels.get(18), store.max_offset(SCHEDULE, 17)) == (0, 2)
 
 
 def test_filters_of_a_real_broker_are_read_whole(configured: Configured) -> None:
-    """And written back as they were: a document that no table of ours knows."""
+    """The document keeps parts that no table of ours knows."""
     file = ConfigFile(REAL_DISK, configured.config + "/consumerFilter.json")
     data = file.load().document["filterDataByTopic"]["wide"]["groupFilterData"]["G_sql"]
     assert (data["expression"], data["expressionType"], data["consumerGroup"]) == ("n > 5", "SQL92", "G_sql")
@@ -159,7 +159,7 @@ def test_filters_of_a_real_broker_are_read_whole(configured: Configured) -> None
 def test_a_real_brokers_folder_is_sound_and_a_rebuild_leaves_a_deleted_topic_deleted(
     configured: Configured, tmp_path: Path
 ) -> None:
-    """Its records are still in the log; topics.json does not name it."""
+    """The log still has its records, but topics.json does not name it."""
     assert not verify_store(str(configured.store), CONFIG).problems
     folder = tmp_path / "store"
     shutil.copytree(configured.store, folder)
@@ -174,7 +174,7 @@ def test_a_real_brokers_folder_is_sound_and_a_rebuild_leaves_a_deleted_topic_del
 
 @pytest.fixture(scope="module")
 def changed(configured: Configured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBroker]:
-    """A broker on the same folder after we changed all of it."""
+    """Run a broker on a copy of the folder in which every table was changed."""
     root = tmp_path_factory.mktemp("changed")
     shutil.copytree(configured.store, root / "store")
     config = str(root / "store" / "config")
@@ -208,7 +208,7 @@ def changed(configured: Configured, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_a_real_broker_has_the_topics_that_we_changed(changed: RealBroker) -> None:
-    """One wider, one new, one gone; a real producer uses the new queues."""
+    """One topic has more queues, one is new, one is gone; a real producer uses the new queues."""
     topics = changed.ask("topics")
     assert (topics["wide"]["readQueueNums"], topics["wide"]["attributes"]) == (QUEUES + 2, {})
     assert topics["made-by-us"]["writeQueueNums"] == 3 and "read-only" not in topics
@@ -221,7 +221,7 @@ def test_a_real_broker_has_the_topics_that_we_changed(changed: RealBroker) -> No
 
 
 def test_a_real_broker_has_the_groups_that_we_changed(changed: RealBroker) -> None:
-    """What we set and what we left, one new, one gone."""
+    """Changed and unchanged settings, a new group and a deleted one are as written."""
     groups = changed.ask("groups")
     assert (groups["G_part"]["retryMaxTimes"], groups["G_part"]["retryQueueNums"]) == (2, 2)
     assert not groups["G_part"]["consumeMessageOrderly"]
@@ -229,7 +229,7 @@ def test_a_real_broker_has_the_groups_that_we_changed(changed: RealBroker) -> No
 
 
 def test_a_real_consumer_goes_on_where_we_said(changed: RealBroker) -> None:
-    """The offset that we committed, the one that the broker had committed, and the begin for queues without one."""
+    """It uses our offset, the broker's earlier one, and 0 for queues without one."""
     offsets = changed.ask("offsets", topic="wide", group="G_part")
     assert (offsets["0"], offsets["2"]) == (9, EACH)
     assert changed.ask("offsets", topic="wide", group="G_new")["1"] == 4
@@ -241,14 +241,14 @@ def test_a_real_consumer_goes_on_where_we_said(changed: RealBroker) -> None:
 
 
 def test_a_real_broker_delivers_again_from_the_delay_offset_that_we_set(changed: RealBroker) -> None:
-    """One step back is one message once more."""
+    """One step back delivers one message again."""
     until(lambda: len(changed.ask("read", topic="later")) >= 4, "the last delayed message is delivered again")
     found = bodies(changed.ask("read", topic="later"))
     assert found[:3] == ["later 0", "later 1", "later 2"] and found[3:] == ["later 2"]
 
 
 def test_a_real_broker_keeps_the_filter_that_we_changed(changed: RealBroker) -> None:
-    """Read at its start and written down again by itself."""
+    """The broker reads the filter at its start and writes it again."""
     path = changed.store / "config" / "consumerFilter.json"
     since = changed.conf.stat().st_mtime_ns
     until(lambda: path.exists() and path.stat().st_mtime_ns > since, "the broker writes its filters down")

@@ -1,4 +1,4 @@
-"""Transactions, delays and retries that we began and a real broker goes on with, by its own services and for real clients."""
+"""Transactions, delays and retries begun in our store and continued by a real broker, for real clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
 CONFIG = ours(message_delay_level=QUICK_LEVELS, deliver_delayed=False)
-PRODUCERS = "interop-transactions"  # the group that the real producer says it is
+PRODUCERS = "interop-transactions"  # the real producer's group
 SETTINGS: dict[str, Any] = SIZES | {
     "messageDelayLevel": QUICK_LEVELS,
     "transactionTimeOut": 1000,
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = SIZES | {
 
 
 class Passed:
-    """A folder of ours after a real broker went on with it and was killed, and what its clients saw."""
+    """Our folder after a real broker continued it and was killed, and what its clients received."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder
@@ -42,7 +42,7 @@ class Passed:
 
 
 def begin_here(folder: Path) -> None:
-    """Nothing of it is due or decided here but what the names say."""
+    """Write delayed messages, transactions and sent-back messages; some stay undue or undecided."""
     with MessageStore.open(folder, config=CONFIG) as store:
         for number in range(5):
             store.put(Message("later", b"later %d" % number, queue_id=1, keys=[f"l{number}"], properties={"DELAY": "1"}))
@@ -89,13 +89,13 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
 
 
 def test_a_real_broker_delivers_what_waited_in_our_store(passed: Passed) -> None:
-    """Each once, in its own topic and queue; what is not due is not there."""
+    """Each message comes once, in its topic and queue; those not due do not come."""
     assert bodies(passed.facts["later"]) == [f"later {number}" for number in range(5)]
     assert {one["queue_id"] for one in passed.facts["later"]} == {1}
 
 
 def test_a_real_broker_decides_the_transactions_that_were_undecided_in_our_store(passed: Passed) -> None:
-    """It asks the producer group about them, some twice where its own op records come late; never about those decided here."""
+    """It checks them with the producer group, some twice if its own op records come late, but never those decided before."""
     found = bodies(passed.facts["decided"])
     assert set(found) == {f"decided {number}" for number in (0, 1, 3, 4, 99)}
     assert [found.count(f"decided {number}") for number in (0, 1, 99)] == [1, 1, 1]
@@ -103,18 +103,18 @@ def test_a_real_broker_decides_the_transactions_that_were_undecided_in_our_store
 
 
 def test_a_real_consumer_gets_what_was_sent_back_in_our_store(passed: Passed) -> None:
-    """Of three messages one failed here and comes again with its count, one is dead, one is done."""
+    """Of three messages one comes again with its count, one is a dead letter, one is done."""
     assert bodies(passed.facts["retried"]) == ["failing 0"]
     assert [one["reconsume_times"] for one in passed.facts["retried"]] == [1]
     assert bodies(passed.facts["%DLQ%G_here"]) == ["failing 1"]
 
 
 def test_we_go_on_where_a_killed_broker_went_on_from_us(passed: Passed, tmp_path: Path) -> None:
-    """Nothing is delivered twice, nothing decided is undecided again, and what is not due waits on."""
+    """Nothing is delivered twice, no decision is lost, and undue messages still wait."""
     folder = tmp_path / "store"
     shutil.copytree(passed.store, folder)
     with MessageStore.open(folder, "r+", CONFIG.but(deliver_delayed=True)) as store:
-        undecided = {half.message.body for half in store.undecided_transactions()}  # of the last ones the op records come late
+        undecided = {half.message.body for half in store.undecided_transactions()}  # the last op records may come late
         assert undecided <= {b"decided %d" % number for number in (3, 4, 5)}
         store.put(Message("later", b"later 7", queue_id=1, properties={"DELAY": "1"}))
         until(lambda: b"later 7" in [message.body for message in store.read("later", 1)], "our own is delivered")

@@ -1,6 +1,6 @@
-"""RocketMQ's own store started on crash images of the lab: what it makes of the folders that ours recovers.
+"""RocketMQ's own store started on crash images of the lab, for comparison with our recovery.
 
-Nothing is asked of it: what it does is counted and printed, beside ours.
+The test requires nothing of RocketMQ: it counts and prints what happens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES = (8192, 2000, 7, 400)
 CONFIG = rocketmq_lab.lab_config(
     mapped_file_size_consume_queue=2000, max_index_num=400, flush_disk_type=FlushMode.SYNC, message_index_enable=True
 )
-Caught = tuple[Image, list[Any], int, int]  # what a crash left, what was put, how much was flushed, when
+Caught = tuple[Image, list[Any], int, int]  # image, messages put, number flushed, time
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStores]:
 
 
 def images() -> Iterator[Caught]:
-    """From random programs: one crash of each third step, before anything else happens."""
+    """Yield crash images of random programs: one after every third step."""
     for seed in range(1000):
         random = Random(seed)
         run = rocketmq_lab.Run(seed, config=CONFIG, tries=False)
@@ -57,7 +57,7 @@ def images() -> Iterator[Caught]:
 
 
 def written(image: Image, folder: Path) -> Path:
-    """As real files."""
+    """Write an image as real files and return the store's folder."""
     for place in image.folders:
         (folder / place[1:]).mkdir(parents=True, exist_ok=True)
     for place, data in image.files.items():
@@ -68,7 +68,7 @@ def written(image: Image, folder: Path) -> Path:
 
 
 def in_java(jvm: RealStores, folder: Path, entries: list[Any], flushed: int, found: Counter[str]) -> None:
-    """What RocketMQ's store has after its own recovery."""
+    """Count what RocketMQ's store has after its own recovery."""
     try:
         real = jvm.open(folder, **dict(zip(JAVA_NAMES, SIZES, strict=True)), flushDiskType="SYNC_FLUSH")
     except (Refused, RuntimeError) as error:
@@ -95,7 +95,7 @@ def in_java(jvm: RealStores, folder: Path, entries: list[Any], flushed: int, fou
 
 
 def test_what_the_real_store_makes_of_crash_images(jvm: RealStores, tmp_path: Path) -> None:
-    """Ours holds every promise on each of them (or this fails); what the real store does is printed."""
+    """Our recovery keeps every promise on each image; the real store's results are printed."""
     found: Counter[str] = Counter()
     for number, (image, entries, flushed, time_ms) in enumerate(images()):
         if number == IMAGES:

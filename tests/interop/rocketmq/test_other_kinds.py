@@ -1,4 +1,4 @@
-"""Folders that are configured otherwise than we, or the real store, were told: both say so, and nothing is changed."""
+"""Folders with a configuration other than the one given to us or to the real store: both report it and change nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("kind", ["RocksDB", "DLedger"])
 def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alone(tmp_path: Path, kind: str) -> None:
-    """A real broker with RocksDB queues, and one with a Raft log.  Neither may be taken for an empty or damaged store."""
+    """RocksDB queues or a Raft log are not taken for an empty or damaged store."""
     prepare_or_skip()
     folder = tmp_path / "store"
     settings: dict[str, Any] = {"storeType": "defaultRocksDB"}
@@ -63,7 +63,7 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
     with pytest.raises(UnknownStore, match=kind):
         rebuild_store(str(folder))
     told = tool("info", "--json", str(folder))
-    if kind == "RocksDB":  # the log itself can be read
+    if kind == "RocksDB":  # the log itself is readable
         assert json.loads(told.stdout)["kind"] == "rocketmq-rocksdb" and told.returncode == 0
         assert len(our_messages(folder, ["T"])) == 5
     else:
@@ -73,7 +73,7 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
 
 
 def test_other_file_sizes_than_the_files_are_said_by_us_and_refused_by_the_real_store(tmp_path: Path) -> None:
-    """The log's and the queues' file sizes: the real store does not load; we name file, size expected and size found."""
+    """With wrong sizes of log or queue files the real store does not load; our error has the expected and the found size."""
     prepare_or_skip()
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=ours(), clock=Ticking(START_MS)) as store:
@@ -100,7 +100,7 @@ def test_other_file_sizes_than_the_files_are_said_by_us_and_refused_by_the_real_
 
 
 def test_other_index_slots_than_the_files_are_said(tmp_path: Path) -> None:
-    """The real store's files have one size in many shapes; with a wrong one it finds no key, and says nothing.  We do."""
+    """Several slot counts give the same file size: the real store silently finds no key, ours raises an error."""
     prepare_or_skip()
     folder = tmp_path / "store"
     jvm = RealStores(tmp_path / "stderr")
@@ -120,7 +120,7 @@ def test_other_index_slots_than_the_files_are_said(tmp_path: Path) -> None:
     for mode in ("r", "r+"):
         with pytest.raises(StoreCorrupt, match="index shape"):
             MessageStore.open(folder, mode, ours(max_hash_slot_num=other["maxHashSlotNum"], max_index_num=other["maxIndexNum"]))
-    with MessageStore.open(folder, "r") as store:  # found from the files
+    with MessageStore.open(folder, "r") as store:  # detected from the files
         assert (store.config.max_hash_slot_num, store.config.max_index_num) == (SIZES["maxHashSlotNum"], SIZES["maxIndexNum"])
         assert len(store.query("T", "k", max_count=64)) == 50
 
@@ -130,7 +130,7 @@ ODD = {"maxHashSlotNum": 100, "maxIndexNum": 1000}  # 240 slots and 972 items ma
 
 @pytest.mark.parametrize("made_by", ["the real store", "us"])
 def test_keys_in_an_index_that_was_empty_are_found_by_the_real_store(tmp_path: Path, made_by: str) -> None:
-    """Its shape is asked for where the real store made it, and known where we did."""
+    """For an index of the real store the slot count must be given; ours is recorded."""
     prepare_or_skip()
     folder = tmp_path / "store"
     odd = {"max_hash_slot_num": 100, "max_index_num": 1000}
@@ -160,7 +160,7 @@ def test_keys_in_an_index_that_was_empty_are_found_by_the_real_store(tmp_path: P
 
 @pytest.mark.parametrize("first", [True, False], ids=["with checksums first", "without first"])
 def test_a_log_of_which_a_part_has_whole_record_checksums_is_told_and_read(tmp_path: Path, first: bool) -> None:
-    """enabledAppendPropCRC changed between two runs, of which one is the real store's; both read all of it."""
+    """`enabledAppendPropCRC` differs between our run and the real store's; both read the whole log."""
     prepare_or_skip()
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=ours(enabled_append_prop_crc=first), clock=Ticking(START_MS)) as store:

@@ -1,7 +1,7 @@
-"""The real name server, broker and clients as the judge: a folder of ours is served, added to, killed, mended, served again.
+"""The real name server, broker and clients use our folder: it is served, extended, killed, repaired and served again.
 
-One folder's life, in two fixtures; the tests say what had to hold at each station.  A fixture never judges, so that one thing
-that is wrong fails one test.
+Two fixtures go through the folder's life, and the tests check what must hold at each step.  A fixture asserts nothing, so one
+error fails one test.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BOUNDARIES = (Boundary.LOWER, Boundary.UPPER)
 
 @dataclass
 class Station:
-    """What was seen while a broker ran, and the folder as it was left."""
+    """What was observed while a broker ran, and the folder that it left."""
 
     folder: Path
     facts: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def text(body: bytes) -> str:
 
 
 def write_ours(folder: Path, port: int) -> None:
-    """Both flush modes, with and without whole-record checksums, all kinds of record, several files, the first deleted."""
+    """Write all kinds of records in several log files, with and without whole-record checksums; delete the first files."""
     host = f"127.0.0.1:{port}"
     config = CONFIG.but(flush_disk_type=FlushMode.SYNC, store_host=host)
     with MessageStore.open(folder, config=config, clock=Ticking(START_MS)) as store:
@@ -74,22 +74,22 @@ def write_ours(folder: Path, port: int) -> None:
 
 
 def received(broker: RealBroker, topics: list[str]) -> list[dict[str, Any]]:
-    """What a real consumer receives of the topics, in log order."""
+    """Return what a real consumer receives of the topics, in log order."""
     found = [from_java(message) for topic in topics for message in broker.ask("read", topic=topic)]
     return sorted(found, key=lambda message: message["physical_offset"])  # type: ignore[no-any-return]
 
 
 def id_of(port: int, physical_offset: int) -> str:
-    """The id under which a broker on 127.0.0.1 has a record, whatever store host it says."""
+    """Return the id by which a broker on 127.0.0.1 finds a record, whatever its store host is."""
     return f"7F000001{port:08X}{physical_offset:016X}"
 
 
-# 1. The broker starts on our folder
+# The broker starts on our folder
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
-    """Ours, read whole by a real consumer, asked by time, key and id, added to by real producers, stopped cleanly."""
+    """Let a real broker serve our folder, answer queries, take messages of real producers, and stop cleanly."""
     prepare_or_skip()
     root = tmp_path_factory.mktemp("served")
     (port,) = free_ports(1)
@@ -125,12 +125,12 @@ def ask_for_ours(broker: RealBroker, station: Station) -> None:
 
 
 def sent(topic: str, number: int, **more: Any) -> dict[str, Any]:
-    """A message for the real producer."""
+    """Return a message for the real producer."""
     return {"topic": topic, "body": text(b"%s %d" % (topic.encode(), number)), "keys": [f"{topic}-{number}"]} | more
 
 
 def add_to_it(broker: RealBroker, station: Station) -> None:
-    """All that a producer can do; what was acknowledged."""
+    """Send every kind of message through real producers, and record the results."""
     for topic in ("added", "delayed", "agreed"):
         broker.ask("topic", topic=topic, queues=2)
     plain = [sent("added", number, queue_id=number % 2, tags="t", properties={"n": f"№{number}"}) for number in range(60)]
@@ -148,7 +148,7 @@ def add_to_it(broker: RealBroker, station: Station) -> None:
 
 
 def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None:
-    """Every field, body, property and place; a version-2 topic, IPv6 hosts and batches among them."""
+    """All fields are equal, with a version-2 topic, IPv6 hosts and batches among them."""
     assert len(served.facts["ours"]) > 300
     assert served.facts["received"] == served.facts["ours"]
     consumed = {(one["topic"], one["queue_id"], one["queue_offset"]) for one in served.facts["received"]}
@@ -166,7 +166,7 @@ def test_a_real_consumer_of_some_tags_receives_those(served: Station) -> None:
 
 
 def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
-    """Both boundaries, at, before and after store times of every queue."""
+    """Both boundaries are equal at, before and after store times of every queue."""
     facts = served.facts
     assert list(zip(facts["times"], facts["times answered"], strict=True)) == list(
         zip(facts["times"], facts["our times"], strict=True)
@@ -174,7 +174,7 @@ def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
 
 
 def test_a_real_query_by_key_finds_ours(served: Station) -> None:
-    """The same records as our query, for keys of one and of many messages."""
+    """It finds the same records as our query, for keys of one message and of many."""
     facts = served.facts
     pairs = [(key, hits) for key, hits in zip(facts["keys"], facts["our hits"], strict=True) if key[0] in TOPICS]
     assert len(pairs) > 50 and all(hits for _, hits in pairs)
@@ -182,7 +182,7 @@ def test_a_real_query_by_key_finds_ours(served: Station) -> None:
 
 
 def test_a_real_query_by_id_finds_ours(served: Station) -> None:
-    """By the ids that our puts return, and by an id made for each record."""
+    """Ids that our puts return and ids made from physical offsets both work."""
     facts = served.facts
     assert [from_java(one) for one in facts["viewed"]] == facts["ours"][::7]
     here = [one for one in facts["ours"] if one["topic"] == "here"]
@@ -190,7 +190,7 @@ def test_a_real_query_by_id_finds_ours(served: Station) -> None:
 
 
 def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) -> None:
-    """By place, by key, in the log; ours before it unchanged; nothing to mend."""
+    """Messages are found by offset and key, ours are unchanged, and nothing needs repair."""
     facts = served.facts
     assert our_messages(served.folder, TOPICS)[: len(facts["ours"])] == facts["ours"]
     with MessageStore.open(served.folder, "r", CONFIG) as store:
@@ -207,7 +207,7 @@ def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) 
 
 
 def test_what_a_real_broker_delayed_and_decided_is_there(served: Station) -> None:
-    """Delivered and committed once, what waited in our store too; rolled back and undecided not; what is not due waits."""
+    """Due and committed messages are there once, rolled back and undecided ones not; undue ones wait."""
     with MessageStore.open(served.folder, "r", CONFIG) as store:
         delivered = sorted(message.body for message in store.read("delayed", 0))
         assert delivered == [b"delayed %d" % number for number in range(5)]
@@ -225,12 +225,12 @@ def assert_sound(folder: Path) -> None:
     assert not plan.problems and not plan.is_damaged
 
 
-# 2. Followed while it is written, and killed
+# A follower beside the running broker, and a kill
 
 
 @pytest.fixture(scope="module")
 def killed(served: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
-    """The same folder, continued by us, served again, followed by us while a producer floods it, and killed amid sends."""
+    """Continue the folder, serve it again, follow it while a producer writes, and kill the broker during sends."""
     root = tmp_path_factory.mktemp("killed")
     station = Station(root / "store")
     shutil.copytree(served.folder, station.folder)
@@ -250,7 +250,7 @@ def killed(served: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def follow_flood(broker: RealBroker) -> list[tuple[int, int, int, int]]:
-    """(physical offset, queue, queue offset, number) of what our follower handed out beside the running broker."""
+    """Return (physical offset, queue, queue offset, number) of each message that our follower yields beside the broker."""
     seen = []
     with MessageStore.open(broker.store, "r", CONFIG) as store, store.follow(timeout_s=60) as follower:
         broker.clients.tell("flood", topic="flood", count=FLOOD, queues=FLOOD_QUEUES, ahead=2000)
@@ -266,7 +266,7 @@ def follow_flood(broker: RealBroker) -> list[tuple[int, int, int, int]]:
 
 
 def stream_and_kill(broker: RealBroker) -> list[list[Any]]:
-    """[number, queue, queue offset, id] of every message that a producer was told is stored."""
+    """Return [number, queue, queue offset, id] of every message that the broker acknowledged."""
     broker.clients.tell("stream", topic="streamed", first=0, count=1 << 20, queues=STREAM_QUEUES)
     acknowledged = [broker.clients.answer() for _ in range(STREAMED)]
     broker.kill()
@@ -276,7 +276,7 @@ def stream_and_kill(broker: RealBroker) -> list[list[Any]]:
 
 
 def test_what_the_broker_wrote_and_we_continued_is_served_again(killed: Station) -> None:
-    """Ours, then the broker's, then ours again, to a real consumer."""
+    """A real consumer receives our messages, the broker's, and ours again."""
     received = [one for one in killed.facts["received"] if "TRAN_MSG" not in one["properties"]]
     before = [one for one in killed.facts["before"] if "TRAN_MSG" not in one["properties"]]
     assert received == before
@@ -285,7 +285,7 @@ def test_what_the_broker_wrote_and_we_continued_is_served_again(killed: Station)
 
 
 def test_a_follower_beside_a_live_broker_sees_a_hundred_thousand_messages_in_order_and_once(killed: Station) -> None:
-    """Every physical offset, queue offset and number, while the broker wrote, rolled files and the dispatcher ran behind."""
+    """All offsets are complete and in order while the broker writes, rolls files, and dispatches behind the log."""
     seen = killed.facts["followed"]
     assert len(seen) == FLOOD
     assert [one[0] for one in seen] == sorted({one[0] for one in seen})
@@ -298,7 +298,7 @@ def test_a_follower_beside_a_live_broker_sees_a_hundred_thousand_messages_in_ord
 def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_again(
     killed: Station, tmp_path: Path, way: str
 ) -> None:
-    """SIGKILL amid its sends.  Whatever we make of the folder holds every acknowledged message, and a broker starts on it."""
+    """Opened, recovered or rebuilt, the folder has every acknowledged message, and a broker starts on it."""
     folder = tmp_path / "store"
     shutil.copytree(killed.folder, folder)
     assert (folder / "abort").exists()
@@ -314,7 +314,7 @@ def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_a
             for found in store.read("flood", queue_id)
         }
     assert flooded == set(killed.facts["followed"])
-    if way != "rebuilt":  # still as the crash left it, but for queues and index
+    if way != "rebuilt":  # a rebuild leaves the log as the crash left it
         assert not verify_store(str(folder), CONFIG).problems
     wanted = our_messages(folder, [*TOPICS, "added", "later", "streamed"])
     assert len([one for one in wanted if one["topic"] == "later"]) == served_once

@@ -1,4 +1,4 @@
-"""The real rocketmq-store as the judge: it opens what we wrote or mended, we open what it wrote; both write the same bytes."""
+"""The real rocketmq-store and ours open what the other wrote or repaired, and write the same bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUNDS = 3
 
 @pytest.fixture(scope="module")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStores]:
-    """One for the module: its start is what costs."""
+    """Start one JVM for the module, since starting is slow."""
     prepare_or_skip()
     made = RealStores(tmp_path_factory.mktemp("jvm") / "stderr")
     yield made
@@ -38,26 +38,26 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStores]:
 
 
 def copy_of(folder: Path, name: str) -> Path:
-    """The real store changes what it opens."""
+    """Copy a folder, since the real store changes what it opens."""
     copy = folder.with_name(name)
     shutil.copytree(folder, copy)
     return copy
 
 
 def judge(jvm: RealStores, folder: Path, sizes: dict[str, int] = SIZES, **settings: Any) -> RealStore:
-    """The real store opens a copy and says what ours says of the folder."""
+    """Open a copy in the real store and assert that its answers equal ours."""
     real = jvm.open(copy_of(folder, "judged"), **sizes, **settings)
     with MessageStore.open(folder, "r", ours() if sizes is SIZES else damage.SMALL) as store:
         assert_agree(folder, store, real)
     return real
 
 
-# 1. What recovery leaves
+# What recovery leaves
 
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_the_real_store_opens_what_recovery_made_of_its_own_crash(jvm: RealStores, fixture_store: Any, name: str) -> None:
-    """A folder that the real store itself left torn, mended by us, and continued by it."""
+    """The real store continues a folder that it left torn and that we repaired."""
     fixture = fixture_store(name, own=True)
     assert not Recovery(str(fixture.store), Choice.SKIP, ours()).apply().needs_choice
     real = judge(jvm, fixture.store)
@@ -70,7 +70,7 @@ def test_the_real_store_opens_what_recovery_made_of_its_own_crash(jvm: RealStore
 
 @pytest.fixture(scope="module", params=[True, False], ids=["whole-record-crc", "body-crc"])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of five log files to be hurt."""
+    """Make a store of five log files, to be damaged."""
     folder = tmp_path_factory.mktemp("original") / "store"
     with MessageStore.open(
         folder, config=damage.SMALL.but(enabled_append_prop_crc=request.param), clock=damage.Clock()
@@ -94,7 +94,7 @@ DAMAGE = [hurt_bit, *damage.DAMAGE]
 def test_the_real_store_opens_what_recovery_made_of_damage(
     jvm: RealStores, original: Path, tmp_path: Path, choice: Choice
 ) -> None:
-    """The whole damage table, skipped over with fillers or cut; every store is appended to by the real one afterwards."""
+    """For all damage, skipped by fillers or cut, the real store can append afterwards."""
     has_crc = "__CRC32#" in our_messages(original)[0]["properties"]
     judged: list[tuple[RealStore, Path, list[Any]]] = []
     for hurt in DAMAGE:
@@ -102,7 +102,7 @@ def test_the_real_store_opens_what_recovery_made_of_damage(
         shutil.copytree(original, folder)
         messages = damage.records(folder)
         lost = hurt(folder, messages)
-        Recovery(str(folder), choice, damage.SMALL).apply()  # sizes that no file is left to say
+        Recovery(str(folder), choice, damage.SMALL).apply()  # the configuration has the sizes of files that are gone
         kept = {message["physical_offset"] for message in our_messages(folder)}
         if choice is Choice.SKIP:
             assert {message.physical_offset for message in messages} - lost <= kept, hurt.__name__
@@ -115,7 +115,7 @@ def test_the_real_store_opens_what_recovery_made_of_damage(
 
 
 def append_by_java(real: RealStore, count: int, clock_ms: int, topic: str = "java") -> list[list[Any]]:
-    """New messages with keys and tags; the real store's results."""
+    """Append messages with keys and tags through the real store; return its results."""
     told = []
     for number in range(count):
         message = Message(topic, b"by java %d" % number, queue_id=number % 2, born_timestamp_ms=clock_ms)
@@ -127,13 +127,13 @@ def append_by_java(real: RealStore, count: int, clock_ms: int, topic: str = "jav
     return results
 
 
-# 2. Ours, theirs, ours, theirs
+# Ours and theirs in turn
 
 
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("has_crc", [True, False], ids=["crc", "plain"])
 def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mode: FlushMode, has_crc: bool) -> None:
-    """Written by us, opened, compared and continued by the real store, read and continued by us; retention in between."""
+    """Both stores open, compare and continue one folder in turn, with retention in between."""
     folder = tmp_path / "store"
     config = ours(enabled_append_prop_crc=has_crc, flush_disk_type=mode)
     settings = SIZES | {"enabledAppendPropCRC": has_crc, "flushDiskType": mode.value}
@@ -163,7 +163,7 @@ def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mo
     assert not Recovery(str(folder), Choice.REFUSE, config).plan().problems
 
 
-# 3. The same puts, the same bytes
+# The same puts, the same bytes
 
 
 def properties_text(pairs: list[tuple[str, str]]) -> bytes:
@@ -171,7 +171,7 @@ def properties_text(pairs: list[tuple[str, str]]) -> bytes:
 
 
 def drawn(random_: random.Random, hosts: tuple[str, str], clock_ms: int, plain: bool = False) -> tuple[Message, dict[str, Any]]:
-    """One message, for ours and for the driver."""
+    """Return a random message, for our store and for the driver."""
     pairs = []
     keys = [f"k{random_.randrange(40)}" for _ in range(random_.choice([0, 1, 1, 3]))]
     tag = random_.choice([None, "A", "ключ", "t" * 30])
@@ -193,7 +193,7 @@ def drawn(random_: random.Random, hosts: tuple[str, str], clock_ms: int, plain: 
 
 
 def run_sequence(random_: random.Random, store: MessageStore, clock: list[int], real: RealStore) -> None:
-    """Puts and batches into both; every result equal."""
+    """Put the same messages and batches into both stores, and assert equal results."""
     for _ in range(random_.randrange(5, 60)):
         clock[0] += random_.choice([0, 1, 700])
         hosts = (random_.choice(["10.0.0.1:1", "[2001:db8::1]:65535"]), random_.choice(["127.0.0.1:10911", "[::2]:10911"]))
@@ -218,7 +218,7 @@ def run_sequence(random_: random.Random, store: MessageStore, clock: list[int], 
 
 
 def comparable(folder: Path) -> dict[str, Any]:
-    """Bytes of log and queues by name; of index files by age, since their names are times."""
+    """Return the files of log and queues by name, and index files by age, since their names are times."""
     found: dict[str, Any] = {}
     for part in ("commitlog", "consumequeue"):
         paths = [path for path in sorted((folder / part).rglob("*")) if path.is_file()]
@@ -231,7 +231,7 @@ def comparable(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_the_same_puts_make_the_same_bytes(jvm: RealStores, tmp_path: Path) -> None:
-    """Random sequences with a fixed clock: commit log, queues and index equal to the byte."""
+    """Random sequences with a fixed clock give equal bytes in log, queues and index."""
     seed = int(os.environ.get("BROKERSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
     print("BROKERSTORE_SEED", seed)
     edges = [*range(0, SEQUENCES, OPEN_AT_ONCE), SEQUENCES]
@@ -259,13 +259,14 @@ def test_the_same_puts_make_the_same_bytes(jvm: RealStores, tmp_path: Path) -> N
                 shutil.rmtree(tmp_path / f"{name}-{number}")
 
 
-LIGHT_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # one with a slash has numbers and no queue
+LIGHT_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # the one with a slash gets offsets but no queue
 LIGHT_SEQUENCES = 10
 
 
 def test_the_same_puts_to_light_queues_make_the_same_queues(jvm: RealStores, tmp_path: Path) -> None:
-    """Random sequences with enableLmq: queues and index to the byte, and the same records but for the order of properties,
-    which the real store takes from a hash map where it adds the numbers.
+    """With enableLmq, queues and index have equal bytes, and the records are equal but for the order of properties.
+
+    The real store takes that order from a hash map when it adds the offsets.
     """
     reals = []
     for number in range(LIGHT_SEQUENCES):
@@ -299,13 +300,13 @@ def _held(clock: list[int]) -> Callable[[], int]:
     return lambda: clock[0]
 
 
-# 4. Killed
+# After a kill
 
 
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("way", ["open", "recover"])
 def test_what_a_killed_real_store_acknowledged_is_there(tmp_path: Path, jvm: RealStores, way: str, mode: FlushMode) -> None:
-    """SIGKILL in the middle of its appends; our opening, or our recovery, has every acknowledged message."""
+    """After SIGKILL during appends our opening or recovery has every acknowledged message."""
     folder = tmp_path / "store"
     victim = RealStores(tmp_path / "stderr", heap="256m")
     try:
