@@ -11,7 +11,7 @@ from storageio.background import BackgroundThread, Wakeup
 
 
 def test_a_wakeup_ends_one_wait() -> None:
-    """Set twice it still ends only one."""
+    """A wakeup that is set twice ends only one wait."""
     wakeup = Wakeup()
     wakeup.set()
     wakeup.set()
@@ -20,7 +20,7 @@ def test_a_wakeup_ends_one_wait() -> None:
 
 
 def test_wake_ends_a_sleep_and_stop_ends_the_thread() -> None:
-    """The step after `wake` knows that it was woken; no step follows `stop`."""
+    """The step after `wake` sees that it was woken; no step follows `stop`."""
     steps: list[bool] = []
     done = threading.Event()
 
@@ -38,7 +38,7 @@ def test_wake_ends_a_sleep_and_stop_ends_the_thread() -> None:
 
 
 def test_a_step_that_returns_no_pause_runs_again_at_once() -> None:
-    """Until it asks for a sleep."""
+    """A pause of 0 repeats the step immediately, until the step returns a pause."""
     pauses: list[float | None] = [0.0, 0.0, None]
     done = threading.Event()
 
@@ -55,7 +55,7 @@ def test_a_step_that_returns_no_pause_runs_again_at_once() -> None:
 
 
 def test_stop_ends_a_pause_within_a_step() -> None:
-    """`wake` does not, and after `stop` no pause waits."""
+    """`wake` does not end it, and after `stop` no pause waits."""
     stopped: list[bool] = []
     entered = threading.Event()
 
@@ -73,7 +73,7 @@ def test_stop_ends_a_pause_within_a_step() -> None:
 
 
 def test_a_thread_that_stops_itself_does_not_wait_for_itself() -> None:
-    """It ends after the step."""
+    """It ends after the current step."""
     ended = threading.Event()
 
     def step() -> float:
@@ -90,7 +90,7 @@ def test_a_thread_that_stops_itself_does_not_wait_for_itself() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_exception_that_ended_a_thread_is_kept() -> None:
-    """It is reported by `threading.excepthook` too."""
+    """`threading.excepthook` receives it too."""
 
     def step() -> float:
         raise ValueError("broken")
@@ -111,7 +111,7 @@ def test_a_thread_that_was_not_started_can_be_stopped() -> None:
 
 
 def test_invariants_are_checked_where_the_switch_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off, a check costs nothing."""
+    """If the switch is off, the check is not called."""
     calls: list[int] = []
     monkeypatch.setattr(invariants, "IS_CHECKED", False)
     invariants.check_invariants(calls.append, 1)

@@ -1,4 +1,4 @@
-"""The disk that forgets answers every call as the machine's own does: else a lab over it would show another store."""
+"""`ForgettingDisk` answers every call like the real disk; otherwise crash tests on it would test another store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Call = Callable[[Any, str], Any]
 
 
 def prepared(disk: Any, root: str) -> None:
-    """A file, an empty folder, and a folder with a file in it."""
+    """Create a file, an empty folder, and a folder with a file in it."""
     disk.make_folder(f"{root}/empty")
     disk.make_folder(f"{root}/full/below")
     for path in ("file", "full/file"):
@@ -27,7 +27,7 @@ def prepared(disk: Any, root: str) -> None:
 
 
 def seen(disk: Any, root: str) -> list[tuple[str, Kind, int]]:
-    """Every name below a folder, its kind, and a file's length."""
+    """Return every name below a folder, its kind, and a file's length."""
     found = []
     for entry in disk.list(root):
         found.append((entry.name, entry.kind, entry.size_bytes if entry.kind is Kind.FILE else 0))
@@ -37,7 +37,7 @@ def seen(disk: Any, root: str) -> list[tuple[str, Kind, int]]:
 
 
 def answer(disk: Any, root: str, call: Call) -> tuple[object, Any]:
-    """What a call gives, or the number of its refusal, and what is there afterwards."""
+    """Return the result or error number of a call, and the state of the folder after it."""
     try:
         given = call(disk, root)
     except DiskError as error:
@@ -46,7 +46,7 @@ def answer(disk: Any, root: str, call: Call) -> tuple[object, Any]:
 
 
 def with_file(path: str, mode: Mode, use: Callable[[Any], Any]) -> Call:
-    """Open, use, close twice."""
+    """Open a file, use it, close it twice."""
 
     def call(disk: Any, root: str) -> Any:
         file = disk.open(f"{root}/{path}", mode)
@@ -60,7 +60,7 @@ def with_file(path: str, mode: Mode, use: Callable[[Any], Any]) -> Call:
 
 
 def bytes_of_a_map(file: Any, writable: bool) -> bytes:
-    """Advice is no promise: given twice, or of a map that is closed, it changes nothing."""
+    """Read a map.  Advice given twice, or for a closed map, changes nothing."""
     made = file.map(10, writable=writable)
     for _ in range(2 if writable else 0):
         made.populate(0, 10)
@@ -117,7 +117,7 @@ CALLS: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_gives_or_is_refused_alike_and_leaves_the_same(tmp_path: Path, name: str) -> None:
-    """By value, by number of the refusal, and by every name and length that is there afterwards."""
+    """Results, error numbers, and every name and length afterwards are equal."""
     forgetting = ForgettingDisk()
     prepared(REAL_DISK, str(tmp_path))
     prepared(forgetting, "/root")
@@ -125,7 +125,7 @@ def test_a_call_gives_or_is_refused_alike_and_leaves_the_same(tmp_path: Path, na
 
 
 def test_a_lock_is_had_once_and_makes_its_file(tmp_path: Path) -> None:
-    """And again after it was given back."""
+    """The lock can be taken again after its release."""
     for disk, root in ((ForgettingDisk(), ""), (REAL_DISK, str(tmp_path))):
         held = disk.lock(f"{root}/lock")
         with pytest.raises(StoreLocked, match="this process"):

@@ -1,4 +1,4 @@
-"""The disk that forgets: what a crash may take, and what it may not."""
+"""`ForgettingDisk`: what a crash may and may not lose."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def make(disk: ForgettingDisk, path: str, data: bytes, *, synced: bool = True) -
 
 
 def outcomes(disk: ForgettingDisk, path: str) -> set[bytes | None]:
-    """What a crash now may leave of a file, None for nothing."""
+    """Return the contents that a crash at this moment may leave of a file, None for a missing file."""
     return {image.files.get(path) for image in disk.images(Random(1), 200)}
 
 
 def test_what_was_synced_survives_every_crash() -> None:
-    """Bytes by the file's sync, the name by its folder's."""
+    """The file's sync saves its bytes, the folder's sync its name."""
     disk = ForgettingDisk()
     make(disk, "/a", b"x" * 5000)
     assert outcomes(disk, "/a") == {b"x" * 5000}
 
 
 def test_a_new_file_may_be_gone_empty_or_zeros() -> None:
-    """Name, size and pages are lost each on its own."""
+    """Name, size and pages are lost independently."""
     disk = ForgettingDisk()
     make(disk, "/a", b"x" * 100, synced=False)
     assert outcomes(disk, "/a") == {None, b"", bytes(100), b"x" * 100}
 
 
 def test_pages_are_lost_in_any_order_and_in_any_version() -> None:
-    """The second without the first, and a version that was overwritten since."""
+    """The second page may survive without the first, and so may a version that was overwritten since."""
     disk = ForgettingDisk()
     make(disk, "/a", bytes(2 * PAGE))
     file = disk.open("/a", Mode.WRITE)
@@ -63,7 +63,7 @@ def test_a_page_is_torn_at_sectors_only() -> None:
 
 
 def test_stores_through_a_map_are_seen_and_lost() -> None:
-    """They make no call; the next call, or a look, takes note."""
+    """Stores make no call; the next call, or `look`, records them."""
     disk = ForgettingDisk()
     make(disk, "/a", bytes(PAGE))
     view = disk.open("/a", Mode.WRITE).map(PAGE, writable=True).view
@@ -74,7 +74,7 @@ def test_stores_through_a_map_are_seen_and_lost() -> None:
 
 
 def test_a_sync_of_one_file_says_nothing_of_another() -> None:
-    """Pages across files are independent."""
+    """Pages of different files are independent."""
     disk = ForgettingDisk()
     make(disk, "/a", b"old")
     make(disk, "/b", b"old")
@@ -86,7 +86,7 @@ def test_a_sync_of_one_file_says_nothing_of_another() -> None:
 
 
 def test_a_rename_is_done_undone_or_seen_under_both_names_and_never_loses_the_file() -> None:
-    """Of a file whose name was on the disk."""
+    """This holds for a file whose name was durable before."""
     disk = ForgettingDisk()
     make(disk, "/a", b"new")
     make(disk, "/b", b"old")
@@ -98,7 +98,7 @@ def test_a_rename_is_done_undone_or_seen_under_both_names_and_never_loses_the_fi
 
 
 def test_a_deleted_file_may_come_back_until_its_folder_is_synced() -> None:
-    """And not afterwards."""
+    """After the sync of its folder it cannot come back."""
     disk = ForgettingDisk()
     make(disk, "/a", b"x")
     disk.delete("/a")
@@ -108,7 +108,7 @@ def test_a_deleted_file_may_come_back_until_its_folder_is_synced() -> None:
 
 
 def test_a_truncation_may_be_lost() -> None:
-    """Then all the old bytes are there; what is written behind a truncation may stand beside zeros or old bytes."""
+    """If it is, all old bytes are back; data written after a truncation may lie beside zeros or old bytes."""
     disk = ForgettingDisk()
     make(disk, "/a", b"x" * 2000)
     file = disk.open("/a", Mode.WRITE)
@@ -119,7 +119,7 @@ def test_a_truncation_may_be_lost() -> None:
 
 
 def test_a_second_sync_after_a_failed_one_proves_nothing() -> None:
-    """The pages count as clean, and may be old for ever; a page that was written again is synced again."""
+    """The pages count as clean and may stay old forever; a page that was written again is synced again."""
     disk = ForgettingDisk()
     make(disk, "/a", bytes(2 * PAGE))
     file = disk.open("/a", Mode.WRITE)
@@ -139,7 +139,7 @@ def test_a_second_sync_after_a_failed_one_proves_nothing() -> None:
 
 
 def test_the_weaker_model_keeps_the_order_of_the_changes() -> None:
-    """A later change is never there without an earlier one in a prefix; in the strict model it is."""
+    """In a prefix a later change never survives without an earlier one; in the strict model it may."""
     from storageio.testing.forgetting_images import build, prefixes
 
     disk = ForgettingDisk()
@@ -153,7 +153,7 @@ def test_the_weaker_model_keeps_the_order_of_the_changes() -> None:
 
 
 def test_every_combination_is_given_where_they_are_few() -> None:
-    """Ten pages old or new."""
+    """Ten pages, each old or new, give all 1024 images."""
     disk = ForgettingDisk()
     make(disk, "/a", bytes(10 * PAGE))
     disk.open("/a", Mode.WRITE).write(0, b"n" * 10 * PAGE)
@@ -162,7 +162,7 @@ def test_every_combination_is_given_where_they_are_few() -> None:
 
 
 def test_the_same_seed_gives_the_same_images() -> None:
-    """Whatever it was."""
+    """Two disks with the same calls yield the same images."""
 
     def images() -> list[dict[str, bytes]]:
         disk = ForgettingDisk()
@@ -173,7 +173,7 @@ def test_the_same_seed_gives_the_same_images() -> None:
 
 
 def test_a_short_write_leaves_its_first_half() -> None:
-    """And the error that says so."""
+    """The write raises `ShortWrite`."""
     disk = ForgettingDisk()
     make(disk, "/a", b"")
 
@@ -189,7 +189,7 @@ def test_a_short_write_leaves_its_first_half() -> None:
 
 
 def test_a_rename_between_folders_is_safe_with_the_sync_of_either() -> None:
-    """Of the source's: at its new place alone.  Of the target's: there, and maybe at the old place too."""
+    """After a sync of the source folder only the new name is left; after one of the target folder the old one may stay."""
     for synced, left in (("/f", {(None, b"x")}), ("/g", {(None, b"x"), (b"x", b"x")})):
         disk = ForgettingDisk()
         disk.make_folder("/f")

@@ -1,4 +1,4 @@
-"""Whether a lock is held, asked without taking it."""
+"""`Disk.is_locked`, which asks without taking the lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.stdin.read()
 
 
 def test_a_lock_that_nobody_holds_is_free_and_no_file_is_made(tmp_path: Path) -> None:
-    """No file, no folder, a file without a lock, a folder or a link in its place."""
+    """This covers a missing file, a missing folder, a file without a lock, and a folder or a link at its path."""
     path = tmp_path / "lock"
     assert not REAL_DISK.is_locked(str(path)) and not REAL_DISK.is_locked(str(path / "below"))
     assert os.listdir(tmp_path) == []
@@ -31,7 +31,7 @@ def test_a_lock_that_nobody_holds_is_free_and_no_file_is_made(tmp_path: Path) ->
 
 
 def test_a_probe_in_the_writing_process_frees_no_lock(tmp_path: Path) -> None:
-    """Closing any descriptor of the file would: another process still cannot have it after the probe."""
+    """Closing any descriptor of the file would release it: another process still cannot take it after the probe."""
     path = str(tmp_path / "lock")
     held = REAL_DISK.lock(path)
     assert REAL_DISK.is_locked(path)
@@ -41,7 +41,7 @@ def test_a_probe_in_the_writing_process_frees_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_another_program_is_seen(tmp_path: Path) -> None:
-    """As a broker holds it: a POSIX record lock on byte 0; the probe does not keep it from letting go."""
+    """The other program holds a POSIX record lock on byte 0, as a broker does, and can release it after the probe."""
     path = tmp_path / "lock"
     path.write_bytes(b"lock")
     with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:

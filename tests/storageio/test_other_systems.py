@@ -1,4 +1,4 @@
-"""What the disk does where a system lacks a call, does half of one, or fails one: the same bytes, or a named error."""
+"""Systems that lack a call, do only part of one, or fail one: the disk returns the same bytes, or raises a named error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(path: Path, write: Any) -> bytes:
 def test_pieces_that_the_system_takes_in_parts_are_all_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """A write may stop anywhere: in a piece, at its end, behind several."""
+    """A write may stop in a piece, at its end, or after several."""
     whole = os.pwritev
     monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: whole(fd, [b"".join(pieces)[:most]], at))
     assert written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(piece) for piece in PIECES])) == DATA
@@ -47,7 +47,7 @@ def test_pieces_that_the_system_takes_in_parts_are_all_there(
 def test_a_write_that_the_system_takes_in_parts_is_all_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Each part goes where the one before it stopped."""
+    """Each part continues where the previous one stopped."""
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:most], at))
     data = DATA[:700] if most == 1 else DATA
@@ -55,7 +55,7 @@ def test_a_write_that_the_system_takes_in_parts_is_all_there(
 
 
 def test_a_read_that_the_system_gives_in_parts_is_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In two, three and many parts, and cut short by the file's end."""
+    """The read comes in two, three and many parts, and is cut short by the file's end."""
     (tmp_path / "f").write_bytes(DATA)
     whole = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, at: whole(fd, min(size, 100), at))
@@ -66,7 +66,7 @@ def test_a_read_that_the_system_gives_in_parts_is_all_there(tmp_path: Path, monk
 
 
 def test_new_files_are_for_their_owner_to_write_and_for_all_to_read(tmp_path: Path) -> None:
-    """As a broker makes them: no file that anybody may write to, and none that may be run."""
+    """The mode is that of a broker's files: not writable for others, and not executable."""
     before = os.umask(0o022)
     try:
         written(tmp_path / "f", lambda file: file.write(0, b"x"))
@@ -77,13 +77,13 @@ def test_new_files_are_for_their_owner_to_write_and_for_all_to_read(tmp_path: Pa
 
 
 def test_pieces_are_written_one_by_one_where_there_is_no_call_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older systems have `pwrite` alone."""
+    """Older systems have only `pwrite`."""
     monkeypatch.delattr(os, "pwritev")
     assert written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(piece) for piece in PIECES])) == DATA
 
 
 def test_a_write_of_pieces_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its file, and the system's number."""
+    """The error has the file and the system's error number."""
     monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
     with pytest.raises(DiskError) as caught:
         written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(DATA)]))
@@ -95,7 +95,7 @@ def test_a_write_of_pieces_that_fails_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_sync_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody may take the bytes for safe."""
+    """An error tells the caller that the bytes may be lost."""
     monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
     with pytest.raises(DiskError) as caught:
         written(tmp_path / "f", lambda file: file.sync())
@@ -103,7 +103,7 @@ def test_a_sync_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_sync_is_a_whole_one_where_there_is_no_call_for_data_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fsync`, whose failure is one too."""
+    """`fsync` is called, and its failure is an error too."""
     synced: list[int] = []
     monkeypatch.delattr(os, "fdatasync")
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -115,7 +115,7 @@ def test_a_sync_is_a_whole_one_where_there_is_no_call_for_data_alone(tmp_path: P
 
 
 def test_a_sync_on_macos_goes_past_the_drives_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`F_FULLFSYNC`: `fsync` stops before it there."""
+    """`F_FULLFSYNC` is used, because `fsync` stops at the drive's cache there."""
     import fcntl
 
     asked: list[int] = []
@@ -127,7 +127,7 @@ def test_a_sync_on_macos_goes_past_the_drives_cache(tmp_path: Path, monkeypatch:
 
 
 def test_reading_goes_on_without_the_calls_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No `pread`, no way to leave the access time alone, no holes that can be asked for."""
+    """There is no `pread`, no O_NOATIME and no hole detection."""
     (tmp_path / "f").write_bytes(DATA)
     monkeypatch.setattr(real_disk, "_NO_ACCESS_TIME", 0)
     monkeypatch.delattr(os, "pread")
@@ -145,7 +145,7 @@ def test_reading_goes_on_without_the_calls_of_linux(tmp_path: Path, monkeypatch:
 def test_a_file_system_that_knows_no_holes_has_data_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, found: int | None
 ) -> None:
-    """And one that fails is named: bytes taken for a hole would be passed over."""
+    """A failing call raises: bytes taken for a hole would be skipped."""
     (tmp_path / "f").write_bytes(DATA)
     file = REAL_DISK.open(str(tmp_path / "f"), Mode.READ)
     monkeypatch.setattr(os, "lseek", failing(number))
@@ -159,7 +159,7 @@ def test_a_file_system_that_knows_no_holes_has_data_everywhere(
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no such advice")
 def test_zeros_that_were_read_are_no_data_when_they_are_forgotten(tmp_path: Path) -> None:
-    """What was written stays, on the disk or not."""
+    """Written bytes stay, on the disk or not."""
     size = 4 << 20
     file = REAL_DISK.open(str(tmp_path / "f"), Mode.CREATE)
     file.allocate(size)
@@ -167,13 +167,13 @@ def test_zeros_that_were_read_are_no_data_when_they_are_forgotten(tmp_path: Path
     assert file.read(0, size) == bytes(size)
     file.write(size // 2, b"y")
     file.forget_zeros(0)
-    assert file.next_data(0) > 0 or file.data_end(0) == size  # a file system that cannot tell has data everywhere
+    assert file.next_data(0) > 0 or file.data_end(0) == size  # a file system without hole detection has data everywhere
     assert file.read(size // 2, 1) == b"y" and file.next_data(size // 2) == size // 2
     file.close()
 
 
 def test_data_ends_where_nothing_was_written(tmp_path: Path) -> None:
-    """So what an opening reads behind a log's end does not grow with each opening."""
+    """Thus the part that an open reads after a log's end does not grow with each open."""
     size = 1 << 20
     file = REAL_DISK.open(str(tmp_path / "f"), Mode.CREATE)
     file.allocate(size)
@@ -186,7 +186,7 @@ def test_data_ends_where_nothing_was_written(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_made_where_a_file_is(tmp_path: Path) -> None:
-    """Named, and the file stays."""
+    """The error names the path, and the file stays."""
     (tmp_path / "f").write_bytes(DATA)
     with pytest.raises(DiskError):
         REAL_DISK.make_folder(str(tmp_path / "f"))
@@ -196,7 +196,7 @@ def test_a_folder_is_not_made_where_a_file_is(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_locks_is_named_and_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network's, whose lock server is gone: it is no other process, and whoever tries again and again runs out of nothing."""
+    """On a network file system without its lock server no other process is blamed, and retries leak no descriptors."""
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "lockf", failing(errno.ENOLCK))
@@ -209,14 +209,14 @@ def test_a_file_system_without_locks_is_named_and_costs_no_descriptor(tmp_path: 
 
 
 def test_a_folder_that_another_was_faster_to_make_is_there(tmp_path: Path) -> None:
-    """Between the look and the call: no error."""
+    """A folder created between the check and the call is no error."""
     real_disk_make(tmp_path / "d")
     real_disk_make(tmp_path / "d")
     assert (tmp_path / "d").is_dir()
 
 
 def real_disk_make(path: Path) -> None:
-    """As by somebody who was faster than another."""
+    """Create a folder, as a faster process would."""
     try:
         real_disk._make_folder(str(path))
     except OSError as error:
@@ -224,7 +224,7 @@ def real_disk_make(path: Path) -> None:
 
 
 def test_nothing_is_written_where_a_store_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows stores are read; what would write says so."""
+    """On Windows stores are read-only; a write raises an error with this reason."""
     (tmp_path / "f").write_bytes(DATA)
     monkeypatch.setattr(real_disk, "_IS_WINDOWS", True)
     for mode in (Mode.WRITE, Mode.CREATE):
@@ -241,7 +241,7 @@ def test_nothing_is_written_where_a_store_cannot_be_locked(tmp_path: Path, monke
 def test_a_way_past_the_page_cache_is_refused_by_number_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EINVAL, as by a file system that has none: the pool goes through the cache then."""
+    """The error is EINVAL, as on a file system without direct writes: the pool then writes through the cache."""
     (tmp_path / "f").write_bytes(DATA)
     monkeypatch.delattr(os, "O_DIRECT")
     with pytest.raises(DiskError) as caught:
@@ -250,7 +250,7 @@ def test_a_way_past_the_page_cache_is_refused_by_number_where_there_is_none(
 
 
 def test_a_machine_that_says_nothing_of_itself_gets_cautious_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gibibyte of memory and a thousand descriptors."""
+    """The defaults are one gibibyte of memory and 1024 descriptors."""
     import resource
 
     monkeypatch.setattr(os, "sysconf", failing(errno.EINVAL))

@@ -1,4 +1,4 @@
-"""What a process may have."""
+"""Limits of a process, fork handlers, and the search for writing processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storageio import maps_max, processes
 
 @pytest.fixture
 def limit() -> Iterator[int]:
-    """The hard limit on descriptors; what a test sets is taken back."""
+    """Yield the hard limit on descriptors; restore both limits after the test."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield before[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -22,7 +22,7 @@ def limit() -> Iterator[int]:
 
 @pytest.mark.parametrize(("descriptors", "maps"), [(200, 64), (1024, 128), (4096, 512)])
 def test_an_eighth_of_the_descriptors_is_for_maps(limit: int, descriptors: int, maps: int) -> None:
-    """And 64 where that is less."""
+    """The minimum is 64 maps."""
     if limit != resource.RLIM_INFINITY and limit < descriptors:
         descriptors, maps = limit, max(64, limit // 8)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, limit))
@@ -30,13 +30,13 @@ def test_an_eighth_of_the_descriptors_is_for_maps(limit: int, descriptors: int, 
 
 
 def test_maps_of_one_gib_do_not_fill_32_bits_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of them at most, and one map always."""
+    """Maps use at most a quarter of the addresses; one map is always allowed."""
     monkeypatch.setattr(processes, "ADDRESSES", 1 << 32)
     assert (maps_max(1 << 30), maps_max(1 << 31), maps_max(1 << 24)) == (1, 1, 64)
 
 
 def test_where_nothing_forks_nothing_is_asked_for_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No error on a system without the call, and no call."""
+    """On a system without fork nothing is registered and no error is raised."""
     called: list[str] = []
     monkeypatch.delattr(os, "register_at_fork")
     processes.in_forked_child(lambda: called.append("child"))
@@ -44,7 +44,7 @@ def test_where_nothing_forks_nothing_is_asked_for_children(monkeypatch: pytest.M
 
 
 def test_a_process_that_ends_while_it_is_asked_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptors were listed, its flags and its name are gone: it is no writer, and no error."""
+    """Its descriptors were listed, but its flags and its name are gone: it is not reported, and no error is raised."""
     real, listed = os.readlink, os.listdir
     ended = "999999999"
     monkeypatch.setattr(os, "listdir", lambda path: [ended] if path == "/proc" else ["3"] if ended in path else listed(path))

@@ -1,4 +1,4 @@
-"""The machine's disk: what it opens, refuses and promises."""
+"""The real disk: what it opens, rejects and guarantees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(path: Path, data: bytes = b"") -> str:
 
 
 def test_each_mode_opens_what_it_says(tmp_path: Path) -> None:
-    """READ and WRITE want a file, CREATE makes one; READ cannot write."""
+    """READ and WRITE need a file, CREATE creates one; a file opened with READ cannot be written."""
     path = str(tmp_path / "f")
     for mode in (Mode.READ, Mode.WRITE):
         with pytest.raises(DiskError, match="open failed") as caught:
@@ -53,7 +53,7 @@ def test_each_mode_opens_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "device", "folder", "socket"])
 @pytest.mark.parametrize("mode", [Mode.READ, Mode.WRITE, Mode.CREATE])
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str, mode: Mode) -> None:
-    """A link is not followed, a pipe not waited for, a device not touched."""
+    """A link is not followed, a pipe does not block, a device is not opened."""
     path = tmp_path / "f"
     if kind == "link":
         make(tmp_path / "target", b"precious")
@@ -77,7 +77,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str, m
 
 
 def test_names_that_no_system_takes_are_disk_errors(tmp_path: Path) -> None:
-    """A NUL or an endless name is an error of ours, not a ValueError."""
+    """A NUL or a too long name raises `DiskError`, not `ValueError`."""
     for name in ("a\0b", "x" * 300):
         path = str(tmp_path / name)
         for call in (
@@ -94,7 +94,7 @@ def test_names_that_no_system_takes_are_disk_errors(tmp_path: Path) -> None:
 
 
 def test_a_map_beyond_the_end_is_refused(tmp_path: Path) -> None:
-    """Touching it would kill the process; no bytes at all cannot be mapped either."""
+    """Touching it would kill the process; an empty map is rejected too."""
     file = REAL_DISK.open(make(tmp_path / "f", b"x" * 100), Mode.WRITE)
     for size in (101, 1 << 40, 0, -1):
         with pytest.raises(DiskError, match="map failed"):
@@ -103,7 +103,7 @@ def test_a_map_beyond_the_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_map_to_read_cannot_be_written(tmp_path: Path) -> None:
-    """A reader changes nothing by accident."""
+    """A reader cannot change a store by accident."""
     file = REAL_DISK.open(make(tmp_path / "f", b"x" * 100), Mode.READ)
     view = file.map(50, writable=False).view
     assert view.readonly and len(view) == 50
@@ -112,7 +112,7 @@ def test_a_map_to_read_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_map_lives_as_long_as_a_view_of_it(tmp_path: Path) -> None:
-    """After close, delete and collection a slice still reads."""
+    """A slice is readable after close, deletion and garbage collection."""
     path = make(tmp_path / "f", b"abc" * 5000)
     file = REAL_DISK.open(path, Mode.WRITE)
     held = file.map(15000, writable=True)
@@ -130,7 +130,7 @@ def test_a_map_lives_as_long_as_a_view_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 8192), (4097, 1 << 40), (1 << 40, 1 << 41), (9, 3), (-5, 0)])
 def test_populate_stays_inside_the_map(tmp_path: Path, start: int, stop: int) -> None:
-    """Any stretch may be asked for, also of a map that was closed."""
+    """Any range is accepted, and so is a closed map."""
     file = REAL_DISK.open(make(tmp_path / "f", bytes(16384)), Mode.WRITE)
     held = file.map(16384, writable=True)
     held.populate(start, stop)
@@ -155,7 +155,7 @@ def test_allocate_gives_real_blocks_of_zeros(tmp_path: Path) -> None:
 
 
 def test_allocate_on_a_full_disk_is_a_clean_error(tmp_path: Path) -> None:
-    """On a file system of 1 MiB: `DiskFull`, and what was there stays."""
+    """On a file system of 1 MiB it raises `DiskFull`, and existing data stays."""
     script = (
         "import sys\n"
         "from storageio import REAL_DISK, DiskFull, Mode\n"
@@ -176,7 +176,7 @@ def test_allocate_on_a_full_disk_is_a_clean_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_no_space_and_no_quota_are_both_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Named the same, whatever the system calls it."""
+    """ENOSPC and EDQUOT raise the same error."""
 
     def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
@@ -189,7 +189,7 @@ def test_no_space_and_no_quota_are_both_a_full_disk(tmp_path: Path, monkeypatch:
 
 
 def test_allocate_where_the_platform_has_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros are written instead."""
+    """It writes zeros instead."""
     monkeypatch.delattr(os, "posix_fallocate")
     file = REAL_DISK.open(make(tmp_path / "f", b"kept"), Mode.WRITE)
     file.allocate((2 << 20) + 5)
@@ -197,7 +197,7 @@ def test_allocate_where_the_platform_has_no_call(tmp_path: Path, monkeypatch: py
 
 
 def test_list_tells_kinds_and_sorts(tmp_path: Path) -> None:
-    """Links are not followed."""
+    """Symbolic links are not followed."""
     make(tmp_path / "b", b"12")
     (tmp_path / "a").mkdir()
     (tmp_path / "c").symlink_to("b")
@@ -211,7 +211,7 @@ def test_list_tells_kinds_and_sorts(tmp_path: Path) -> None:
 
 
 def test_folders_are_made_with_parents_and_taken_away_empty(tmp_path: Path) -> None:
-    """A name that is something else's is an error."""
+    """A file at the path is an error."""
     deep = tmp_path / "x" / "y" / "z"
     for _ in range(2):
         REAL_DISK.make_folder(str(deep))
@@ -247,7 +247,7 @@ def _from_another_process(path: str) -> str:
 
 
 def test_one_lock_in_all_processes_and_in_this_one(tmp_path: Path) -> None:
-    """Held once; also under another name of the same file; free again after release."""
+    """It is held once, also under another name of the same file, and is free after its release."""
     path, other_name = str(tmp_path / "lock"), str(tmp_path / "hard")
     held = REAL_DISK.lock(path)
     os.link(path, other_name)
@@ -262,7 +262,7 @@ def test_one_lock_in_all_processes_and_in_this_one(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_a_posix_record_lock_on_byte_0(tmp_path: Path) -> None:
-    """What RocketMQ takes: `lockf` of another process meets it, `flock` does not, byte 1 is free."""
+    """As in RocketMQ, `lockf` of another process conflicts with it, `flock` does not, and byte 1 is free."""
     path = str(tmp_path / "lock")
     held = REAL_DISK.lock(path)
     script = (
@@ -281,7 +281,7 @@ def test_the_lock_is_a_posix_record_lock_on_byte_0(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_another_program_is_respected(tmp_path: Path) -> None:
-    """As a broker would hold it."""
+    """The other program holds it as a broker would."""
     path = make(tmp_path / "lock", b"lock")
     script = (
         "import fcntl, sys\n"
@@ -304,7 +304,7 @@ def test_a_lock_of_another_program_is_respected(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_free_the_lock(tmp_path: Path) -> None:
-    """The child's release touches nothing: the lock is the parent's."""
+    """Release in the child does nothing: the lock is the parent's."""
     path = str(tmp_path / "lock")
     held = REAL_DISK.lock(path)
     child = os.fork()
@@ -317,7 +317,7 @@ def test_a_forked_child_does_not_free_the_lock(tmp_path: Path) -> None:
 
 
 def test_a_lock_path_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    """Nobody leads us to another store's lock."""
+    """A link cannot redirect the lock to another store."""
     make(tmp_path / "target")
     (tmp_path / "lock").symlink_to("target")
     with pytest.raises(DiskError):
@@ -327,7 +327,7 @@ def test_a_lock_path_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_space_and_clock(tmp_path: Path) -> None:
-    """Plausible, and named where there is nothing."""
+    """The values are plausible; a missing path raises a named error."""
     space = REAL_DISK.space(str(tmp_path))
     assert 0 <= space.free_bytes <= space.total_bytes
     assert REAL_DISK.now_ms() > 1_600_000_000_000
@@ -336,7 +336,7 @@ def test_space_and_clock(tmp_path: Path) -> None:
 
 
 def test_no_call_leaves_a_descriptor_open(tmp_path: Path) -> None:
-    """A store that syncs a folder a second would run out of them within the hour."""
+    """A store that syncs a folder every second would use up its descriptors within the hour."""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         REAL_DISK.make_folder(str(tmp_path / "a" / "b"))
@@ -356,7 +356,7 @@ def test_no_call_leaves_a_descriptor_open(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says what is mapped")
 def test_a_closed_map_is_unmapped_when_its_last_view_goes(tmp_path: Path) -> None:
-    """Whoever keeps the closed map object keeps no memory and no address space."""
+    """A closed map object keeps no memory and no address space."""
     path = make(tmp_path / "mapped", bytes(4096))
     file = REAL_DISK.open(path, Mode.WRITE)
     held = file.map(4096, writable=True)

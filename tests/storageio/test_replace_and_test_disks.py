@@ -1,4 +1,4 @@
-"""A small file replaced, with every call failing in turn; and the disks that make calls fail."""
+"""Replacement of a small file with each call failing in turn, and the disks that make calls fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPLACE = ["create", "truncate", "write", "sync", "rename", "sync folder"]
 
 
 def test_the_order_of_calls_makes_it_durable(tmp_path: Path) -> None:
-    """New bytes are synced before the rename, the folder after it."""
+    """The new bytes are synced before the rename, the folder after it."""
     disk, path = CountingDisk(), str(tmp_path / "f")
     replace_file(disk, path, b"one")
     assert [call.operation for call in disk.calls] == REPLACE
@@ -28,7 +28,7 @@ def test_the_order_of_calls_makes_it_durable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep_backup", [False, True])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_whatever_fails_the_old_or_the_new_is_there_whole(tmp_path: Path, keep_backup: bool, code: int) -> None:
-    """At each failing call; with a backup the old bytes may stand under that name."""
+    """This holds for a failure of each call; with a backup the old bytes may be under that name."""
     path, failed = tmp_path / "f", 0
     for number in range(1, 20):
         path.write_bytes(b"old")
@@ -48,7 +48,7 @@ def test_whatever_fails_the_old_or_the_new_is_there_whole(tmp_path: Path, keep_b
 
 
 def test_a_counting_disk_sees_every_call(tmp_path: Path) -> None:
-    """Of the disk, its files and its maps."""
+    """The calls include those of its files and maps."""
     disk = CountingDisk()
     disk.make_folder(str(tmp_path / "x"))
     file = disk.open(str(tmp_path / "x" / "f"), Mode.CREATE)
@@ -79,7 +79,7 @@ def test_a_counting_disk_sees_every_call(tmp_path: Path) -> None:
 
 
 def test_a_failing_disk_fails_the_call_it_was_told(tmp_path: Path) -> None:
-    """Once, or for ever after; of one operation alone, or of all."""
+    """It fails once or from then on, for one operation or for all."""
     once = FailingDisk(2, only="stat")
     path = str(tmp_path)
     once.list(path)

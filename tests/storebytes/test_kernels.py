@@ -1,4 +1,4 @@
-"""What Cython does not check: declarations against text, and builds against sources."""
+"""What Cython does not check: declarations against sources, and builds against sources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_of(found: re.Match[str]) -> list[str]:
 
 
 def assigned(tree: ast.Module) -> set[str]:
-    """Names bound at module level, and those that a function binds by `global`."""
+    """Return the names bound at module level, and those that a function binds by `global`."""
     bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -48,7 +48,7 @@ def assigned(tree: ast.Module) -> set[str]:
 
 @pytest.mark.parametrize("module", KERNELS)
 def test_every_c_variable_of_a_declaration_is_assigned(module: str) -> None:
-    """One that is not stays 0 in the compiled build alone."""
+    """An unassigned variable would be 0 in the compiled build only."""
     tree, declaration = sources(module)
     declared = {name for found in MODULE_VARIABLE.finditer(declaration) for name in names_of(found)}
     in_c = {"_TABLES"} if module.endswith("_crc_cy") else set()  # filled by _fill_tables
@@ -58,7 +58,7 @@ def test_every_c_variable_of_a_declaration_is_assigned(module: str) -> None:
 
 @pytest.mark.parametrize("module", KERNELS)
 def test_slots_are_the_declared_attributes(module: str) -> None:
-    """The plain class has what the compiled one has."""
+    """The plain class has the same attributes as the compiled one."""
     tree, declaration = sources(module)
     slots = {
         node.name: {ast.literal_eval(item) for item in statement.value.elts}
@@ -76,7 +76,7 @@ def test_slots_are_the_declared_attributes(module: str) -> None:
 
 
 def test_no_kernel_is_older_than_its_source(world: World) -> None:
-    """An extension built from another text is refused here."""
+    """This fails for an extension that was built from another source."""
     stale = [build.module for build in builds.kernel_builds() if build.is_stale]
     assert stale == [], "run: make .venv/.kernels"
     for name in KERNELS:
@@ -85,7 +85,7 @@ def test_no_kernel_is_older_than_its_source(world: World) -> None:
 
 
 def test_a_changed_text_or_declaration_makes_a_build_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One byte in the kernel or in any declaration that it cimports."""
+    """One changed byte in the kernel, or in any declaration that it cimports, suffices."""
     for package in builds.PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     name = "commitlog._scan_cy"
@@ -102,7 +102,7 @@ def test_a_changed_text_or_declaration_makes_a_build_stale(tmp_path: Path, monke
 
 @pytest.mark.parametrize("pure", ["0", "1"])
 def test_the_environment_can_forbid_compiled_kernels(pure: str) -> None:
-    """In a process of its own, whatever was compiled."""
+    """A separate process with the variable set runs plain kernels even if compiled ones exist."""
     script = "import commitlog\nfrom storebytes import builds\nprint(builds.build_name())"
     found = subprocess.run(
         [sys.executable, "-c", script], env={"BROKERSTORE_PURE": pure}, cwd=ROOT, capture_output=True, text=True, check=True
@@ -113,7 +113,7 @@ def test_the_environment_can_forbid_compiled_kernels(pure: str) -> None:
 
 @pytest.mark.parametrize("package", builds.PACKAGES)
 def test_a_package_imported_alone_has_kernels_of_one_build(package: str) -> None:
-    """The first import of a process decides: plain text asked for, with extensions beside it, is plain text throughout."""
+    """The first import of a process decides: if it selects the plain build, all kernels are plain."""
     asked = f"import {package}; from storebytes.builds import build_name; print(build_name())"
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", asked],

@@ -1,4 +1,4 @@
-"""The append lock: what `threading.Lock` promises, of the class that compiled code takes."""
+"""The append lock: the compiled class keeps the promises of `threading.Lock`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.builds import World
 
 
 def test_one_holder_at_a_time(world: World) -> None:
-    """A second taker waits until it is given back, by whatever thread."""
+    """A second thread waits until any thread releases it."""
     lock = world.module("storebytes._lock_cy").Lock()
     assert lock.acquire()
     assert lock.locked()
@@ -31,13 +31,13 @@ def test_one_holder_at_a_time(world: World) -> None:
 
 
 def test_a_lock_that_nobody_has_cannot_be_given_back(world: World) -> None:
-    """As the standard library says."""
+    """It raises `RuntimeError`, as the standard library does."""
     with pytest.raises(RuntimeError):
         world.module("storebytes._lock_cy").Lock().release()
 
 
 def test_an_error_in_the_block_gives_it_back(world: World) -> None:
-    """Of the lock that an appender gets, in either build."""
+    """This holds for the appender's lock in either build."""
     lock = world.module("storebytes._lock_cy").new_lock()
     with pytest.raises(KeyError), lock:
         raise KeyError
@@ -45,7 +45,7 @@ def test_an_error_in_the_block_gives_it_back(world: World) -> None:
 
 
 def test_counting_threads_lose_nothing(world: World) -> None:
-    """Four threads, each reading, resting and writing one number under it."""
+    """Four threads read, pause and write one number under the lock."""
     lock = world.module("storebytes._lock_cy").new_lock()
     count = 0
 
@@ -66,7 +66,7 @@ def test_counting_threads_lose_nothing(world: World) -> None:
 
 
 def test_a_waiting_thread_can_be_interrupted(world: World) -> None:
-    """A signal's handler runs while the main thread waits, and what it raises ends the waiting."""
+    """A signal handler runs while the main thread waits, and its exception ends the wait."""
 
     class Alarm(Exception):
         pass

@@ -1,4 +1,4 @@
-"""The byte primitives: the compiled half against the plain one, and both against plain models."""
+"""The byte primitives: the compiled half against the plain one, and both against simple models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @cache
 def halves() -> list[Any]:
-    """The primitives of each build there is."""
+    """The primitives of each available build."""
     return [load(build).module(CHECK) for build in (("compiled", "plain") if is_compiled_here() else ("plain",))]
 
 
 def java_model(text: str) -> int:
-    """String.hashCode as its documentation defines it."""
+    """Compute String.hashCode as Java's documentation defines it."""
     code = 0
     for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le")):
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -40,7 +40,7 @@ def java_model(text: str) -> int:
 @settings(max_examples=100, deadline=None)
 @given(st.binary(min_size=8, max_size=40), st.data())
 def test_integers_are_read_as_the_standard_library_reads_them(data: bytes, draw: st.DataObject) -> None:
-    """Big-endian and signed; the checksum's one little-endian."""
+    """They are big-endian and signed, except the little-endian one for the checksum."""
     at = draw.draw(st.integers(0, len(data) - 8))
     wanted = tuple(struct.unpack_from(kind, data, at)[0] for kind in (">h", ">i", ">q", "<I"))
     assert [half.gets(data, at) for half in halves()] == [wanted] * len(halves())
@@ -49,7 +49,7 @@ def test_integers_are_read_as_the_standard_library_reads_them(data: bytes, draw:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-(1 << 15), (1 << 15) - 1), I32, I64)
 def test_integers_are_written_where_they_belong(short: int, middle: int, long: int) -> None:
-    """And nothing beside them changes."""
+    """No byte beside them changes."""
     wanted = bytearray(24)
     struct.pack_into(">h", wanted, 1, short)
     struct.pack_into(">i", wanted, 4, middle)
@@ -61,7 +61,7 @@ def test_integers_are_written_where_they_belong(short: int, middle: int, long: i
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.data())
 def test_stretches_are_copied_taken_found_and_compared(data: bytes, draw: st.DataObject) -> None:
-    """Any stretch inside the data."""
+    """This covers any range inside the data."""
     at = draw.draw(st.integers(0, len(data)))
     size = draw.draw(st.integers(0, len(data) - at))
     byte = draw.draw(st.sampled_from(sorted(set(data)) or [0]))
@@ -83,7 +83,7 @@ def test_stretches_are_copied_taken_found_and_compared(data: bytes, draw: st.Dat
 @settings(max_examples=100, deadline=None)
 @given(TEXT, TEXT)
 def test_java_hash_of_text_in_two_steps(first: str, second: str) -> None:
-    """`topic#key` is hashed without being put together: the second part goes on from the first."""
+    """`topic#key` is hashed without concatenation: the hash of the second part continues that of the first."""
     one, two = first.encode(), second.encode()
     for half in halves():
         assert half.java(one, 0, len(one), 0) == java_model(first)
@@ -93,7 +93,7 @@ def test_java_hash_of_text_in_two_steps(first: str, second: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=30), I32)
 def test_java_hash_of_bytes_that_are_no_text(data: bytes, seed: int) -> None:
-    """Each build replaces what is no UTF-8 in the same places."""
+    """Both builds replace invalid UTF-8 at the same positions."""
     found = {half.java(data, 0, len(data), seed) for half in halves()}
     assert len(found) == 1
     if seed == 0:
@@ -101,7 +101,7 @@ def test_java_hash_of_bytes_that_are_no_text(data: bytes, seed: int) -> None:
 
 
 def test_java_hash_of_every_broken_sequence() -> None:
-    """All starts of up to three bytes from the borders of UTF-8's ranges."""
+    """The bytes are all sequences of up to three bytes from the limits of UTF-8's ranges."""
     edges = [
         0x00,
         0x41,
@@ -137,7 +137,7 @@ def test_java_hash_of_every_broken_sequence() -> None:
     [("TagA", 2598919), ("TAG1", 2567159), ("abc", 96354), ("中文", 646394), ("FooBar#k1", -78142500), ("", 0)],
 )
 def test_java_hash_golden(text: str, code: int) -> None:
-    """Format page 1.7; long texts and surrogate pairs too."""
+    """The values include long texts and surrogate pairs."""
     data = text.encode()
     assert [half.java(b"." + data, 1, len(data), 0) for half in halves()] == [code] * len(halves())
 
@@ -145,7 +145,7 @@ def test_java_hash_golden(text: str, code: int) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=5))
 def test_pairs_are_encoded_alike(pairs: list[tuple[str, str]]) -> None:
-    """name 1 value 2 and so on; a lone surrogate is an error in both."""
+    """The format is name 1 value 2; a lone surrogate is an error in both builds."""
     texts = [text for pair in pairs for text in pair]
     wanted = "".join(f"{name}\1{value}\2" for name, value in pairs).encode()
     assert [half.pairs(texts) for half in halves()] == [wanted] * len(halves())
@@ -154,7 +154,7 @@ def test_pairs_are_encoded_alike(pairs: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize("keys", [None, "", "a", "caf\u00e9 b"])
 @pytest.mark.parametrize("tags", [None, "", "t", "\U0001f600"])
 def test_keys_and_tags_are_encoded_alike(keys: str | None, tags: str | None) -> None:
-    """KEYS before TAGS, what is None left out."""
+    """KEYS comes before TAGS; None is omitted."""
     named = [("KEYS", keys), ("TAGS", tags)]
     wanted = "".join(f"{name}\1{value}\2" for name, value in named if value is not None).encode()
     assert [half.keys_and_tags(keys, tags) for half in halves()] == [wanted] * len(halves())
@@ -162,7 +162,7 @@ def test_keys_and_tags_are_encoded_alike(keys: str | None, tags: str | None) -> 
 
 @pytest.mark.parametrize("bad", ["\ud800", 5, None, b"x"])
 def test_pairs_of_what_is_no_text_are_refused_alike(bad: Any) -> None:
-    """The same kinds of error from both halves."""
+    """Both builds raise the same type of error."""
     for half in halves():
         with pytest.raises((UnicodeEncodeError, TypeError)):
             half.pairs(["a", bad])
@@ -177,7 +177,7 @@ TEXT_BYTES = st.one_of(st.binary(max_size=60), st.text(max_size=30).map(lambda t
 @settings(max_examples=300, deadline=None)
 @given(TEXT_BYTES, st.data(), I64)
 def test_texts_are_those_of_the_standard_library(data: bytes, draw: st.DataObject, value: int) -> None:
-    """Decimal, hex, base64, and JSON in ASCII with U+FFFD for what is no UTF-8."""
+    """This covers decimal, hex, base64, and ASCII JSON with U+FFFD for invalid UTF-8."""
     start = draw.draw(st.integers(0, len(data)))
     size = draw.draw(st.integers(0, len(data) - start))
     part = data[start : start + size]
@@ -188,7 +188,7 @@ def test_texts_are_those_of_the_standard_library(data: bytes, draw: st.DataObjec
 
 
 def test_json_text_of_every_byte_and_of_the_greatest_numbers() -> None:
-    """Each byte alone, each pair of border bytes, the ends of 64 bits."""
+    """The input is each byte, each pair of limit bytes, and the limits of 64 bits."""
     for half in halves():
         for byte in range(256):
             found = half.encoded(bytes([byte]), 0, 1, -(1 << 63))
@@ -197,7 +197,7 @@ def test_json_text_of_every_byte_and_of_the_greatest_numbers() -> None:
 
 
 def test_native_columns_and_the_clock() -> None:
-    """Native byte order; milliseconds."""
+    """Columns have native byte order; the clock returns milliseconds."""
     ints, longs = struct.pack("2i", 5, -7), struct.pack("2q", 5, -(1 << 40))
     for half in halves():
         assert half.columns(ints, longs) == (-7, -(1 << 40))
@@ -206,7 +206,7 @@ def test_native_columns_and_the_clock() -> None:
 
 
 def test_crc_golden(world: World) -> None:
-    """Format page 1.7; all 32 bits here, the record takes 31."""
+    """The values have all 32 bits; a record stores 31."""
     crc = world.module("storebytes._crc_cy")
     assert crc.checksum(b"body") & 0x7FFFFFFF == 0x5BA80BB2
     assert crc.checksum(b"123456789") == 0xCBF43926
@@ -214,7 +214,7 @@ def test_crc_golden(world: World) -> None:
 
 
 def test_crc_is_that_of_crcmod_and_zlib_for_every_length(world: World) -> None:
-    """0 to 700 bytes at every alignment, in one piece and in two, folded and from the tables alone."""
+    """0 to 700 bytes at every alignment, in one call and in two, folded and by the tables only."""
     import zlib
 
     import crcmod.predefined
@@ -231,7 +231,7 @@ def test_crc_is_that_of_crcmod_and_zlib_for_every_length(world: World) -> None:
 
 
 def test_crc_without_the_fold_is_the_same(world: World) -> None:
-    """A processor that cannot multiply without carries takes the tables."""
+    """A processor without carry-less multiplication uses the tables."""
     crc = world.module("storebytes._crc_cy")
     data = random.Random(8).randbytes(100_000)
     folded = crc.checksum(data)
@@ -245,7 +245,7 @@ def test_crc_without_the_fold_is_the_same(world: World) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=12), st.integers(0, 30))
 def test_a_text_is_written_whole_or_not_at_all(text: str, room: int) -> None:
-    """Lone surrogates have no UTF-8; nothing around the room changes."""
+    """Lone surrogates cannot be encoded; no byte around the room changes."""
     encoded = text.encode("utf-8", "surrogatepass")
     fits = len(encoded) <= room and not any("\ud800" <= letter <= "\udfff" for letter in text)
     body = encoded + b"\xff" * (room - len(encoded)) if fits else b"\xff" * room
