@@ -1,4 +1,4 @@
-"""Logs in memory for tests of the kernels, and the fixtures' messages as a put would have given them."""
+"""Logs in memory for tests of the kernels, and the messages of the fixtures as a put would take them."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class MemoryLog:
 
 
 def host_text(manifest_host: str) -> str:
-    """`ip|port` of a manifest as `ip:port`, IPv6 in brackets."""
+    """Convert `ip|port` of a manifest to `ip:port`, IPv6 in brackets."""
     address, _, port = manifest_host.rpartition("|")
     parsed = ip_address(address.partition("%")[0])
     return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
 def message_of(world: World, truth: dict[str, Any]) -> Any:
-    """What was put, with the properties string as it stands in the log, less the checksum."""
+    """Return the message that was put, with its properties string from the log, without the checksum."""
     return world.commitlog.Message(
         truth["topic"],
         base64.b64decode(truth["body"] or ""),
@@ -73,13 +73,13 @@ def message_of(world: World, truth: dict[str, Any]) -> Any:
 
 
 def log_bytes(fixture: Any) -> bytes:
-    """All files of a fixture's log, one after the other; it begins at offset 0."""
+    """Return all files of a fixture's log joined; the log begins at offset 0."""
     folder = fixture.store / "commitlog"
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
 def records(log: bytes, file_size: int = 65536) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, magic, bytes) of records and blanks, by a walk of its own that believes the size field."""
+    """Yield (offset, magic, bytes) of records and blanks, by an independent walk that trusts the size field."""
     at = 0
     while at < len(log):
         size = int.from_bytes(log[at : at + 4], "big")

@@ -1,4 +1,4 @@
-"""Prints, as JSON, the peak of memory beyond maps (in bytes) while a log of 192 MiB is read in several ways."""
+"""Print as JSON the peak of memory beyond maps, in bytes, while a log of 192 MiB is read in several ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storageio import REAL_DISK
 
 
 def resident_bytes() -> int:
-    """Anonymous resident memory now: maps of files do not count."""
+    """Return the anonymous resident memory, which excludes maps of files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) << 10
@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 def peak_of(steps: Callable[[], Any], every: int = 1) -> int:
-    """The greatest growth, looked at after every so many steps."""
+    """Return the maximum growth, sampled every few steps."""
     before = peak = resident_bytes()
     for number, _ in enumerate(steps()):
         if number % every == 0:

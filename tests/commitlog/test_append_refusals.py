@@ -1,4 +1,4 @@
-"""What an append refuses, with nothing written: shapes, lengths, separators, and an interrupt in the middle."""
+"""Appends that are rejected with nothing written: column shapes, lengths, separators, and interrupts in the middle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def offsets(*numbers: int) -> memoryview:
 
 
 def taken(log: MemoryLog) -> bytes:
-    """All that is written, and what the next record's number will be."""
+    """Return all that is written, and the next queue offset."""
     return log.bytes + log.offsets.next_offset("t", 0).to_bytes(8, "big")
 
 
@@ -36,7 +36,7 @@ def taken(log: MemoryLog) -> bytes:
     ],
 )
 def test_columns_that_do_not_fit_together_are_refused(world: World, columns: dict[str, Any], reason: str) -> None:
-    """Before a byte is written, with the column's name."""
+    """The error names the column, and no byte is written."""
     log = MemoryLog(world)
     log.appender.append_columns("t", 0, offsets(0, 5), b"first")
     before = taken(log)
@@ -46,7 +46,7 @@ def test_columns_that_do_not_fit_together_are_refused(world: World, columns: dic
 
 
 def test_separators_outside_of_the_used_part_of_a_column_harm_nobody(world: World) -> None:
-    """A slice of a longer column: only its own text counts."""
+    """Of a slice of a longer column only its own text counts."""
     log = MemoryLog(world)
     tags = (offsets(1, 3, 3), b"\x01ab\x02")
     assert log.appender.append_columns("t", 0, offsets(0, 3, 6), b"abcdef", tags=tags).message_count == 2
@@ -63,7 +63,7 @@ def test_separators_outside_of_the_used_part_of_a_column_harm_nobody(world: Worl
 def test_a_row_that_no_record_can_hold_refuses_all_of_its_columns(
     world: World, size: int, properties: bytes, status: str
 ) -> None:
-    """Longer than a body may be, than a file, or than 16 bits: none of the rows is written."""
+    """If one row exceeds the body limit, a file or 16 bits, no row is written."""
     log = MemoryLog(world, with_crc=True, body_size_max=68_000)
     log.appender.append_columns("t", 0, offsets(0, 5), b"first")
     before = taken(log)
@@ -74,7 +74,7 @@ def test_a_row_that_no_record_can_hold_refuses_all_of_its_columns(
 
 @pytest.mark.parametrize("given", [("keys",), ("tags",)])
 def test_columns_with_keys_or_tags_alone_are_the_messages_one_by_one(world: World, given: tuple[str, ...]) -> None:
-    """Byte for byte; a row of no text has no such property."""
+    """The bytes are equal; a row with an empty text has no such property."""
     log, plain = MemoryLog(world), MemoryLog(world)
     log.appender.append_columns("t", 0, offsets(0, 3, 6), b"abcdef", **{name: (offsets(0, 4, 4), b"text") for name in given})
     for body, text in ((b"abc", "text"), (b"def", None)):
@@ -92,7 +92,7 @@ def test_columns_with_keys_or_tags_alone_are_the_messages_one_by_one(world: Worl
     ],
 )
 def test_an_encoded_message_that_no_record_holds_is_refused(world: World, body: bytes, properties: bytes, status: str) -> None:
-    """Longer than 16 bits, than a body may be, or than a file: nothing is written, and the next one goes in."""
+    """It exceeds 16 bits, the body limit or a file: nothing is written, and the next message is appended."""
     log = MemoryLog(world, 3000, with_crc=True, body_size_max=2000)
     log.appender.append_encoded("t", 0, b"first", b"")
     before = taken(log)
@@ -103,7 +103,7 @@ def test_an_encoded_message_that_no_record_holds_is_refused(world: World, body: 
 
 
 def test_a_ring_without_room_refuses_a_message_and_takes_it_later(world: World) -> None:
-    """The disk below it is full: the answer says so, and neither log nor number moves."""
+    """With a full disk below the ring the status reports it, and neither log nor queue offset changes."""
     log, errors = MemoryLog(world), [DiskError("write", "ring", 28, "No space left on device")]
 
     def more_room(position: int, size: int) -> None:
@@ -120,7 +120,7 @@ def test_a_ring_without_room_refuses_a_message_and_takes_it_later(world: World) 
 
 
 def test_many_with_queue_ids_of_another_number_are_refused(world: World) -> None:
-    """One for each message, or none."""
+    """There must be one queue id for each message, or none."""
     log = MemoryLog(world)
     messages = [world.commitlog.Message("t", b"x") for _ in range(3)]
     with pytest.raises(InvalidMessage, match="2 queue ids for 3 messages"):
@@ -130,7 +130,7 @@ def test_many_with_queue_ids_of_another_number_are_refused(world: World) -> None
 
 
 def test_many_with_one_that_fits_no_file_are_refused_before_the_first(world: World) -> None:
-    """Its body is short enough, the whole record is not."""
+    """Its body is within the limit, the whole record is not."""
     log = MemoryLog(world, body_size_max=1 << 20)
     messages = [world.commitlog.Message("t", b"x", queue_id=0), world.commitlog.Message("t", bytes(65_500), queue_id=0)]
     with pytest.raises(InvalidMessage, match="message 1: a record of up to"):
@@ -140,7 +140,7 @@ def test_many_with_one_that_fits_no_file_are_refused_before_the_first(world: Wor
 
 @pytest.mark.parametrize("position", [-1, 101])
 def test_an_appender_goes_on_inside_of_its_file_alone(world: World, position: int) -> None:
-    """And in one that can be written."""
+    """The position must be inside the file, and the file writable."""
     appender = MemoryLog(world, 100).appender
     with pytest.raises(ValueError, match="a writable view"):
         appender.attach(memoryview(bytearray(100)), 0, position)
@@ -149,7 +149,7 @@ def test_an_appender_goes_on_inside_of_its_file_alone(world: World, position: in
 
 
 def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: World) -> None:
-    """Encoded messages and columns have the store's own again, in records of the usual length."""
+    """Later encoded messages and columns have the store's host again, and records of the usual length."""
     log, plain = MemoryLog(world), MemoryLog(world)
     log.appender.append(world.commitlog.Message("t", b"x", queue_id=0, born_host="[::1]:7", store_host="[::2]:8"))
     start = log.appender.position
@@ -160,7 +160,7 @@ def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: Worl
     found, wanted = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
     for data in (found, wanted):
         for at in (0, size // 2):
-            data[at + 20 : at + 36] = bytes(16)  # where it lies, and its number
+            data[at + 20 : at + 36] = bytes(16)  # physical offset and queue offset
     assert found == wanted
 
 
@@ -169,7 +169,7 @@ def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: Worl
 def test_an_append_through_a_ring_interrupted_is_in_with_its_number_or_not(
     world: World, monkeypatch: pytest.MonkeyPatch, kernel_call: str, is_in: bool, sys_flag: int
 ) -> None:
-    """Before the record, or behind it, where the next one's head is made; a prepared message takes no number."""
+    """The interrupt comes before the record, or when the next header is cleared; a prepared message takes no queue offset."""
     if world.build == "compiled":
         pytest.skip("no interrupt comes into a compiled append")
     log = MemoryLog(world)
@@ -188,7 +188,7 @@ def test_an_append_through_a_ring_interrupted_is_in_with_its_number_or_not(
 
 
 def test_an_interrupted_append_leaves_no_hole_in_a_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the plain build: the record is in with its number, or neither is."""
+    """After Ctrl-C in the plain build both the record and its queue offset are kept, or neither."""
     if world.build == "compiled":
         pytest.skip("no interrupt comes into a compiled append")
     kernel = world.module("commitlog._append_cy")
@@ -215,7 +215,7 @@ def test_an_interrupted_append_leaves_no_hole_in_a_queue(world: World, monkeypat
 )  # fmt: skip
 @pytest.mark.parametrize("way", ["message", "encoded", "columns"])
 def test_what_one_message_has_the_next_one_has_not(world: World, given: dict[str, Any], way: str) -> None:
-    """The envelope of a record is kept for the next one: each field of it is set again, however that one comes."""
+    """The envelope of a record is reused: each way to append sets every field again."""
     log, plain = MemoryLog(world), MemoryLog(world)
     ways: dict[str, Any] = {
         "message": lambda appender: appender.append(world.commitlog.Message("t", b"body", queue_id=1, born_timestamp_ms=1)),
@@ -229,14 +229,14 @@ def test_what_one_message_has_the_next_one_has_not(world: World, given: dict[str
     size = plain.appender.position
     found, wanted = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
     for data in (found, wanted):
-        data[28:36] = bytes(8)  # where it lies
+        data[28:36] = bytes(8)  # physical offset
     assert found == wanted
     assert not any(log.bytes[start + size :])
 
 
 @pytest.mark.parametrize("given", [("keys",), ("tags",)])
 def test_rows_at_a_files_end_are_the_messages_one_by_one(world: World, given: tuple[str, ...]) -> None:
-    """A row fits or does not by its own keys and tags, not by those of the row before."""
+    """Whether a row fits depends on its own keys and tags, not on those of the previous row."""
     texts = ["", "a", "a-longer-text-than-the-others-have", "", "of-some-length"]
     ends = [0]
     for text in texts:
@@ -254,7 +254,7 @@ def test_rows_at_a_files_end_are_the_messages_one_by_one(world: World, given: tu
 
 
 def test_a_batch_of_several_queues_is_refused_the_first_queue_too(world: World) -> None:
-    """Queue 0 is a queue like any other; no queue at all is that of the batch."""
+    """Queue 0 counts as a queue; a message without a queue takes that of the batch."""
     message = world.commitlog.Message
     log = MemoryLog(world)
     with pytest.raises(InvalidMessage, match="one queue"):
@@ -264,7 +264,7 @@ def test_a_batch_of_several_queues_is_refused_the_first_queue_too(world: World) 
 
 
 def test_the_result_of_several_messages_says_their_bytes(world: World) -> None:
-    """From the first one's place to behind the last one, whichever way they came."""
+    """`size_bytes` covers the first record to the last one for each way to append."""
     log = MemoryLog(world)
     messages = [world.commitlog.Message("t", b"x" * size, queue_id=0) for size in (1, 500, 30)]
     for put in (
@@ -279,7 +279,7 @@ def test_the_result_of_several_messages_says_their_bytes(world: World) -> None:
 @pytest.mark.parametrize("with_crc", [False, True])
 @pytest.mark.parametrize("what", ["properties", "body"])
 def test_many_are_all_taken_or_all_refused_at_each_size_around_the_limits(world: World, with_crc: bool, what: str) -> None:
-    """The longest properties of 16 bits, less the room for a checksum; the longest record of a file."""
+    """The limits are 16 bits of properties, less the room for a checksum, and the longest record of a file."""
     taken = []
     sizes = range(32_720, 32_770) if what == "properties" else range(65_536 - 260, 65_536 - 60)
     for size in sizes:
@@ -305,7 +305,7 @@ def test_many_are_all_taken_or_all_refused_at_each_size_around_the_limits(world:
 def test_a_message_too_long_behind_others_is_found_before_the_first_is_written(
     world: World, size: int, topic: str, body: bytes, value: str
 ) -> None:
-    """By a few bytes: all of the messages are refused, not only those from the bad one on."""
+    """It is too long by a few bytes: all messages are rejected, not only those after it."""
     log = MemoryLog(world, size, with_crc=True)
     before = taken(log)
     properties = {"k": value} if value else None
@@ -318,7 +318,7 @@ def test_a_message_too_long_behind_others_is_found_before_the_first_is_written(
 
 @pytest.mark.parametrize("call", ["encoded", "columns"])
 def test_old_bytes_of_a_ring_are_no_head_of_a_record(world: World, call: str) -> None:
-    """What lies behind the last record is zeros for whoever reads beside the writer."""
+    """A reader beside the writer sees zeros after the last record."""
     log = MemoryLog(world, 4096)
     log.appender.write_through(lambda position, size: log.appender.set_room(0, position + size))
     log.appender.append(world.commitlog.Message("t", b"first", queue_id=0))

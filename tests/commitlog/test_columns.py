@@ -1,4 +1,4 @@
-"""Columns out of the log, held against the manifests, and columns into it."""
+"""Columns read from the log, compared with the manifests, and columns appended to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.commitlog.test_fixtures import fields
 
 
 def as_row(truth: dict[str, Any]) -> dict[str, Any]:
-    """What a row of all columns has for a manifest's message."""
+    """Return the row of all columns for a manifest's message."""
     known = fields(truth)
     pairs = {name: value for name, value in truth["properties"].items() if name != "__CRC32#"}
     row = {name: known[name] for name in known if name not in ("all_properties", "properties_raw")}
@@ -32,7 +32,7 @@ def as_row(truth: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", FIXTURES)
 @pytest.mark.parametrize("rows", [8192, 7])
 def test_arrow_columns_are_those_of_the_manifest(world: World, fixture_store: Any, name: str, rows: int) -> None:
-    """Every column of every message; in one batch a file and in many."""
+    """This compares every column of every message, in one batch a file and in many."""
     arrow = world.module("commitlog.arrow_columns")
     fixture = fixture_store(name)
     log = world.commitlog.open_log(str(fixture.store / "commitlog"))
@@ -51,7 +51,7 @@ def test_arrow_columns_are_those_of_the_manifest(world: World, fixture_store: An
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_fixed_columns_are_those_of_the_manifest(world: World, fixture_store: Any, name: str) -> None:
-    """As NumPy arrays, in their stored widths."""
+    """The NumPy arrays have the stored widths."""
     columns = world.module("commitlog.columns")
     fixture = fixture_store(name)
     log = world.commitlog.open_log(str(fixture.store / "commitlog"))
@@ -65,7 +65,7 @@ def test_fixed_columns_are_those_of_the_manifest(world: World, fixture_store: An
 
 
 def test_only_wanted_columns_are_made_and_unknown_ones_named(world: World, fixture_store: Any) -> None:
-    """In the order asked for."""
+    """The columns come in the requested order."""
     arrow = world.module("commitlog.arrow_columns")
     log = world.commitlog.open_log(str(fixture_store("plain").store / "commitlog"))
     assert arrow.read_columns(log, columns=["body", "topic"]).read_all().column_names == ["body", "topic"]
@@ -75,7 +75,7 @@ def test_only_wanted_columns_are_made_and_unknown_ones_named(world: World, fixtu
 
 
 def test_a_range_of_the_log(world: World, fixture_store: Any) -> None:
-    """From a record's offset on, those that end by another offset, over file borders."""
+    """It starts at a record's offset and has the records that end by another offset, over file boundaries."""
     columns = world.module("commitlog.columns")
     fixture = fixture_store("plain")
     truths = fixture.truth()["messages"]
@@ -88,7 +88,7 @@ def test_a_range_of_the_log(world: World, fixture_store: Any) -> None:
 
 
 def test_batches_hold_few_bytes(world: World) -> None:
-    """By bytes as well as by rows; one great record is a batch of its own."""
+    """Batches are limited in bytes as well as in rows; one large record is a batch of its own."""
     log = MemoryLog(world, 1 << 20)
     for size in (100, 100, 200_000, 100, 100):
         log.appender.append_encoded("T", 0, b"x" * size, b"")
@@ -97,7 +97,7 @@ def test_batches_hold_few_bytes(world: World) -> None:
 
 
 def test_damage_ends_the_columns_with_its_place(world: World, fixture_store: Any) -> None:
-    """What lies before it is given first."""
+    """The rows before it are returned first."""
     columns = world.module("commitlog.columns")
     fixture = fixture_store("plain", own=True)
     path = fixture.store / "commitlog" / f"{65536:020d}"
@@ -117,7 +117,7 @@ def test_damage_ends_the_columns_with_its_place(world: World, fixture_store: Any
 
 
 def test_odd_properties_and_text(world: World) -> None:
-    """Double names, empty keys, a checksum property inside, no UTF-8, many pairs: as message objects have them."""
+    """Duplicate names, empty keys, a checksum property inside, invalid UTF-8 and many pairs are read as by message objects."""
     arrow, reader_of = world.module("commitlog.arrow_columns"), world.module("commitlog._scan_cy").Reader
     raws = [
         b"",
@@ -141,7 +141,7 @@ def test_odd_properties_and_text(world: World) -> None:
 
 
 def test_columns_of_an_empty_log(world: World) -> None:
-    """No batches, a schema all the same."""
+    """There are no batches, but there is a schema."""
     arrow = world.module("commitlog.arrow_columns")
     assert arrow.read_columns(b"").read_all().num_rows == 0
     assert arrow.read_columns(bytes(100)).read_all().schema == arrow.schema()
@@ -167,7 +167,7 @@ BODIES = [b"one", b"", b"three", b"x" * 50]
     ids=["list", "binary", "large", "chunked", "slice", "string", "large string", "int32", "int64", "text"],
 )
 def test_bodies_of_every_columnar_kind_are_appended(world: World, values: Any) -> None:
-    """Offsets of 32 or 64 bits, slices, chunks."""
+    """The kinds include offsets of 32 or 64 bits, slices and chunks."""
     make = world.module("commitlog.column_input").offsets_and_data
     log = MemoryLog(world)
     result = log.appender.append_columns("T", 0, *make(values))
@@ -180,7 +180,7 @@ def test_bodies_of_every_columnar_kind_are_appended(world: World, values: Any) -
     ids=["list", "binary", "text", "slice"],
 )  # fmt: skip
 def test_a_column_without_rows_appends_nothing(world: World, values: Any) -> None:
-    """An empty batch of a stream: no record, no number, and the next one goes in."""
+    """An empty batch of a stream adds no record and no queue offset; the next one is appended."""
     make = world.module("commitlog.column_input").offsets_and_data
     log = MemoryLog(world)
     result = log.appender.append_columns("T", 0, *make(values))
@@ -189,7 +189,7 @@ def test_a_column_without_rows_appends_nothing(world: World, values: Any) -> Non
 
 
 def test_rows_of_equal_length(world: World) -> None:
-    """A two-dimensional array of uint8, and Arrow's fixed-size binary, sliced or not."""
+    """They come as a two-dimensional array of uint8 or as Arrow's fixed-size binary, sliced or not."""
     make = world.module("commitlog.column_input").offsets_and_data
     rows = np.arange(40, dtype=np.uint8).reshape(5, 8)
     fixed = pa.array([bytes(row) for row in rows], pa.binary(8))
@@ -207,13 +207,13 @@ def test_rows_of_equal_length(world: World) -> None:
      (np.zeros((2, 2), int), b""), (np.zeros(2), b"")],
 )  # fmt: skip
 def test_what_is_no_column_of_bytes_is_refused(world: World, values: Any) -> None:
-    """With the kind in the error."""
+    """The error names the type."""
     with pytest.raises(InvalidMessage, match="bodies"):
         world.module("commitlog.column_input").offsets_and_data(values)
 
 
 def test_nulls_are_empty_keys_and_tags(world: World) -> None:
-    """An absent key is no KEYS property at all."""
+    """A missing key adds no KEYS property."""
     make = world.module("commitlog.column_input").offsets_and_data
     log = MemoryLog(world, with_crc=True)
     log.appender.append_columns(

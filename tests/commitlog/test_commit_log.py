@@ -1,4 +1,4 @@
-"""A log over its files, byte by byte at their borders: what is selected, found, read from the middle and refused."""
+"""Reads at the exact boundaries of a log's files: selection, search, partial reads and rejected positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.commitlog.test_mapped_files import SIZE, name_of, open_log, put
 
 @pytest.fixture
 def log(world: World, tmp_path: Path) -> Any:
-    """A log of three files, four records in each of the first two, one in the third."""
+    """Create a log of three files, with four records in each of the first two and one in the third."""
     made = open_log(world, tmp_path)
     put(world, made, 9)
     made.update_written()
@@ -25,12 +25,12 @@ def log(world: World, tmp_path: Path) -> Any:
 
 
 def places(world: World, log: Any) -> list[tuple[int, int]]:
-    """(physical offset, size) of each record, by reading all."""
+    """Return (physical offset, size) of each record, by reading all."""
     return [(message.physical_offset, message.size) for message in log.messages()]
 
 
 def test_bytes_are_selected_inside_one_file_to_its_last_byte(world: World, log: Any) -> None:
-    """From a file's first byte, none at all, up to its end; nothing across two files or of none."""
+    """A range may be empty or reach the file's end; a range across two files, or outside, returns None."""
     raw = b"".join(bytes(file.view) for file in log.queue.files)
     for start, size in ((0, 10), (0, 0), (0, SIZE), (SIZE, SIZE), (SIZE - 1, 1), (SIZE + 5, 7)):
         assert bytes(log.select(start, size)) == raw[start : start + size]
@@ -39,7 +39,7 @@ def test_bytes_are_selected_inside_one_file_to_its_last_byte(world: World, log: 
 
 
 def test_of_a_file_only_what_is_written_is_selected(log: Any) -> None:
-    """Its first byte is a byte like any other, and so is the last one written."""
+    """This includes its first byte and the last byte written."""
     last = log.queue.files[-1]
     assert last.written > 900
     assert bytes(last.select(0, last.written)) == bytes(last.view[: last.written])
@@ -49,7 +49,7 @@ def test_of_a_file_only_what_is_written_is_selected(log: Any) -> None:
 
 
 def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> None:
-    """From its own first byte, from the byte behind that of the one before, across a blank into the next file's first byte."""
+    """The search starts at its first byte, after the previous record's first byte, or before a blank at a file's end."""
     starts = [at for at, _ in places(world, log)]
     assert SIZE in starts and 2 * SIZE in starts
     before = 0
@@ -61,7 +61,7 @@ def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> No
 
 
 def test_records_are_read_from_any_place_to_any_other(world: World, log: Any) -> None:
-    """Those that begin at or behind the one and end by the other, whichever files they lie in."""
+    """The result has the records that start at or after the one position and end by the other, in any files."""
     every = places(world, log)
     borders = [0, *(at + size for at, size in every), SIZE, 2 * SIZE]
     for start in (at for at, _ in every):
@@ -73,7 +73,7 @@ def test_records_are_read_from_any_place_to_any_other(world: World, log: Any) ->
 
 
 def test_a_walk_says_where_the_last_record_begins(world: World, log: Any) -> None:
-    """By its physical offset, in the second file too; -1 where there is none."""
+    """The physical offset is right in the second file too; it is -1 without a record."""
     every = places(world, log)
     for file in log.queue.files:
         inside = [at for at, _ in every if file.start_offset <= at < file.end_offset]
@@ -86,14 +86,14 @@ def test_a_walk_says_where_the_last_record_begins(world: World, log: Any) -> Non
 @pytest.mark.parametrize("left", range(1, 12))
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_file_may_end_in_less_than_a_blanks_bytes_and_in_no_more(world: World, log: Any, left: int, number: int) -> None:
-    """Eight bytes hold a blank: what is no record and no zeros in them is damage, in the second file as in the first."""
+    """In eight bytes, which can hold a blank, anything but a record or zeros is damage, in every file."""
     end = (number + 1) * SIZE
     assert log.is_end(world.commitlog.Stop(end - left, "torn", 0, 0)) == (left < 8)
     assert log.is_end(world.commitlog.Stop(end - left, "empty", 0, 0))
 
 
 def test_damage_is_named_by_its_place_in_its_file(world: World, log: Any, tmp_path: Path) -> None:
-    """The second record of the second file."""
+    """The damage is in the second record of the second file."""
     at, _ = next(place for place in places(world, log) if place[0] > SIZE)
     log.queue.files[1].view[at - SIZE + 90] ^= 1
     with pytest.raises(StoreCorrupt) as caught:
@@ -103,7 +103,7 @@ def test_damage_is_named_by_its_place_in_its_file(world: World, log: Any, tmp_pa
 
 @pytest.mark.parametrize("size", [1, SIZE - 1, SIZE])
 def test_a_file_that_lies_where_the_next_one_goes_is_not_written_over(world: World, tmp_path: Path, size: int) -> None:
-    """Whoever put it there may want it; an empty one is what a crash left."""
+    """It may be somebody's data; an empty file is the remains of a crash and is replaced."""
     log = open_log(world, tmp_path)
     put(world, log, 4)
     (tmp_path / name_of(1)).write_bytes(b"x" * size)
@@ -114,7 +114,7 @@ def test_a_file_that_lies_where_the_next_one_goes_is_not_written_over(world: Wor
 
 
 def test_a_closed_log_takes_nothing_and_holds_no_file(world: World, tmp_path: Path) -> None:
-    """Its appender is shut with it."""
+    """Its appender is closed too."""
     log = open_log(world, tmp_path)
     put(world, log, 9)
     files = log.queue.files
@@ -128,7 +128,7 @@ def test_a_closed_log_takes_nothing_and_holds_no_file(world: World, tmp_path: Pa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says what is open")
 def test_a_reader_keeps_no_descriptor_of_a_file_that_it_looked_at(world: World, log: Any, tmp_path: Path) -> None:
-    """A log of thousands of files is read with a thousand descriptors."""
+    """A log of thousands of files can be read with a thousand descriptors."""
     reader = world.commitlog.open_log(str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
     for file in reader.queue.files:
@@ -140,7 +140,7 @@ def test_a_reader_keeps_no_descriptor_of_a_file_that_it_looked_at(world: World, 
 
 @pytest.mark.parametrize("size", [0, 1, SIZE - 1])
 def test_a_last_file_that_is_still_being_made_is_left_out_for_now(world: World, log: Any, tmp_path: Path, size: int) -> None:
-    """A reader sees it at its next look, when it has its whole size, and says until then that there is more to come."""
+    """`refresh` returns False until the file has its whole size and is added."""
     reader = world.commitlog.open_log(str(tmp_path))
     path = tmp_path / name_of(3)
     path.write_bytes(bytes(size))

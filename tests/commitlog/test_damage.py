@@ -1,4 +1,4 @@
-"""Damaged logs: every answer has a name, nothing is read outside the buffer, nothing crashes."""
+"""Damaged logs: every result has a name, nothing is read outside the buffer, nothing crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {
 
 
 def two_records(world: World, *, with_crc: bool, v6: bool = False, topic: str = "Topic") -> tuple[bytearray, int]:
-    """A file with two records and the size of the first."""
+    """Return a file with two records, and the size of the first."""
     log = MemoryLog(world, 2048, with_crc=with_crc, host="[::1]:9" if v6 else "127.0.0.1:9")
     message = world.commitlog.Message(topic, b"body of some bytes", tags="t", queue_id=0)
     size = log.appender.append(message).size_bytes
@@ -34,7 +34,7 @@ def two_records(world: World, *, with_crc: bool, v6: bool = False, topic: str = 
 
 
 def look(world: World, data: Any, start: int = 0, base: int = 0) -> tuple[int, str, int]:
-    """Walk with every kernel; they agree on where, why and how many."""
+    """Walk with every kernel; all must agree on position, reason and count."""
     scan = world.module("commitlog._scan_cy")
     stop = len(data)
     at, why, records, _, _ = scan.count(data, start, stop, base)
@@ -49,12 +49,12 @@ def look(world: World, data: Any, start: int = 0, base: int = 0) -> tuple[int, s
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("topic", ["Topic", "t" * 130])
 def test_any_flipped_byte_of_a_protected_record_is_seen(world: World, v6: bool, topic: str) -> None:
-    """The walk stops at the record, whatever byte of it changed; the one before the damage is kept."""
+    """The walk stops at the record, whichever byte changed, and keeps the record before it."""
     data, size = two_records(world, with_crc=True, v6=v6, topic=topic)
     generator = random.Random(1)
     for at in range(size, 2 * size):
         if at >= 2 * size - 21:
-            continue  # a damaged trailer, or no separator before it, makes the record an unprotected one
+            continue  # with a damaged trailer, or no separator before it, the record counts as unprotected
         broken = bytearray(data)
         broken[at] ^= generator.randrange(1, 256)
         where, why, records = look(world, broken)
@@ -66,7 +66,7 @@ def test_any_flipped_byte_of_a_protected_record_is_seen(world: World, v6: bool, 
 
 
 def test_readers_look_at_the_bodys_checksum_where_no_other_covers_it(world: World) -> None:
-    """Any bit of the body of a record without a checksum over all of it."""
+    """In a record without a checksum over all of it, any changed bit of the body is detected."""
     data, size = two_records(world, with_crc=False)
     reader = world.module("commitlog._scan_cy").Reader
     begin = data.index(b"body of some bytes", size)
@@ -78,7 +78,7 @@ def test_readers_look_at_the_bodys_checksum_where_no_other_covers_it(world: Worl
 
 
 def test_a_wrong_body_checksum_under_a_right_one_over_the_record_is_for_verify(world: World) -> None:
-    """So it was written, not damaged: readers give the message, a check of everything names it."""
+    """The record was written with it, so readers return the message; a verification with all checks reports it."""
     data, size = two_records(world, with_crc=True)
     data[8] ^= 1
     digits = f"{crc32(data[: size - CRC_SIZE]) & 0x7FFFFFFF:010d}"[::-1]
@@ -89,7 +89,7 @@ def test_a_wrong_body_checksum_under_a_right_one_over_the_record_is_for_verify(w
 
 
 def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: World) -> None:
-    """As long as the trailer is well-formed its number counts."""
+    """The number counts as long as the trailer is well-formed."""
     data, size = two_records(world, with_crc=True)
     broken = bytearray(data)
     broken[size - 5] = 48 + (broken[size - 5] - 47) % 10
@@ -102,7 +102,7 @@ def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: Wo
 
 
 def test_any_lost_sector_of_a_protected_record_is_seen(world: World) -> None:
-    """A torn write leaves 512 bytes zero, wherever the borders fall: in body, properties, or a part of the checksum alone."""
+    """A torn write leaves 512 bytes zero at any boundary: in body, properties, or only in part of the checksum."""
     for extra in range(26):
         log = MemoryLog(world, 8192, with_crc=True)
         message = world.commitlog.Message("T", b"body" * 150 + b"x" * extra, tags="t" * 900, queue_id=0)
@@ -117,7 +117,7 @@ def test_any_lost_sector_of_a_protected_record_is_seen(world: World) -> None:
 
 
 def test_flipped_header_bytes_of_an_unprotected_record_never_crash(world: World) -> None:
-    """Lengths, magic, place and body are noticed; times and hosts cannot be."""
+    """Changes of lengths, magic, offset and body are detected; those of times and hosts cannot be."""
     data, size = two_records(world, with_crc=False)
     unseen = set(range(12, 28)) | set(range(36, 84)) | set(range(size - 7, size)) | set(range(107, 112))
     for at in range(size):
@@ -153,7 +153,7 @@ def test_each_kind_of_damage_has_its_name(world: World, at: int, value: int, why
 
 @pytest.mark.parametrize("topic_size", [128, 200, 255])
 def test_a_negative_topic_length_is_damage(world: World, topic_size: int) -> None:
-    """One byte above 127 in V1; in V2 a negative 16-bit length."""
+    """It is a byte above 127 in V1, a negative 16-bit length in V2."""
     data, _ = two_records(world, with_crc=False)
     data[88 + 18] = topic_size
     assert look(world, data)[1] == "bad_topic_size"
@@ -163,7 +163,7 @@ def test_a_negative_topic_length_is_damage(world: World, topic_size: int) -> Non
 
 
 def test_a_buffer_that_ends_anywhere(world: World) -> None:
-    """Torn, or the end; never beyond."""
+    """The result is torn or the end, and no byte after the buffer is read."""
     data, size = two_records(world, with_crc=True)
     for stop in range(2 * size + 1):
         where, why, records = look(world, bytes(data[:stop]))
@@ -172,7 +172,7 @@ def test_a_buffer_that_ends_anywhere(world: World) -> None:
 
 
 def test_ranges_outside_the_buffer_are_refused(world: World) -> None:
-    """Before any pointer is taken."""
+    """They are rejected before any pointer is taken."""
     scan, record = world.module("commitlog._scan_cy"), world.module("commitlog._record_cy")
     data = bytes(200)
     reader = scan.Reader(data)
@@ -204,7 +204,7 @@ def test_ranges_outside_the_buffer_are_refused(world: World) -> None:
 
 
 def test_the_next_whole_record_is_found_behind_damage(world: World) -> None:
-    """At its own place, over a piece border too; a copy elsewhere is none."""
+    """It is found at its own offset, also across a piece boundary; a copy at another offset is skipped."""
     scan = world.module("commitlog._scan_cy")
     for gap in (1, 100, 4080, 4095, 4096, 4100, 9000):
         log = MemoryLog(world, 20_000, with_crc=True)
@@ -220,7 +220,7 @@ def test_the_next_whole_record_is_found_behind_damage(world: World) -> None:
 
 
 def test_a_log_made_of_long_false_records_does_not_stop_a_search(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with a checksum to compute: once a search has read enough for them only short records are looked at."""
+    """Each has a checksum to compute: after a limit of bytes only short records are checked."""
     scan = world.module("commitlog._scan_cy")
     log = MemoryLog(world, 1 << 18, with_crc=True)
     for size in (20_000, 20_001, 20_002, 50):
@@ -231,7 +231,7 @@ def test_a_log_made_of_long_false_records_does_not_stop_a_search(world: World, m
     true = 2 * step + 1
     assert scan.find_record(data, 0, len(data), 0) == true
     if world.build == "compiled":
-        return  # where the bound is 256 MiB
+        return  # the limit is 256 MiB
     monkeypatch.setattr(scan, "CHECKED_MAX", 30_000)
     assert scan.find_record(data, 0, len(data), 0) == 3 * step + 3
 
@@ -244,7 +244,7 @@ ANY = st.binary(max_size=400)
 def test_garbage_gives_the_same_answer_in_both_builds(
     garbage: bytes, base: int, changes: list[tuple[int, int]], is_record: bool
 ) -> None:
-    """Random bytes, and records with some bytes changed; checks of every strength."""
+    """The input is random bytes, and records with some bytes changed, with every set of checks."""
     answers = []
     for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
         world = load(build)
@@ -265,7 +265,7 @@ def test_garbage_gives_the_same_answer_in_both_builds(
 
 
 def broken_log(world: World, folder: Path, change: dict[int, int]) -> Any:
-    """A closed log of 4 KiB files with some bytes changed, opened for reading."""
+    """Return a log of 4 KiB files with some bytes changed, opened for reading."""
     cl = world.commitlog
     log = cl.CommitLog(cl.LogPaths(REAL_DISK, [str(folder)]), file_size_bytes=4096, writable=True, with_crc=True)
     for number in range(12):
@@ -280,7 +280,7 @@ def broken_log(world: World, folder: Path, change: dict[int, int]) -> Any:
 
 
 def test_a_log_names_the_file_and_byte_of_the_damage(world: World, tmp_path: Path) -> None:
-    """Reading gives what lies before; find_end wants recovery to look first; find_record goes on behind."""
+    """Reads return the records before it; `find_end` requires recovery first; `find_record` continues after it."""
     log = broken_log(world, tmp_path, {4096 + 200: 0, 2 * 4096 + 200: 0})
     found = []
     with pytest.raises(StoreCorrupt, match="bad_body_crc") as caught:
@@ -299,7 +299,7 @@ def test_a_log_names_the_file_and_byte_of_the_damage(world: World, tmp_path: Pat
 
 
 def test_a_blank_that_does_not_reach_the_files_end(world: World, tmp_path: Path) -> None:
-    """Taken by a walk, as the real store takes it; named by a look at it."""
+    """A walk accepts it, as RocketMQ does; `blank_problem` reports it."""
     log = broken_log(world, tmp_path, {})
     stop = log.walk_file(log.queue.files[0])
     assert (stop.why, log.blank_problem(stop.offset)) == ("blank", None)

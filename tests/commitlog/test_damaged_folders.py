@@ -1,4 +1,4 @@
-"""Folders of a log that a real store would not open: what each odd file is called, what is read all the same."""
+"""Log folders that RocketMQ would not open: the name of each problem, and what can be read nevertheless."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.builds import World
 
 SIZE = 65536
 COUNT = 120
-CRC_PROPERTY = 20  # bytes at a record's end
+CRC_PROPERTY = 20  # bytes at the end of a record
 
 
 @pytest.fixture(params=[True, False], ids=["whole-record-crc", "body-crc"])
 def log(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Path:
-    """Three files, a message a second."""
+    """Create a log of three files, with a message a second."""
     clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000)).__next__
     paths = world.commitlog.LogPaths(REAL_DISK, [str(tmp_path / "log")])
     opened = world.commitlog.CommitLog(paths, writable=True, file_size_bytes=SIZE, with_crc=request.param, clock=clock)
@@ -57,7 +57,7 @@ def whole(world: World, *folders: Path) -> list[Any]:
 
 
 def test_progress_adds_up_to_the_log(world: World, log: Path) -> None:
-    """Records and blanks, in bytes; nothing is wrong."""
+    """The sum is that of records and blanks in bytes; there are no findings."""
     told: list[int] = []
     report = verify(world, log, progress=told.append)
     assert report.is_ok and (report.records, report.blanks) == (COUNT, 2)
@@ -65,7 +65,7 @@ def test_progress_adds_up_to_the_log(world: World, log: Path) -> None:
 
 
 def test_a_file_that_is_there_twice_is_named(world: World, log: Path) -> None:
-    """In two folders of one log, as after a copy to a new disk that was interrupted."""
+    """It is in two folders of one log, as after an interrupted copy to a new disk."""
     other = log.parent / "other"
     other.mkdir()
     shutil.copy(file(log, 1), other)
@@ -74,14 +74,14 @@ def test_a_file_that_is_there_twice_is_named(world: World, log: Path) -> None:
 
 
 def test_a_file_with_a_short_name_is_read_and_noted(world: World, log: Path) -> None:
-    """The number counts, not its zeros."""
+    """The number counts, not its leading zeros."""
     file(log, 1).rename(log / str(SIZE))
     found = verify(world, log)
     assert names(found.problems) == [] and "short_name" in names(found.notes) and found.records == COUNT
 
 
 def test_a_file_named_by_no_multiple_of_the_size_is_named(world: World, log: Path) -> None:
-    """Its records say other offsets: none of them is believed."""
+    """Its records contain other offsets, so none of them is accepted."""
     before = whole(world, log)
     file(log, 2).rename(log / f"{2 * SIZE + 8:020d}")
     found = verify(world, log)
@@ -91,14 +91,14 @@ def test_a_file_named_by_no_multiple_of_the_size_is_named(world: World, log: Pat
 
 @pytest.mark.parametrize("name", ["folder", "notes.txt", "1" * 40])
 def test_what_is_no_file_of_the_log_is_passed_over_or_named(world: World, log: Path, name: str) -> None:
-    """A folder is nobody's business; a stray file keeps a real store from loading."""
+    """A folder is skipped; a stray file is reported, because RocketMQ would not load the log."""
     (log / name).mkdir() if name == "folder" else (log / name).write_bytes(b"mine")
     found = verify(world, log)
     assert names(found.problems) == ([] if name == "folder" else ["stray_file"]) and found.records == COUNT
 
 
 def test_stale_bytes_behind_the_end_are_noted_and_behind_a_blank_too(world: World, log: Path) -> None:
-    """What a truncation leaves: no damage, and no message."""
+    """They are what a truncation leaves: neither damage nor messages."""
     last = whole(world, log)[-1]
     overwrite(file(log, 2), (last.physical_offset + last.size) % SIZE + 5000, b"old bytes")
     overwrite(file(log, 0), SIZE - 3, b"old")
@@ -108,7 +108,7 @@ def test_stale_bytes_behind_the_end_are_noted_and_behind_a_blank_too(world: Worl
 
 
 def test_an_older_record_behind_damage_stays_dead(world: World, log: Path) -> None:
-    """What a truncation left, at its own place: it is older than the last good one, or fails its checksum."""
+    """A record that a truncation left at its own offset is older than the last good one, or fails its checksum."""
     messages = whole(world, log)
     before, victim = [message for message in messages if message.physical_offset > SIZE][4:6]
     overwrite(file(log, 1), before.physical_offset % SIZE + 4, b"\xff" * 4)
@@ -118,7 +118,7 @@ def test_an_older_record_behind_damage_stays_dead(world: World, log: Path) -> No
 
 
 def test_a_place_in_the_log_says_what_lies_there(world: World, log: Path) -> None:
-    """A record, a blank, the inside of a record, nothing, and no file."""
+    """The offset is that of a record, of a blank, inside a record, in zeros, or outside all files."""
     found, messages = files(world, log), whole(world, log)
     assert found.message_at(messages[7].physical_offset).body == messages[7].body
     assert found.first().body == messages[0].body
@@ -131,7 +131,7 @@ def test_a_place_in_the_log_says_what_lies_there(world: World, log: Path) -> Non
 
 
 def test_files_without_a_record_do_not_end_the_log(world: World, log: Path) -> None:
-    """Prepared ahead, of zeros or empty: the end is in the file before."""
+    """They were prepared ahead, as zeros or empty: the end is in the file before them."""
     last = whole(world, log)[-1]
     file(log, 3).write_bytes(bytes(SIZE))
     file(log, 4).write_bytes(b"")
@@ -144,7 +144,7 @@ def test_files_without_a_record_do_not_end_the_log(world: World, log: Path) -> N
 
 
 def test_a_checksum_that_one_record_alone_lost_is_named(world: World, log: Path) -> None:
-    """A damaged one, by its form; one that is gone, by its neighbours."""
+    """A damaged one is recognized by its form, a missing one by the neighbors' checksums."""
     messages = whole(world, log)
     if "__CRC32#" not in messages[0].all_properties:
         pytest.skip("no record here has the property")
@@ -158,7 +158,7 @@ def test_a_checksum_that_one_record_alone_lost_is_named(world: World, log: Path)
 
 
 def test_zeros_in_the_middle_of_a_file_are_named_where_records_go_on_behind_them(world: World, log: Path) -> None:
-    """A page that the disk lost is no end of the log; the record before and those behind are read."""
+    """A page that the disk lost does not end the log; the records before and after it are read."""
     messages = whole(world, log)
     lost = messages[5]
     overwrite(file(log, 0), lost.physical_offset, bytes(lost.size))
@@ -168,7 +168,7 @@ def test_zeros_in_the_middle_of_a_file_are_named_where_records_go_on_behind_them
 
 
 def test_a_walk_in_many_pieces_is_a_walk_in_one(world: World, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of more records than one piece holds: none is left out, none comes twice, at damage neither."""
+    """The files have more records than one piece: none is skipped or repeated, at damage neither."""
     walk = world.module("commitlog.walk")
     overwrite(file(log, 1), 40_000, b"damage")
     before = [str(step) for step in files(world, log).messages()]
@@ -180,7 +180,7 @@ def test_a_walk_in_many_pieces_is_a_walk_in_one(world: World, log: Path, monkeyp
 
 @pytest.mark.parametrize("left", [0, 7])
 def test_a_file_cut_short_behind_a_record_is_read_to_there(world: World, log: Path, left: int) -> None:
-    """Where it ends, or where no blank has room: nothing is looked for behind it, and only its length is wrong."""
+    """It ends after a record, or where no blank fits: only its length is reported."""
     messages = whole(world, log)
     kept = [message for message in messages if message.physical_offset >= 2 * SIZE][4]
     end = kept.physical_offset + kept.size
@@ -194,7 +194,7 @@ def test_a_file_cut_short_behind_a_record_is_read_to_there(world: World, log: Pa
 
 @pytest.mark.parametrize(("size", "expected"), [(60, "at least 91 bytes"), (0, "at least 91 bytes"), (-5, "at least 91 bytes")])
 def test_a_size_that_no_record_has_is_named_with_the_least_one(world: World, log: Path, size: int, expected: str) -> None:
-    """What was found and what could be, at the place; the records behind are read."""
+    """The finding has the found and the minimum size; the records after it are read."""
     victim = whole(world, log)[7]
     overwrite(file(log, 0), victim.physical_offset, size.to_bytes(4, "big", signed=True))
     (found,) = verify(world, log).problems

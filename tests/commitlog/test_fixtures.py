@@ -1,4 +1,4 @@
-"""Logs that real stores wrote: read field by field, encoded again, and written again from the same messages."""
+"""Logs that RocketMQ wrote: read field by field, encoded again, and written again from the same messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAGIC_BLANK = 0xCBD43194
 
 
 def fields(truth: dict[str, Any]) -> dict[str, Any]:
-    """A manifest's message under our names."""
+    """Return a manifest's message under the names of this library."""
     return {
         "physical_offset": truth["physicalOffset"],
         "size": truth["storeSize"],
@@ -43,7 +43,7 @@ def fields(truth: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_every_message_is_that_of_the_manifest(world: World, fixture_store: Any, name: str) -> None:
-    """All fields of all messages, with every check on."""
+    """This compares all fields of all messages, with all checks."""
     fixture = fixture_store(name)
     wanted = [fields(truth) for truth in fixture.truth()["messages"]]
     log = world.commitlog.open_log(str(fixture.store / "commitlog"))
@@ -62,7 +62,7 @@ def test_every_message_is_that_of_the_manifest(world: World, fixture_store: Any,
 
 
 def test_the_manifest_of_plain_is_the_whole_one(fixture_store: Any) -> None:
-    """1093 messages of every kind: both magics, all address families, transactions, batches."""
+    """It has 1093 messages of every kind: both magics, all address families, transactions, batches."""
     truths = fixture_store("plain").truth()["messages"]
     assert len(truths) == 1093
     assert {truth["magic"] for truth in truths} == {"daa320a7", "daa320ab"}
@@ -71,7 +71,7 @@ def test_the_manifest_of_plain_is_the_whole_one(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_the_walk_finds_records_blanks_and_the_end(world: World, fixture_store: Any, name: str) -> None:
-    """As many as the manifest has, protected where the checksum was on."""
+    """There are as many as in the manifest, protected if the checksum was on."""
     fixture = fixture_store(name)
     truth = fixture.truth()
     log = world.commitlog.open_log(str(fixture.store / "commitlog"))
@@ -88,7 +88,7 @@ def test_the_walk_finds_records_blanks_and_the_end(world: World, fixture_store: 
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_each_record_and_blank_encoded_from_its_fields_is_the_same(world: World, fixture_store: Any, name: str) -> None:
-    """Raw properties kept, offsets and times given."""
+    """Raw properties are kept, offsets and times are given."""
     data = log_bytes(fixture_store(name))
     reader = world.module("commitlog._scan_cy").Reader(data)
     found = blanks = 0
@@ -108,7 +108,7 @@ def test_each_record_and_blank_encoded_from_its_fields_is_the_same(world: World,
 
 
 def encode_again(world: World, stored: Any, size: int) -> bytes:
-    """The record that an append makes of a message read back."""
+    """Return the record that an append makes of a message read from the log."""
     with_crc = b"__CRC32#\x01" in stored.properties_raw
     log = MemoryLog(world, size + 8, with_crc=with_crc, clock=lambda: stored.store_timestamp_ms)
     log.offsets.set_next_offset(stored.topic, stored.queue_id, stored.queue_offset)
@@ -125,7 +125,7 @@ def encode_again(world: World, stored: Any, size: int) -> bytes:
 def test_the_same_messages_at_the_same_times_give_the_same_files(
     world: World, fixture_store: Any, name: str, tmp_path: Any
 ) -> None:
-    """Offsets, queue offsets, blanks and checksums come out by themselves; so do 64 KiB files."""
+    """Offsets, queue offsets, blanks and checksums are computed, also in 64 KiB files."""
     fixture = fixture_store(name)
     truths = fixture.truth()["messages"]
     now = [0]

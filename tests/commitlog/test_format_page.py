@@ -33,7 +33,7 @@ CONSTANTS = {
 
 
 def test_the_tables_of_page_and_module_are_the_same() -> None:
-    """Offset, size, name and meaning, field by field; no gap between them."""
+    """Offset, size, name and meaning of each field are equal, and there is no gap."""
     rows = ROW.findall(PAGE)
     in_module = [tuple(part.strip() for part in row) for row in LAYOUT_ROW.findall(layout.__doc__ or "")]
     meant = [(at, size, name, meaning.replace("see below", "see SysFlag")) for at, size, name, meaning in rows]
@@ -44,7 +44,7 @@ def test_the_tables_of_page_and_module_are_the_same() -> None:
 
 
 def test_the_numbers_in_the_text_are_the_constants() -> None:
-    """Magic, limits, flags."""
+    """They are magics, limits and flags."""
     for magic in (layout.MAGIC_V1, layout.MAGIC_V2, layout.MAGIC_BLANK):
         assert f"`{magic & 0xFFFFFFFF:08x}`" in PAGE
     for number in (layout.FILE_SIZE_DEFAULT, layout.BODY_SIZE_MAX_DEFAULT, layout.RECORD_ALLOWANCE, layout.PROPERTIES_SIZE_MAX):
@@ -63,7 +63,7 @@ def test_the_numbers_in_the_text_are_the_constants() -> None:
 
 
 def test_the_example_is_a_record(world: World) -> None:
-    """Its bytes decode to what the page says they are."""
+    """Its bytes decode to the values on the page."""
     lines = re.findall(r"^    ([0-9a-f ]+?)(?:   .*)?$", PAGE, re.M)
     data = bytes.fromhex("".join(lines).replace(" ", ""))
     assert len(data) == 114
@@ -75,6 +75,6 @@ def test_the_example_is_a_record(world: World) -> None:
 
 
 def test_a_status_is_shown_by_its_name() -> None:
-    """The five-minute start printed "0" for a put that went well."""
+    """The quick start printed "0" for a successful put."""
     assert (str(PutStatus.PUT_OK), f"{PutStatus.MESSAGE_ILLEGAL}") == ("PutStatus.PUT_OK", "PutStatus.MESSAGE_ILLEGAL")
     assert (PutStatus.PUT_OK, PutStatus.MESSAGE_ILLEGAL) == (0, 6), "RocketMQ's numbers"

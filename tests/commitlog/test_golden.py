@@ -1,4 +1,4 @@
-"""Known bytes, sizes, limits and statuses of the record (format page, sections 1.1 to 1.8 and 7.1)."""
+"""Known bytes, sizes, limits and statuses of the record (docs/formats/commitlog.md, docs/formats/put-rules.md)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def golden(world: World) -> Any:
 
 
 def read(world: World, log: MemoryLog) -> list[Any]:
-    """Everything in a memory log, file by file."""
+    """Return all messages of a memory log, file by file."""
     found = []
     for number, data in enumerate(log.files):
         messages, at, why = (
@@ -37,7 +37,7 @@ def read(world: World, log: MemoryLog) -> list[Any]:
 
 
 def test_the_golden_record(world: World) -> None:
-    """114 bytes, byte for byte."""
+    """It has 114 bytes, compared one by one."""
     log = MemoryLog(world)
     result = log.appender.append(golden(world))
     assert log.files[0][:114] == GOLDEN
@@ -47,7 +47,7 @@ def test_the_golden_record(world: World) -> None:
 
 
 def test_the_golden_record_with_its_checksum(world: World) -> None:
-    """134 bytes, PROPLEN 29, digits backwards."""
+    """It has 134 bytes, a properties size of 29, and the least significant digit first."""
     log = MemoryLog(world, with_crc=True)
     assert log.appender.append(golden(world)).size_bytes == 134
     record = bytes(log.files[0][:134])
@@ -59,7 +59,7 @@ def test_the_golden_record_with_its_checksum(world: World) -> None:
 
 
 def test_the_golden_message_id(world: World) -> None:
-    """Both ways; IPv6 has 56 characters."""
+    """It is encoded and decoded; with IPv6 it has 56 characters."""
     cl, hosts = world.commitlog, world.module("commitlog.hosts")
     assert cl.encode_message_id(hosts.encode_host("127.0.0.1:124"), 4096) == "7F0000010000007C0000000000001000"
     assert cl.decode_message_id("7f0000010000007c0000000000001000") == ("127.0.0.1:124", 4096)
@@ -72,7 +72,7 @@ def test_the_golden_message_id(world: World) -> None:
     ["", "7F", "G" * 32, "7F0000010000007C 000000000001000", "7F0000010000007C  00000000001000", "0" * 31, "é" * 32, "0" * 55],
 )
 def test_what_is_no_message_id(world: World, text: str) -> None:
-    """A named error."""
+    """It raises `InvalidMessage`."""
     with pytest.raises(InvalidMessage, match="message id"):
         world.commitlog.decode_message_id(text)
 
@@ -82,14 +82,14 @@ def test_what_is_no_message_id(world: World, text: str) -> None:
              "[::1%eth0]:٣", "1.2.3:4", "127.0.0.1:٣"],
 )  # fmt: skip
 def test_what_is_no_host(world: World, text: str) -> None:
-    """Names, missing ports, brackets where they do not belong."""
+    """Names, missing ports and wrong brackets are rejected."""
     with pytest.raises(InvalidMessage, match="host"):
         world.module("commitlog.hosts").encode_host(text)
 
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9, 16, 19, 21])
 def test_bytes_that_are_no_host_are_not_shown_as_one(world: World, size: int) -> None:
-    """An address without its port, or with a byte too many."""
+    """The port is missing, or there is a byte too many."""
     with pytest.raises(ValueError, match=f"not {size}"):
         world.module("commitlog.hosts").decode_host(bytes(size))
 
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_host_are_not_shown_as_one(world: World, size: int) ->
     [("t", 1, 1), ("t" * 127, 127, 1), ("t" * 128, 128, 2), ("t" * 32767, 32767, 2), ("ü" * 63, 126, 1), ("ü" * 64, 128, 2)],
 )
 def test_topics_and_record_versions(world: World, topic: str, size: int, version: int) -> None:
-    """V2 from 128 characters on; bytes that overflow one byte of length are V2 here, where the real store breaks."""
+    """V2 is used from 128 characters on, and for a byte count that overflows one byte, where RocketMQ fails."""
     log = MemoryLog(world, 1 << 17, with_crc=True)
     result = log.appender.append(world.commitlog.Message(topic, b"x", queue_id=1))
     assert result.size_bytes == 91 + 1 + size + 20 + (version - 1)
@@ -118,7 +118,7 @@ def test_topics_that_no_record_holds(world: World, topic: str) -> None:
 
 @pytest.mark.parametrize("with_crc", [False, True])
 def test_properties_may_have_32767_bytes_with_the_checksum(world: World, with_crc: bool) -> None:
-    """One more is PROPERTIES_SIZE_EXCEEDED, tested before the body."""
+    """One more returns PROPERTIES_SIZE_EXCEEDED, which is tested before the body."""
     most = 32767 - 20 * with_crc
     log = MemoryLog(world, 1 << 17, with_crc=with_crc, body_size_max=50_000)
     make = world.commitlog.Message
@@ -133,7 +133,7 @@ def test_properties_may_have_32767_bytes_with_the_checksum(world: World, with_cr
 
 
 def test_a_separator_that_is_added_counts(world: World) -> None:
-    """Raw properties without their last \\x02 get one before the checksum."""
+    """Raw properties without a trailing 0x02 get one before the checksum."""
     log = MemoryLog(world, 1 << 17, with_crc=True)
     make = world.commitlog.Message
     assert log.appender.append(make("T", b"", queue_id=0, properties_raw=b"a\x01b")).size_bytes == 92 + 4 + 20
@@ -144,7 +144,7 @@ def test_a_separator_that_is_added_counts(world: World) -> None:
 
 
 def test_bodies_and_records_have_limits(world: World) -> None:
-    """Body up to the limit; record up to it and 64 KiB; nothing longer than an empty file holds."""
+    """The limits are the body size, that plus 64 KiB for a record, and an empty file."""
     make, name = world.commitlog.Message, lambda result: result.status.name
     log = MemoryLog(world, 1 << 18, body_size_max=100_000)
     assert name(log.appender.append(make("T", b"x" * 100_000, queue_id=0))) == "PUT_OK"
@@ -160,7 +160,7 @@ def test_bodies_and_records_have_limits(world: World) -> None:
 
 @pytest.mark.parametrize("spare", [8, 7, 9, 0, 1])
 def test_the_fit_rule(world: World, spare: int) -> None:
-    """A record goes in if 8 bytes stay; else a blank over all that is left, and the next file."""
+    """A record fits if 8 bytes stay free; otherwise a blank fills the rest, and the record starts the next file."""
     size = 92 + 100
     log = MemoryLog(world, 4096)
     log.next_file()
@@ -179,7 +179,7 @@ def test_the_fit_rule(world: World, spare: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_batch_is_in_one_file(world: World, count: int) -> None:
-    """If any member does not fit the file is closed with one blank and all begin in the next."""
+    """If any member does not fit, one blank closes the file, and all members start in the next."""
     log = MemoryLog(world, 4096)
     log.next_file()
     log.appender.attach(memoryview(log.files[0]), 0, 4096 - 2 * 192 - 8)
@@ -191,7 +191,7 @@ def test_a_batch_is_in_one_file(world: World, count: int) -> None:
 
 
 def test_a_batch_is_of_one_queue_and_no_transaction(world: World) -> None:
-    """Else nothing is written."""
+    """Otherwise nothing is written."""
     log, make = MemoryLog(world), world.commitlog.Message
     for other in (make("U", b"", queue_id=0), make("T", b"", queue_id=1)):
         with pytest.raises(InvalidMessage, match="one topic and one queue"):
@@ -206,7 +206,7 @@ def test_a_batch_is_of_one_queue_and_no_transaction(world: World) -> None:
 
 @pytest.mark.parametrize(("sys_flag", "counted"), [(0, True), (1, True), (8, True), (4, False), (12, False)])
 def test_queue_offsets_count_what_enters_a_queue(world: World, sys_flag: int, counted: bool) -> None:
-    """Prepared and rolled back records have queue offset 0 and take none."""
+    """Prepared and rolled-back records have queue offset 0 and do not count."""
     log = MemoryLog(world)
     for _ in range(3):
         log.appender.append(world.commitlog.Message("T", b"", queue_id=9, sys_flag=sys_flag))
@@ -216,7 +216,7 @@ def test_queue_offsets_count_what_enters_a_queue(world: World, sys_flag: int, co
 
 
 def test_host_flags_follow_the_hosts(world: World) -> None:
-    """Whatever the message says."""
+    """The message's own flags are ignored."""
     log, make = MemoryLog(world, with_crc=True), world.commitlog.Message
     for born, store in (("1.2.3.4:5", "[::1]:6"), ("[::2]:7", "1.2.3.4:5"), ("[::2]:7", "[::1]:6"), (None, None)):
         log.appender.append(make("T", b"b", queue_id=0, born_host=born, store_host=store, sys_flag=0x31))
@@ -229,7 +229,7 @@ def test_host_flags_follow_the_hosts(world: World) -> None:
 
 @pytest.mark.parametrize("queue_id", [-1, 65536, -(1 << 31), (1 << 31) - 1])
 def test_queues_out_of_range(world: World, queue_id: int) -> None:
-    """Named, nothing written, for every way in."""
+    """Every way to append raises a named error and writes nothing."""
     log, make = MemoryLog(world), world.commitlog.Message
     for put in (
         lambda: log.appender.append(make("T", b"", queue_id=queue_id)),
@@ -258,7 +258,7 @@ def test_queues_out_of_range(world: World, queue_id: int) -> None:
     ],
 )  # fmt: skip
 def test_properties_that_a_real_store_reads_as_numbers(world: World, topic: str, raw: bytes, is_bad: bool) -> None:
-    """Text that is none would end its log at the record."""
+    """RocketMQ would end its log at a record with other text."""
     pairs = world.commitlog.decode_properties(raw)
     for put in ({"properties_raw": raw}, {"properties": pairs}):
         log = MemoryLog(world)
@@ -281,7 +281,7 @@ def test_properties_that_a_real_store_reads_as_numbers(world: World, topic: str,
     ],
 )  # fmt: skip
 def test_properties_are_parsed_by_the_rules(world: World, raw: bytes, pairs: dict[str, str]) -> None:
-    """Empty names and values vanish, the last of equal names counts, the last pair may lack its end."""
+    """Empty names and values are dropped, the last of equal names counts, the last pair may lack its end."""
     assert world.commitlog.decode_properties(raw) == pairs
 
 
@@ -295,7 +295,7 @@ def test_properties_are_parsed_by_the_rules(world: World, raw: bytes, pairs: dic
     ],
 )  # fmt: skip
 def test_properties_that_would_not_come_back_are_refused(world: World, given: dict[str, Any]) -> None:
-    """Separators, empty names or values, spaces in keys, both forms at once."""
+    """They have separators, empty names or values, spaces in keys, or both forms together."""
     with pytest.raises(InvalidMessage):
         world.commitlog.encode_properties(world.commitlog.Message("T", b"", **given))
 
@@ -307,7 +307,7 @@ KEY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\
 @settings(max_examples=60, deadline=None)
 @given(st.none() | TEXT, KEY | st.lists(KEY, max_size=4), st.dictionaries(TEXT, TEXT, max_size=4), st.binary(max_size=40))
 def test_what_is_put_comes_back(tags: str | None, keys: str | list[str], properties: dict[str, str], body: bytes) -> None:
-    """Any text, on both builds, which write the same bytes; a key alone is a list of one."""
+    """Any text does on both builds, which write the same bytes; a single key becomes a list."""
     listed = [keys] if isinstance(keys, str) else keys
     properties = {name: value for name, value in properties.items() if name not in ("KEYS", "TAGS", "DELAY", "__CRC32#")}
     written = set()
@@ -334,7 +334,7 @@ def test_what_is_put_comes_back(tags: str | None, keys: str | list[str], propert
     ],
 )  # fmt: skip
 def test_deleting_a_property(world: World, raw: bytes, name: bytes, left: bytes) -> None:
-    """Every pair of the name, wherever it starts one; nothing else."""
+    """It removes every pair of that exact name and nothing else."""
     assert world.commitlog.delete_property(raw, name) == left
 
 
@@ -349,13 +349,13 @@ def test_deleting_a_property(world: World, raw: bytes, name: bytes, left: bytes)
     ],
 )  # fmt: skip
 def test_messages_of_wrong_types(world: World, given: dict[str, Any], error: type[Exception]) -> None:
-    """The same errors from both builds."""
+    """Both builds raise the same errors."""
     with pytest.raises(error):
         world.commitlog.Message(**{"topic": "T", "body": b"", **given})
 
 
 def test_keys_can_be_set_anew(world: World) -> None:
-    """What was given before is gone; no key, or an empty one, is none."""
+    """New keys replace the previous ones; no key and an empty one both mean None."""
     message = world.commitlog.Message("T", b"", keys="a")
     for keys in (["b", "c"], None, "d", ""):
         message.keys = keys
@@ -365,7 +365,7 @@ def test_keys_can_be_set_anew(world: World) -> None:
 
 
 def test_a_full_disk_loses_nothing(world: World) -> None:
-    """The file is left as it was; when space returns the same message goes in."""
+    """The file is unchanged; when space is free again, the same message is appended."""
     log, make = MemoryLog(world, 4096), world.commitlog.Message
     message = make("T", b"x" * 1500, queue_id=0)
     assert log.appender.append(message).status.name == log.appender.append(message).status.name == "PUT_OK"
@@ -387,7 +387,7 @@ def test_a_full_disk_loses_nothing(world: World) -> None:
 
 
 def test_a_closed_log_takes_nothing(world: World) -> None:
-    """Every way in raises StoreClosed; the file is let go."""
+    """Every way to append raises `StoreClosed`; the file is released."""
     log, make = MemoryLog(world), world.commitlog.Message
     log.appender.append(make("T", b"x", queue_id=0))
     end = log.appender.end_offset
@@ -406,7 +406,7 @@ def test_a_closed_log_takes_nothing(world: World) -> None:
 
 
 def test_store_time_never_goes_back(world: World) -> None:
-    """The clock may; also behind a restart's last record."""
+    """The clock may go back, also relative to the last record before a restart."""
     times = iter([100, 90, 101, 50, 60])
     log = MemoryLog(world, clock=lambda: next(times))
     for _ in range(4):
@@ -432,7 +432,7 @@ ODD_PROPERTIES = st.none() | st.dictionaries(ODD_NAME, ODD_TEXT | st.sampled_fro
 def test_properties_are_written_in_one_go_as_when_looked_at(
     tags: str | None, keys: str | list[str], properties: dict[str, str] | None, topic: str
 ) -> None:
-    """Alone, and many: the bytes that `encode_properties` gives less a checksum of the user, or a refusal of the same text."""
+    """For one message and many: the bytes of `encode_properties` without a user's checksum, or an error of the same text."""
     for build in ("compiled", "plain") if is_compiled_here() else ("plain",):
         world = load(build)
         message = world.commitlog.Message(topic, b"body", tags=tags, keys=keys, properties=properties, queue_id=0)

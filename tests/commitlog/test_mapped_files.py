@@ -1,4 +1,4 @@
-"""The files of a log: made, found, rolled over, cut, deleted, and refused when they are not what they should be."""
+"""The files of a log: created, found, rolled over, cut, deleted, and rejected when they are wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def name_of(number: int) -> str:
 
 
 def open_log(world: World, folders: Path | list[Path], disk: Any = REAL_DISK, **options: Any) -> Any:
-    """A log for writing in 4 KiB files, attached to its end."""
+    """Return a log for writing in 4 KiB files, attached at its end."""
     cl = world.commitlog
     names = [str(folder) for folder in (folders if isinstance(folders, list) else [folders])]
     log = cl.CommitLog(cl.LogPaths(disk, names), disk=disk, file_size_bytes=SIZE, writable=True, **options)
@@ -33,13 +33,13 @@ def open_log(world: World, folders: Path | list[Path], disk: Any = REAL_DISK, **
 
 
 def put(world: World, log: Any, count: int, size: int = 900) -> list[Any]:
-    """Append messages, 4 a file at 900 bytes."""
+    """Append messages of 900 bytes, 4 a file."""
     message = world.commitlog.Message("T", b"x" * size, queue_id=0)
     return [log.appender.append(message) for _ in range(count)]
 
 
 def test_files_roll_over_and_are_named_by_their_offset(world: World, tmp_path: Path) -> None:
-    """Equally long, no gap, each but the last closed by a blank."""
+    """They have one length and no gap, and each but the last ends in a blank."""
     log = open_log(world, tmp_path / "log")
     results = put(world, log, 10)
     assert [result.physical_offset for result in results][3:5] == [3 * results[0].size_bytes, SIZE]
@@ -52,7 +52,7 @@ def test_files_roll_over_and_are_named_by_their_offset(world: World, tmp_path: P
 
 
 def test_a_log_goes_on_where_it_ended(world: World, tmp_path: Path) -> None:
-    """After closing, also when the last file is exactly full or was only prepared."""
+    """It does after closing, also if the last file is exactly full or only prepared."""
     for count in (1, 3, 4, 5, 8):
         folder = tmp_path / str(count)
         log = open_log(world, folder)
@@ -68,7 +68,7 @@ def test_a_log_goes_on_where_it_ended(world: World, tmp_path: Path) -> None:
 
 
 def test_find_by_offset(world: World, tmp_path: Path) -> None:
-    """The file that holds a byte; the first one only if asked for."""
+    """It returns the file that holds a byte; the first file as a default only on request."""
     log = open_log(world, tmp_path / "log")
     put(world, log, 12)
     log.queue.delete_first(1)
@@ -83,7 +83,7 @@ def test_find_by_offset(world: World, tmp_path: Path) -> None:
 
 
 def test_find_by_time(world: World, tmp_path: Path) -> None:
-    """The first file changed at or after it, else the last."""
+    """It returns the first file modified at or after the time, else the last one."""
     log = open_log(world, tmp_path / "log")
     put(world, log, 12)
     for number, second in enumerate((100, 200, 300)):
@@ -94,7 +94,7 @@ def test_find_by_time(world: World, tmp_path: Path) -> None:
 
 
 def test_the_first_files_are_deleted_and_never_the_last(world: World, tmp_path: Path) -> None:
-    """Views of them live on; the folder is synced after each, so that no crash leaves a gap."""
+    """Views of them stay valid; the folder is synced after each, so that a crash leaves no gap."""
     disk = CountingDisk()
     log = open_log(world, tmp_path / "log", disk)
     put(world, log, 12)
@@ -109,7 +109,7 @@ def test_the_first_files_are_deleted_and_never_the_last(world: World, tmp_path: 
 
 @pytest.mark.parametrize("cut", [0, 500, SIZE, SIZE + 700, 3 * SIZE, 9 * SIZE])
 def test_a_cut_takes_later_files_away(world: World, tmp_path: Path, cut: int) -> None:
-    """Positions stand at the cut; the file that begins there stays."""
+    """The positions are set to the cut; a file that starts there stays."""
     log = open_log(world, tmp_path / "log")
     put(world, log, 12)
     log.queue.truncate(cut)
@@ -122,7 +122,7 @@ def test_a_cut_takes_later_files_away(world: World, tmp_path: Path, cut: int) ->
 
 
 def test_several_folders_take_turns(world: World, tmp_path: Path) -> None:
-    """Sorted; file number modulo folders; a full one is passed over."""
+    """Sorted folders are selected by the file number modulo their count; a full one is skipped."""
     folders = [tmp_path / "b", tmp_path / "a", tmp_path / "c"]
     log = open_log(world, folders)
     put(world, log, 16)
@@ -155,7 +155,7 @@ def test_several_folders_take_turns(world: World, tmp_path: Path) -> None:
 def test_a_folder_that_is_no_log_is_refused(
     world: World, tmp_path: Path, files: dict[str, int], reason: str, writable: bool
 ) -> None:
-    """With file, expected and found; nothing in it changes."""
+    """The error has file, expected and found; nothing in the folder changes."""
     for name, size in files.items():
         (tmp_path / name).write_bytes(b"\1" * size)
     before = {entry.name: (entry.stat().st_size, entry.stat().st_mtime_ns) for entry in os.scandir(tmp_path)}
@@ -168,7 +168,7 @@ def test_a_folder_that_is_no_log_is_refused(
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_what_is_no_file_in_a_log_folder_is_stray(world: World, tmp_path: Path, kind: str) -> None:
-    """A folder is passed over."""
+    """A folder is skipped."""
     (tmp_path / "folder").mkdir()
     assert world.commitlog.open_log(str(tmp_path)).min_offset == -1
     path = tmp_path / name_of(0)
@@ -178,7 +178,7 @@ def test_what_is_no_file_in_a_log_folder_is_stray(world: World, tmp_path: Path, 
 
 
 def test_an_empty_last_file_is_what_a_crash_left(world: World, tmp_path: Path) -> None:
-    """Passed over by a reader, deleted by a writer."""
+    """A reader skips it, a writer deletes it."""
     log = open_log(world, tmp_path)
     put(world, log, 3)
     log.close()
@@ -195,7 +195,7 @@ def test_an_empty_last_file_is_what_a_crash_left(world: World, tmp_path: Path) -
 
 
 def test_a_prepared_file_is_used_or_dropped(world: World, tmp_path: Path) -> None:
-    """Made once, taken at the roll-over without another call of the disk's."""
+    """It is created once and used at the roll-over without another call of the disk."""
     disk = CountingDisk()
     log = open_log(world, tmp_path / "log", disk)
     put(world, log, 1)
@@ -213,7 +213,7 @@ def test_a_prepared_file_is_used_or_dropped(world: World, tmp_path: Path) -> Non
 
 
 def test_a_new_file_is_on_the_disk_before_it_is_used(world: World, tmp_path: Path) -> None:
-    """Allocated whole, mapped, its name synced."""
+    """It is allocated and mapped, and its name is synced."""
     disk = CountingDisk()
     log = open_log(world, tmp_path, disk)
     disk.calls.clear()
@@ -226,7 +226,7 @@ def test_a_new_file_is_on_the_disk_before_it_is_used(world: World, tmp_path: Pat
 
 @pytest.mark.parametrize("operation", ["make folder", "stat", "create", "allocate", "map", "sync folder"])
 def test_whatever_fails_at_a_new_file_nothing_is_lost(world: World, tmp_path: Path, operation: str) -> None:
-    """A status, no half-made file, nothing written; the next append works when the disk does."""
+    """The append returns a status and leaves no partial file; it succeeds when the disk does."""
     disk = FailingDisk(1, errno=errno.ENOSPC, only=operation)
     disk.fail_at = 0
     log = open_log(world, tmp_path, disk)
@@ -243,7 +243,7 @@ def test_whatever_fails_at_a_new_file_nothing_is_lost(world: World, tmp_path: Pa
 
 
 def test_flush_reaches_every_file_and_moves_the_offset(world: World, tmp_path: Path) -> None:
-    """Oldest first; a failed sync leaves the offset, for ever; a full, flushed file gives its descriptor back."""
+    """The oldest file is first; a failed sync stops the offset forever; a full, flushed file closes its descriptor."""
     disk = FailingDisk(0, only="sync")
     log = open_log(world, tmp_path, disk)
     put(world, log, 6)
@@ -264,7 +264,7 @@ def test_flush_reaches_every_file_and_moves_the_offset(world: World, tmp_path: P
 
 
 def test_the_flush_rule(world: World, tmp_path: Path) -> None:
-    """Least pages, or anything at all, or a full file (format page, section 6.2)."""
+    """A flush needs the least pages, or any bytes, or a full file (docs/formats/mapped-files.md#flush-rule)."""
     mapped = world.commitlog.MappedFile.create(REAL_DISK, str(tmp_path / "f"), 0, 10 * 4096)
     for written, flushed, least, wanted in (
         (0, 0, 0, False), (1, 0, 0, True), (4095, 0, 1, False), (4096, 4095, 1, True), (3 * 4096, 4095, 4, False),
@@ -282,7 +282,7 @@ def test_the_flush_rule(world: World, tmp_path: Path) -> None:
 
 
 def test_many_batches_and_columns_roll_over_inside(world: World, tmp_path: Path) -> None:
-    """Queue offsets without a gap, blanks between, everything read back."""
+    """Queue offsets have no gap, blanks separate the files, and everything can be read."""
     log = open_log(world, tmp_path)
     make = world.commitlog.Message
     messages = [make("T", b"%03d" % number + b"x" * 300, queue_id=1, tags="t") for number in range(50)]
@@ -304,7 +304,7 @@ def test_many_batches_and_columns_roll_over_inside(world: World, tmp_path: Path)
 
 
 def test_threads_that_append_at_once_lose_and_mix_nothing(world: World, tmp_path: Path) -> None:
-    """Every way in, two queues, many roll-overs, a flusher beside them."""
+    """They use every way to append, two queues and many roll-overs, beside a flushing thread."""
     log = open_log(world, tmp_path)
     make = world.commitlog.Message
     count = 150
@@ -337,7 +337,7 @@ def test_threads_that_append_at_once_lose_and_mix_nothing(world: World, tmp_path
 
 
 def test_a_reader_beside_a_writer_sees_files_come_and_go(world: World, tmp_path: Path) -> None:
-    """`refresh` takes in what the folder lists; a record is seen whole or not at all."""
+    """`refresh` follows the folder; a record is visible whole or not at all."""
     log = open_log(world, tmp_path)
     put(world, log, 5)
     reader = world.commitlog.open_log(str(tmp_path))
@@ -354,7 +354,7 @@ def test_a_reader_beside_a_writer_sees_files_come_and_go(world: World, tmp_path:
 
 
 def test_reading_changes_nothing(world: World, tmp_path: Path) -> None:
-    """Not a byte, not a time stamp, not a name."""
+    """No byte, time stamp or name changes."""
     log = open_log(world, tmp_path)
     put(world, log, 9)
     log.close()
@@ -375,7 +375,7 @@ def test_reading_changes_nothing(world: World, tmp_path: Path) -> None:
 
 
 def test_no_room_for_even_the_first_file(world: World, tmp_path: Path) -> None:
-    """The folder is made, the append refused."""
+    """The folder is created, the append rejected."""
     disk = FailingDisk(1, errno=errno.ENOSPC, only="allocate", for_ever=True)
     log = open_log(world, tmp_path / "log", disk)
     for _ in range(3):
@@ -387,7 +387,7 @@ def test_no_room_for_even_the_first_file(world: World, tmp_path: Path) -> None:
 
 
 def test_a_log_of_a_hundred_files_is_mapped_once(world: World, tmp_path: Path) -> None:
-    """Reading here and there maps no file a second time."""
+    """Random reads map no file a second time."""
     log = open_log(world, tmp_path)
     put(world, log, 400)
     log.close()
@@ -400,7 +400,7 @@ def test_a_log_of_a_hundred_files_is_mapped_once(world: World, tmp_path: Path) -
 
 
 def test_maps_beyond_the_bound_go_and_what_reads_them_goes_on(world: World, tmp_path: Path) -> None:
-    """The one that was mapped longest ago goes first; a view of it lives on."""
+    """The least recently used map is dropped first; a view of it stays valid."""
     log = open_log(world, tmp_path)
     put(world, log, 20)
     log.close()
@@ -410,14 +410,14 @@ def test_maps_beyond_the_bound_go_and_what_reads_them_goes_on(world: World, tmp_
     whole = bytes(kept)
     for _ in range(2):
         assert [message.queue_offset for message in reader.messages()] == list(range(20))
-        assert sum(file.is_mapped for file in reader.queue.files) <= 3  # the last one stays besides
+        assert sum(file.is_mapped for file in reader.queue.files) <= 3  # the last file's map stays too
     assert kept == whole
     reader.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
 def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: World, tmp_path: Path, code: int) -> None:
-    """And what is still refused is an error."""
+    """If that does not help, the error is raised."""
     log = open_log(world, tmp_path)
     put(world, log, 20)
     log.close()
@@ -434,7 +434,7 @@ def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: W
 
 @pytest.mark.parametrize("cut", [(1,), (1, 2), (2, 3), (3, 4)])
 def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(world: World, tmp_path: Path, cut: tuple[int, ...]) -> None:
-    """One in the middle, or two of them: what stands behind it is not passed over, and no length is taken from it."""
+    """If one in the middle, or two files, are short, the later ones are not skipped, and no length is taken from them."""
     log = open_log(world, tmp_path)
     put(world, log, 17)
     reader = world.commitlog.open_log(str(tmp_path))
@@ -449,7 +449,7 @@ def test_a_reader_names_a_file_that_is_cut_short_beside_its_writer(world: World,
 
 
 def test_an_offset_is_found_while_files_of_another_length_are_listed(world: World, tmp_path: Path) -> None:
-    """A reader took a growing file's length for every file's: the next look adopts the true one, and till then it finds."""
+    """A reader took a growing file's length for that of all files: lookups work until the next refresh corrects it."""
     log = open_log(world, tmp_path)
     put(world, log, 9)
     reader = world.commitlog.open_log(str(tmp_path))
@@ -461,7 +461,7 @@ def test_an_offset_is_found_while_files_of_another_length_are_listed(world: Worl
 
 
 def test_a_file_prepared_for_another_place_is_never_taken(world: World, tmp_path: Path) -> None:
-    """Its name would say offsets that its records do not have; the log stays as it was."""
+    """Its name would not match the offsets of its records; the log stays unchanged."""
     log = open_log(world, tmp_path)
     put(world, log, 5)
     log.queue.prepare_next()
@@ -473,7 +473,7 @@ def test_a_file_prepared_for_another_place_is_never_taken(world: World, tmp_path
 
 
 def test_a_flush_of_what_is_flushed_makes_no_call(world: World, tmp_path: Path) -> None:
-    """Of one file too, which keeps its descriptor until it is full."""
+    """A single file keeps its descriptor until it is full."""
     disk = CountingDisk()
     log = open_log(world, tmp_path, disk)
     put(world, log, 1)
@@ -484,13 +484,13 @@ def test_a_flush_of_what_is_flushed_makes_no_call(world: World, tmp_path: Path) 
 
 
 class Buffers:
-    """What stands between appender and files, of which the newest file is not the appender's yet."""
+    """Write buffers whose newest file the appender does not use yet."""
 
     committed_offset = 0
 
 
 def test_a_file_made_ahead_of_a_buffered_appender_counts_as_unwritten(world: World, tmp_path: Path) -> None:
-    """It is in the log and its first byte is not: a reader that took it for written would read zeros as the end."""
+    """It belongs to the log but has no written byte: a reader would take its zeros for the end."""
     log = open_log(world, tmp_path)
     put(world, log, 6)
     log.buffers = Buffers()
@@ -503,13 +503,13 @@ def test_a_file_made_ahead_of_a_buffered_appender_counts_as_unwritten(world: Wor
 
 
 def test_a_log_with_no_folder_is_refused(world: World) -> None:
-    """A list of commas is none."""
+    """A list of commas names no folder."""
     with pytest.raises(ValueError, match="at least one folder"):
         world.commitlog.LogPaths.parse(REAL_DISK, " , ,")
 
 
 def test_nothing_of_a_log_that_begins_behind_its_first_byte_is_on_the_disk_before_a_flush(world: World, tmp_path: Path) -> None:
-    """What is before its first file is no news: a follower of a master begins there."""
+    """The flushed offset starts at the first file, for example in a follower of a master."""
     log = open_log(world, tmp_path)
     assert log.flushed_offset == 0
     log.queue.next_file(3 * SIZE)

@@ -1,4 +1,4 @@
-"""The quick way of one append, which writes properties with no object between: nothing differs but the time it takes."""
+"""The fast path of a single append, which writes properties without an object: the result is the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = (*WORDS, "DELAY", "INNER_BASE", "KEYS", "UNIQ_KEY", "INNER_MULTI_QUEUE_O
 
 @pytest.fixture
 def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The plain build takes the quick way too: its lock is then not safe from interrupts, of which there are none here."""
+    """Enable the fast path in the plain build, whose lock is then not safe from interrupts; none occur here."""
     if world.build == "plain":
         kernel = world.module("commitlog._append_cy")
         monkeypatch.setattr(kernel, "take_now", lambda lock: lock.acquire(False))
@@ -28,7 +28,7 @@ def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def any_message(world: World, random: Random) -> Any:
-    """Mostly one that can be written."""
+    """Generate messages, most of which can be written."""
     words = WORDS[:4] if random.random() < 0.7 else WORDS
     names = [name for name in random.sample(NAMES, random.randrange(4)) if random.random() < 0.5 or name not in WORDS]
     properties = {name: random.choice(words) for name in names}
@@ -38,7 +38,7 @@ def any_message(world: World, random: Random) -> Any:
 
 
 def outcome(log: MemoryLog, *messages: Any) -> Iterator[object]:
-    """What each append answers, what lies in the log then, and whether the lock is free."""
+    """Return the result of each append, the content of the log, and whether the lock is free."""
     for message in messages:
         try:
             result = log.appender.append(message)
@@ -51,7 +51,7 @@ def outcome(log: MemoryLog, *messages: Any) -> Iterator[object]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_message_is_written_or_refused_as_one_whose_properties_were_encoded_before(quick: World, seed: int) -> None:
-    """Byte for byte, with the same reason; a refused one leaves log, numbers and lock as they were."""
+    """Bytes and reasons are equal; a rejected message leaves log, queue offsets and lock unchanged."""
     random = Random(seed)
     encode = quick.module("commitlog._message_cy").encode_properties
     short, long = MemoryLog(quick, 8192, with_crc=bool(seed)), MemoryLog(quick, 8192, with_crc=bool(seed))
@@ -72,7 +72,7 @@ def test_a_message_is_written_or_refused_as_one_whose_properties_were_encoded_be
 @pytest.mark.parametrize("with_crc", [True, False])
 @pytest.mark.parametrize("size", [32_700, 32_739, 32_740, 32_760, 32_761, 32_768, 40_000])
 def test_properties_as_long_as_16_bits_are_written_whole_or_not_at_all(quick: World, size: int, with_crc: bool) -> None:
-    """With the checksum behind them they may have 20 bytes less; the row that they are made in is no longer than that."""
+    """With the checksum they may have 20 bytes less; the buffer for them has no more room."""
     log = MemoryLog(quick, with_crc=with_crc)
     message = quick.commitlog.Message("t", b"x", queue_id=0, tags="T" * (size - 6))
     result = log.appender.append(message)
@@ -82,7 +82,7 @@ def test_properties_as_long_as_16_bits_are_written_whole_or_not_at_all(quick: Wo
 
 
 def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
-    """And nothing in the log; the next message goes in."""
+    """The log stays unchanged, and the next message is appended."""
     log = MemoryLog(quick)
     with pytest.raises(InvalidMessage, match="queue id -1"):
         log.appender.append(quick.commitlog.Message("t", b"x"))
@@ -98,7 +98,7 @@ def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_text_is_refused_with_the_lock_free(quick: World, wrong: dict[str, Any]) -> None:
-    """Behind text that was written into the row already; neither log nor number moves."""
+    """Other text was already in the buffer; log and queue offset stay unchanged."""
     log = MemoryLog(quick)
     with pytest.raises(InvalidMessage):
         log.appender.append(quick.commitlog.Message("t", b"x", queue_id=0, **{"keys": ["k"], **wrong}))
@@ -106,13 +106,13 @@ def test_what_is_no_text_is_refused_with_the_lock_free(quick: World, wrong: dict
 
 
 class Tag(StrEnum):
-    """Text of a class of its own."""
+    """A subclass of str."""
 
     PAID = "paid"
 
 
 def test_text_of_a_class_of_its_own_is_written_as_the_text_it_is(quick: World) -> None:
-    """As a value, a name or a key: none of the message's other keys, tags and properties is lost for it."""
+    """As a value, a name or a key it keeps the other keys, tags and properties of the message."""
     given, plain = MemoryLog(quick), MemoryLog(quick)
     for log, text in ((given, Tag.PAID), (plain, "paid")):
         for more in ({"properties": {"a": text}}, {"properties": {text: "a"}}, {"keys": ["k", text]}):
@@ -124,7 +124,7 @@ def test_text_of_a_class_of_its_own_is_written_as_the_text_it_is(quick: World) -
 
 @pytest.mark.parametrize("many", [False, True], ids=["keys", "keys-and-tags"])
 def test_many_whose_properties_just_fill_the_room_made_for_them_are_those_one_by_one(quick: World, many: bool) -> None:
-    """At every number of bytes that is left for the last one's keys and tags."""
+    """This covers every number of bytes left for the last message's keys and tags."""
     for size in range(95, 130):
         messages = [
             quick.commitlog.Message("t", b"x", queue_id=0, keys="k" * size, born_timestamp_ms=1),
@@ -138,7 +138,7 @@ def test_many_whose_properties_just_fill_the_room_made_for_them_are_those_one_by
 
 
 def test_a_result_and_a_message_show_where_they_are_and_no_body(quick: World) -> None:
-    """A log of a program that prints them stays short."""
+    """A program's log file that prints them stays short."""
     log = MemoryLog(quick)
     result = log.appender.append(quick.commitlog.Message("t", b"secret", queue_id=3))
     stored = quick.module("commitlog._scan_cy").Reader(log.files[0]).decode(0)

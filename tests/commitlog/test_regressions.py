@@ -1,4 +1,4 @@
-"""Defects that were found once and must not come back."""
+"""Defects that were found before and must not return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.commitlog.logs import MemoryLog
 
 
 def test_long_encoded_properties_without_checksum_stay_inside_the_file(world: World) -> None:
-    """Properties of 32748 to 32767 bytes skipped the look whether the record fits, and were written past the file's end."""
+    """Properties of 32748 to 32767 bytes skipped the check of the record's size and were written past the file's end."""
     log = MemoryLog(world, 65536)
     properties = b"a\x01" + b"v" * 32757 + b"\x02"
     places = [log.appender.append_encoded("T", 0, b"", properties)[0] for _ in range(3)]
@@ -25,7 +25,7 @@ def test_long_encoded_properties_without_checksum_stay_inside_the_file(world: Wo
 
 
 def test_encoded_append_on_a_full_disk_says_so(world: World) -> None:
-    """It raised InvalidMessage, as if the message had been wrong."""
+    """It raised `InvalidMessage`, as if the message were wrong."""
     log = MemoryLog(world)
     log.fail = DiskError("allocate", "f", 28, "No space left on device")
     with pytest.raises(PutRejected, match="No space") as caught:
@@ -36,7 +36,7 @@ def test_encoded_append_on_a_full_disk_says_so(world: World) -> None:
 
 
 def test_encoded_append_keeps_the_limit_of_a_record(world: World) -> None:
-    """A body and properties each within bounds could make a record that is not."""
+    """Body and properties within their limits could make a record beyond its own."""
     log = MemoryLog(world, 1 << 20, body_size_max=1000)
     with pytest.raises(PutRejected, match="record of"):
         log.appender.append_encoded("t" * 32767, 0, b"b" * 1000, b"a\x01" + b"v" * 32764 + b"\x02")
@@ -45,7 +45,7 @@ def test_encoded_append_keeps_the_limit_of_a_record(world: World) -> None:
 
 @pytest.mark.parametrize("wrong", [{"topic": ""}, {"born_host": "nowhere"}, {"store_host": "::1:80"}])
 def test_many_with_a_bad_topic_or_host_writes_nothing(world: World, wrong: dict[str, str]) -> None:
-    """The messages before the bad one were written and then InvalidMessage raised."""
+    """The messages before the bad one were written before `InvalidMessage` was raised."""
     log = MemoryLog(world)
     good = world.commitlog.Message("T", b"x", queue_id=0)
     bad = world.commitlog.Message(**{"topic": "T", "body": b"x", "queue_id": 0, **wrong})
@@ -56,7 +56,7 @@ def test_many_with_a_bad_topic_or_host_writes_nothing(world: World, wrong: dict[
 
 
 def test_columns_with_the_longest_properties_without_checksum_are_written(world: World) -> None:
-    """The answer was PUT_OK with nothing written."""
+    """The status was PUT_OK with nothing written."""
     log = MemoryLog(world)
     result = log.appender.append_columns("T", 0, array("q", [0, 1]), b"x", properties=b"a\x01" + b"v" * 32764 + b"\x02")
     assert (result.status.name, result.message_count, log.offsets.next_offset("T", 0)) == ("PUT_OK", 1, 1)
@@ -64,13 +64,13 @@ def test_columns_with_the_longest_properties_without_checksum_are_written(world:
 
 @pytest.mark.parametrize("kind", ["d", "Q"])
 def test_columns_with_offsets_of_another_kind_are_refused(world: World, kind: str) -> None:
-    """Eight-byte floats were read as integers by the compiled build and as floats by the plain one."""
+    """The compiled build read eight-byte floats as integers, the plain one as floats."""
     with pytest.raises(InvalidMessage, match="native 64-bit offsets"):
         MemoryLog(world).appender.append_columns("T", 0, array(kind, [0, 1]), b"x")
 
 
 def test_two_threads_that_meet_in_a_new_topic_share_its_counters(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each got counters of its own, and both appended at queue offset 0."""
+    """Each thread got its own counters, and both appended at queue offset 0."""
     kernel = world.module("commitlog._offsets_cy")
     if world.build == "compiled":
         pytest.skip("the class cannot be replaced there")
@@ -88,7 +88,7 @@ def test_two_threads_that_meet_in_a_new_topic_share_its_counters(world: World, m
 
 
 def test_a_batch_body_beyond_the_limit_is_refused(world: World) -> None:
-    """Only the records together were limited; the real store limits the batch's own body (section 1.4)."""
+    """Only the sum of the records was limited; RocketMQ limits the batch's body (docs/formats/put-rules.md#size-limits)."""
     log = MemoryLog(world, 1 << 20, body_size_max=1000)
     batch = [world.commitlog.Message("T", b"x" * 480, queue_id=0) for _ in range(2)]
     with pytest.raises(InvalidMessage, match="batch body of 1004 bytes; at most 1000"):
@@ -98,7 +98,7 @@ def test_a_batch_body_beyond_the_limit_is_refused(world: World) -> None:
 
 
 def test_a_checksum_property_of_the_user_is_replaced(world: World) -> None:
-    """One given as a dictionary entry stayed in the record beside ours."""
+    """One from the dictionary stayed in the record beside the computed one."""
     log = MemoryLog(world, with_crc=True)
     log.appender.append(world.commitlog.Message("T", b"x", queue_id=0, properties={"__CRC32#": "0123456789", "a": "b"}))
     found = world.module("commitlog._scan_cy").Reader(log.files[0]).decode(0)
@@ -108,14 +108,14 @@ def test_a_checksum_property_of_the_user_is_replaced(world: World) -> None:
 
 @pytest.mark.parametrize("wrong", [{"properties": {"a": 5}}, {"keys": ["a", 5]}, {"keys": [5]}])
 def test_properties_that_are_no_text_are_refused_by_both_builds(world: World, wrong: dict[str, Any]) -> None:
-    """The plain build wrote `5` for 5; several keys gave a bare TypeError."""
+    """The plain build wrote `5` for 5; several keys raised a bare `TypeError`."""
     with pytest.raises(InvalidMessage, match="text"):
         world.commitlog.encode_properties(world.commitlog.Message("T", b"", **wrong))
 
 
 @pytest.mark.parametrize("place", [1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)])
 def test_columns_of_places_that_hold_no_record_are_refused(world: World, place: int) -> None:
-    """The kernels believed any place and read outside the buffer."""
+    """The kernels accepted any position and read outside the buffer."""
     scan = world.module("commitlog._scan_cy")
     log = MemoryLog(world)
     log.appender.append_encoded("T", 0, b"x", b"a\x01b\x02")
@@ -131,7 +131,7 @@ def test_columns_of_places_that_hold_no_record_are_refused(world: World, place: 
 
 @pytest.mark.parametrize(("start", "size"), [(0, -1), (65536, 1), ((1 << 63) - 1, 5), (0, (1 << 31) - 1)])
 def test_stretches_outside_the_buffer_are_refused(world: World, start: int, size: int) -> None:
-    """A negative size or a great start reached memcpy."""
+    """A negative size or a large start reached memcpy."""
     scan = world.module("commitlog._scan_cy")
     starts, sizes, view = array("q", [start]), array("i", [size]), bytearray(65536)
     out = [array("q", [0]), array("i", [0])]
@@ -144,7 +144,7 @@ def test_stretches_outside_the_buffer_are_refused(world: World, start: int, size
 
 
 def _filled_log(world: World, folder: Path, count: int = 40, **options: Any) -> Any:
-    """A log of 4 KiB files with `count` records of 1 KiB."""
+    """Return a log of 4 KiB files with `count` records of 1 KiB."""
     cl = world.commitlog
     log = cl.CommitLog(cl.LogPaths(REAL_DISK, [str(folder)]), file_size_bytes=4096, writable=True, **options)
     for number in range(count):
@@ -154,7 +154,7 @@ def _filled_log(world: World, folder: Path, count: int = 40, **options: Any) -> 
 
 
 def test_a_thousand_files_of_a_writable_log_are_read_with_few_descriptors(world: World, tmp_path: Path) -> None:
-    """Each file that was ever mapped for writing kept its descriptor."""
+    """Each file that was once mapped for writing kept its descriptor."""
     folder = tmp_path / "log"
     folder.mkdir()
     for number in range(1000):
@@ -170,7 +170,7 @@ def test_a_thousand_files_of_a_writable_log_are_read_with_few_descriptors(world:
 
 
 def test_a_reader_of_a_deleted_file_is_not_used_for_the_new_one(world: World, tmp_path: Path) -> None:
-    """Readers were kept by start offset: after a cut the old file's bytes were read."""
+    """Readers were cached by start offset: after a cut they returned the old file's bytes."""
     log = _filled_log(world, tmp_path / "log")
     assert log.message_at(4096).body[:4] == b"0004"
     log.attach(0)
@@ -183,7 +183,7 @@ def test_a_reader_of_a_deleted_file_is_not_used_for_the_new_one(world: World, tm
 
 
 def test_a_log_that_is_cut_at_its_first_byte_goes_on_there(world: World, tmp_path: Path) -> None:
-    """The file that begins at the cut was deleted, and the next one began at offset 0."""
+    """The file that starts at the cut was deleted, and the next one started at offset 0."""
     log = _filled_log(world, tmp_path / "log")
     log.queue.delete_first(3)
     log.attach(log.min_offset)
@@ -194,7 +194,7 @@ def test_a_log_that_is_cut_at_its_first_byte_goes_on_there(world: World, tmp_pat
 
 
 def test_a_cut_drops_the_file_that_was_prepared(world: World, tmp_path: Path) -> None:
-    """It did not fit behind the new last file, and every later roll-over failed."""
+    """It did not fit after the new last file, and every later roll-over failed."""
     log = _filled_log(world, tmp_path / "log")
     log.queue.prepare_next()
     log.attach(4096)
@@ -206,7 +206,7 @@ def test_a_cut_drops_the_file_that_was_prepared(world: World, tmp_path: Path) ->
 
 
 def test_messages_up_to_a_place_inside_a_record_end_before_it(world: World, tmp_path: Path) -> None:
-    """Asking for less than a whole record raised StoreCorrupt."""
+    """A range that ended inside a record raised `StoreCorrupt`."""
     log = _filled_log(world, tmp_path / "log")
     size = log.check(0)
     for stop, count in ((0, 0), (size - 1, 0), (size, 1), (size + 5, 1), (4 * size + 2, 4), (4096 + size, 5)):
@@ -227,7 +227,7 @@ def test_opening_a_broken_log_for_writing_deletes_nothing(world: World, tmp_path
 
 
 def test_a_file_of_somebody_else_is_never_taken_for_the_next_one(world: World, tmp_path: Path) -> None:
-    """It was opened, used as it was, and deleted where the making failed."""
+    """It was opened and used, and deleted if the creation failed."""
     log = _filled_log(world, tmp_path / "log", 1)
     stranger = tmp_path / "log" / f"{4096:020d}"
     stranger.write_bytes(b"mine")

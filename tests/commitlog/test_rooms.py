@@ -1,4 +1,4 @@
-"""Memory that columns are made in again and again."""
+"""The memory pool for columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """More at once than that is given, and not kept."""
+    """Requests beyond the limit succeed but are not kept."""
     rooms = Rooms()
     taken = [rooms.take(3 << 20) for _ in range(20)]
     assert len({view.ctypes.data for view in taken}) == 20

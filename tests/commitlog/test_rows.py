@@ -1,4 +1,4 @@
-"""Columns filled in one walk: against message objects of the same bytes, with too little room, and at damage."""
+"""Columns filled in one pass: against message objects of the same bytes, with too little room, and at damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RAW = st.lists(
 
 
 def log_of(world: World, messages: list[Any], *, with_crc: bool = True) -> tuple[memoryview, int, Any, Any]:
-    """(the bytes, the physical offset of the first, positions, sizes)."""
+    """Return (the bytes, the physical offset of the first, positions, sizes)."""
     log = MemoryLog(world, with_crc=with_crc, first=1 << 40)
     sizes = [log.appender.append(message, 0).size_bytes for message in messages]
     positions = np.cumsum([0, *sizes[:-1]]).astype(np.int64)
@@ -35,7 +35,7 @@ def log_of(world: World, messages: list[Any], *, with_crc: bool = True) -> tuple
 
 
 def rows_of(world: World, source: tuple[memoryview, int, Any, Any], checks: int = 7, columns: Any = COLUMNS) -> list[Any]:
-    """As `checked_batch` fills them."""
+    """Return the columns that `checked_batch` fills."""
     batch = world.module("commitlog.columns").Batch(*source)
     made = world.module("commitlog.arrow_columns").checked_batch(batch, columns, checks)
     made.validate(full=True)
@@ -47,7 +47,7 @@ def rows_of(world: World, source: tuple[memoryview, int, Any, Any], checks: int 
                           st.sampled_from(HOSTS), st.sampled_from(HOSTS), st.integers(-9, 9)), min_size=1, max_size=12),
        st.booleans())  # fmt: skip
 def test_every_column_is_what_message_objects_say(world: World, given_messages: list[Any], with_crc: bool) -> None:
-    """Hosts of both kinds, both widths of a topic's length, names that come twice, words that are empty, what is no UTF-8."""
+    """The log has both kinds of hosts, both topic size widths, duplicate names, empty words and invalid UTF-8."""
     messages = [
         world.commitlog.Message(
             topic, body, properties_raw=raw, born_host=born, store_host=stored, flag=number, reconsume_times=-number,
@@ -62,7 +62,7 @@ def test_every_column_is_what_message_objects_say(world: World, given_messages: 
 
 
 def some(world: World, count: int = 6) -> tuple[memoryview, int, Any, Any]:
-    """Messages with keys and tags."""
+    """Return `log_of` messages with keys and tags."""
     return log_of(
         world,
         [world.commitlog.Message("topic", b"body %d" % number, "tag", [f"k{number}", "k"]) for number in range(count)],
@@ -77,7 +77,7 @@ def some(world: World, count: int = 6) -> tuple[memoryview, int, Any, Any]:
     ],
 )  # fmt: skip
 def test_rows_end_where_no_record_of_that_size_lies(world: World, row: int, position: int | None, size: int | None) -> None:
-    """Before the buffer, behind it, in the middle of a record, too long: no byte outside is read."""
+    """The position is outside the buffer, inside a record, or the size too large: no byte outside is read."""
     source = some(world)
     if position is not None:
         source[2][row] = position
@@ -90,7 +90,7 @@ def test_rows_end_where_no_record_of_that_size_lies(world: World, row: int, posi
 
 @pytest.mark.parametrize("at", [0, 6, 20, 30, 70, 85, 89, 95, 100, 110])
 def test_a_flipped_byte_ends_the_rows(world: World, at: int) -> None:
-    """Wherever in the record it is, with all checks on; nothing behind it is given."""
+    """With all checks any byte of the record counts; no row after it is returned."""
     source = some(world)
     source[0][int(source[2][2]) + at] ^= 0x55
     assert len(rows_of(world, source)) == 2
@@ -99,7 +99,7 @@ def test_a_flipped_byte_ends_the_rows(world: World, at: int) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(min_size=200, max_size=600), st.lists(st.tuples(st.integers(-5, 700), st.integers(-5, 700)), max_size=8))
 def test_any_bytes_and_any_places_are_refused_or_read(world: World, data: bytes, units: list[tuple[int, int]]) -> None:
-    """A record begun at 9 whose lengths are any."""
+    """The record at 9 has arbitrary lengths."""
     held = data[:9] + struct.pack(">ii", 150, -626843481) + data[17:]
     positions = np.array([9, *(place for place, _ in units)], np.int64)
     sizes = np.array([150, *(size for _, size in units)], np.int32)
@@ -108,7 +108,7 @@ def test_any_bytes_and_any_places_are_refused_or_read(world: World, data: bytes,
 
 
 def test_room_is_taken_larger_where_the_guess_was_small(world: World) -> None:
-    """Rows whose properties are as long as they may be, made of words of one byte."""
+    """The rows have the longest possible properties, made of words of one byte."""
     words = " ".join("ab" * 8000)[:32000]
     source = log_of(world, [world.commitlog.Message("T", b"", "g", words.split()) for _ in range(2)], with_crc=False)
     many = (source[0], source[1], np.repeat(source[2][:1], 9), np.repeat(source[3][:1], 9))
@@ -118,7 +118,7 @@ def test_room_is_taken_larger_where_the_guess_was_small(world: World) -> None:
 
 @pytest.mark.parametrize("missing", ["places", "data", "words"])
 def test_the_walk_stops_before_a_row_that_does_not_fit(world: World, missing: str) -> None:
-    """And never writes behind what it was given."""
+    """Nothing is written after the given buffer."""
     kernel = world.module("commitlog._rows_cy")
     view, base, positions, sizes = some(world)
     guard = np.full(4096, 0x77, np.uint8)
@@ -136,7 +136,7 @@ def test_the_walk_stops_before_a_row_that_does_not_fit(world: World, missing: st
 
 @pytest.mark.parametrize(("name", "room"), [("topic", 0), ("topic", 5), ("tags", 0), ("tags", 6)])
 def test_the_walk_stops_before_a_text_that_does_not_fit(world: World, name: str, room: int) -> None:
-    """A topic or a tag: the rows before it are whole, and nothing is written behind the room."""
+    """The text is a topic or a tag: the rows before it are whole, and nothing is written after the room."""
     kernel = world.module("commitlog._rows_cy")
     source = log_of(world, [world.commitlog.Message("T" * 3, b"", "g" * 4) for _ in range(3)])
     guard = np.full(64, 0x77, np.uint8)
@@ -149,7 +149,7 @@ def test_the_walk_stops_before_a_text_that_does_not_fit(world: World, name: str,
 
 
 def test_wrong_room_is_refused(world: World) -> None:
-    """Before any pointer is taken."""
+    """It is rejected before any pointer is taken."""
     kernel = world.module("commitlog._rows_cy")
     i64, i32, u8 = (lambda count, kind=kind: np.empty(count, kind) for kind in (np.int64, np.int32, np.uint8))
     with pytest.raises(ValueError, match="room"):
@@ -187,7 +187,7 @@ UNITS = [(100, 30), (130, 20), (150, 50)]
      (((1 << 63) - 1, 5), 3), ((-1, (1 << 31) - 1), 3)],
 )  # fmt: skip
 def test_units_are_taken_up_to_the_first_outside_the_file(world: World, unit: tuple[int, int], rows: int) -> None:
-    """A file of a hundred bytes that begins at 100."""
+    """The file has a hundred bytes and starts at 100."""
     packed = b"".join(struct.pack(">qiq", *one, 7) for one in [*UNITS, unit])
     positions, sizes = np.zeros(9, np.int64), np.zeros(9, np.int32)
     split = world.module("commitlog._rows_cy").split_units

@@ -1,4 +1,4 @@
-"""Columns of records one kernel call at a time: against message objects, and with room or places that do not fit."""
+"""Columns filled by single kernel calls: against message objects, and with too little room or wrong positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbers(size_bytes: int, rows: int) -> Any:
 
 
 def located(world: World) -> tuple[Any, bytes, Any, list[Any], list[Any]]:
-    """(the kernel, a log's bytes, where its records begin, starts and sizes of their five parts)."""
+    """Return (the kernel, a log's bytes, the positions of its records, positions and sizes of their five parts)."""
     scan = world.module("commitlog._scan_cy")
     log = MemoryLog(world)
     for number, raw in enumerate(RAWS):
@@ -41,7 +41,7 @@ def located(world: World) -> tuple[Any, bytes, Any, list[Any], list[Any]]:
 
 @pytest.mark.parametrize("name", [b"TAGS", b"KEYS", b"a", b"none", b""])
 def test_a_property_lies_where_a_message_has_it(world: World, name: bytes) -> None:
-    """Of equal names the last, no empty value, no name that only begins so, no text of another pair."""
+    """Of equal names the last counts; empty values, longer names and text of other pairs do not."""
     scan, data, places, starts, sizes = located(world)
     found_starts, found_sizes = numbers(8, len(RAWS)), numbers(4, len(RAWS))
     scan.find_values(data, starts[2], sizes[2], len(RAWS), name, found_starts, found_sizes)
@@ -54,7 +54,7 @@ def test_a_property_lies_where_a_message_has_it(world: World, name: bytes) -> No
 
 @pytest.mark.parametrize("asked", [["tags"], ["keys"], ["keys", "tags"], ["tags", "keys"], ["properties", "tags", "keys"]])
 def test_a_message_asked_once_or_again_says_the_same(world: World, asked: list[str]) -> None:
-    """Once it looks for the pair in its bytes, then it takes all apart, then its followers do so at once, for a while."""
+    """The first access searches the bytes, the second decodes all; then later messages decode all at the first access."""
     scan, data, places, _, _ = located(world)
     wanted = [world.commitlog.decode_properties(raw, False) for raw in RAWS]
     texts = [{"properties": pairs, "tags": pairs.get("TAGS"), "keys": pairs.get("KEYS", "").split()} for pairs in wanted]
@@ -65,7 +65,7 @@ def test_a_message_asked_once_or_again_says_the_same(world: World, asked: list[s
 
 
 def test_what_the_interpreter_reads_inline_is_read_only(world: World) -> None:
-    """As the other attributes are, and told apart by message."""
+    """It behaves like the other attributes, and differs between messages."""
     scan, data, places, _, _ = located(world)
     first, last = scan.Reader(data).decode(places[0]), scan.Reader(data).decode(places[-1])
     assert (first.topic, first.body, last.properties_raw) == ("t", b"b", RAWS[-1])
@@ -77,7 +77,7 @@ def test_what_the_interpreter_reads_inline_is_read_only(world: World) -> None:
 
 
 def test_absent_values_are_gathered_as_nothing(world: World) -> None:
-    """A start of -1 has no bytes, whatever its size; those around it lie next to each other."""
+    """A start of -1 has no bytes, whatever its size; its neighbors are adjacent."""
     scan = world.module("commitlog._scan_cy")
     offsets, data = numbers(4, 5), bytearray(8)
     starts, sizes = array("q", [2, -1, 0, -1]), array("i", [3, 99, 2, 1 << 30])
@@ -86,7 +86,7 @@ def test_absent_values_are_gathered_as_nothing(world: World) -> None:
 
 
 def test_pairs_are_split_up_to_the_room_that_there_is(world: World) -> None:
-    """One pair too many is refused, and nothing is written behind the columns."""
+    """One pair too many is rejected, and nothing is written after the columns."""
     scan, data, _, starts, sizes = located(world)
     pairs = sum(len(scan.Reader(data).decode(place).properties) for place in located(world)[2])
     for room in (pairs, pairs - 1):
@@ -104,7 +104,7 @@ def test_pairs_are_split_up_to_the_room_that_there_is(world: World) -> None:
 
 @pytest.mark.parametrize("rows", [-1, 2])
 def test_more_rows_than_places_are_refused(world: World, rows: int) -> None:
-    """Before any pointer is taken."""
+    """They are rejected before any pointer is taken."""
     scan, data, _, _, _ = located(world)
     one, short, two = numbers(8, 1), numbers(4, 1), numbers(4, 2)
     calls = (
@@ -124,7 +124,7 @@ def test_more_rows_than_places_are_refused(world: World, rows: int) -> None:
 
 
 def test_units_lead_to_records_up_to_the_first_that_does_not(world: World) -> None:
-    """To objects and to their bytes, also where the bad one is far behind the first."""
+    """This covers objects and raw bytes, also if the bad unit is far after the first."""
     scan, data, places, _, _ = located(world)
     reader = scan.Reader(data)
     wanted = [reader.decode(place) for place in places]
@@ -137,7 +137,7 @@ def test_units_lead_to_records_up_to_the_first_that_does_not(world: World) -> No
 
 
 def test_a_reader_of_a_million_topics_keeps_no_name_for_ever(world: World) -> None:
-    """Their names are forgotten together once there are many, and topics still come out right."""
+    """The cache is cleared when it is large, and topics are still right."""
     if world.build == "compiled":
         pytest.skip("what it keeps is not to be seen in there")
     scan, data, places, _, _ = located(world)
@@ -149,7 +149,7 @@ def test_a_reader_of_a_million_topics_keeps_no_name_for_ever(world: World) -> No
 
 
 def test_a_place_outside_of_the_file_is_not_asked_for_ahead(world: World) -> None:
-    """Only where there is a byte: an address that damage gives is no place in memory."""
+    """Only positions inside are prefetched: an offset from damaged data may not be a valid address."""
     if world.build == "compiled":
         pytest.skip("only other kernels can call it there")
     scan, data, places, _, _ = located(world)
