@@ -1,8 +1,9 @@
-"""The yardstick: the least log that plain Python can be.
+"""The baseline: the smallest possible log in plain Python.
 
-One preallocated map, `struct.pack_into`, two slice stores, `zlib.crc32`, a `threading.Lock`.  It gets what `append_encoded`
-gets: topic, queue, body, encoded properties.  It takes no clock, looks at no limit and protects the body alone, so a ratio
-against it is not flattered.  A ratio counts only where this reaches BASELINE_MIN records of 100 bytes a second.
+It has one preallocated map, `struct.pack_into`, two slice stores, `zlib.crc32` and a `threading.Lock`.  It gets what
+`append_encoded` gets: topic, queue, body, encoded properties.  It reads no clock, checks no limit and protects only the
+body, so ratios against it are conservative.  A ratio counts only if the baseline reaches BASELINE_MIN records of 100 bytes
+per second.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FIXED = struct.Struct(">iii")
 
 
 class Baseline:
-    """Records of one queue into one map."""
+    """A log of one queue in one map."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
@@ -29,7 +30,7 @@ class Baseline:
         self.queue_offset = 0
 
     def append(self, topic: bytes, queue_id: int, body: bytes, properties: bytes) -> tuple[int, int]:
-        """(physical offset, queue offset)."""
+        """Append a record; return (physical offset, queue offset)."""
         crc = zlib.crc32(body) & 0x7FFFFFFF
         tail = b"%c%b%b%b" % (len(topic), topic, len(properties).to_bytes(2, "big"), properties)
         with self.lock:
@@ -49,7 +50,7 @@ class Baseline:
 
 
 def scan(view: memoryview, stop: int) -> int:
-    """Records up to `stop`, each body's CRC checked."""
+    """Count the records up to `stop`, and check the CRC of each body."""
     at = count = 0
     unpack, crc32 = FIXED.unpack_from, zlib.crc32
     while at < stop:

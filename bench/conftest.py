@@ -1,4 +1,4 @@
-"""Alternating rounds of ours and the baseline, and the table of their ratios."""
+"""Rounds of our code and the baseline in turn, and the table of their ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 15
 MAP_BYTES = 128 << 20
 TOPIC = "BenchTopic"
 PROPERTIES = b"KEYS\x01order-17\x02TAGS\x01paid\x02"
-TARGETS = {  # of the compiled build with its whole-record checksum on
+TARGETS = {  # for the compiled build with whole-record checksums
     ("append encoded", 100): 4, ("many", 100): 8, ("columns", 100): 15, ("scan", 100): 10,
     ("append encoded", 1024): 2.5, ("many", 1024): 3, ("columns", 1024): 4, ("scan", 1024): 3,
 }  # fmt: skip
@@ -26,13 +26,13 @@ _TABLE: list[dict[str, Any]] = []
 
 @pytest.fixture(scope="session")
 def is_real(request: pytest.FixtureRequest) -> bool:
-    """Whether this run measures; else each benchmark runs once, small."""
+    """Return whether this run measures; otherwise each benchmark runs once on few records."""
     return not request.config.getoption("benchmark_disable")
 
 
 @pytest.fixture(params=BUILDS)
 def world(request: pytest.FixtureRequest) -> World:
-    """The compiled and the plain build."""
+    """Load the compiled and the plain build."""
     if request.param == "compiled" and not is_compiled_here():
         pytest.skip("the kernels are not compiled here")
     return load(request.param)
@@ -40,7 +40,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture(scope="session")
 def maps(tmp_path_factory: pytest.TempPathFactory, is_real: bool) -> Iterator[tuple[memoryview, memoryview]]:
-    """Two maps of real files, every page touched: one for us, one for the baseline."""
+    """Map two real files with every page touched: one for our code, one for the baseline."""
     size = MAP_BYTES if is_real else 1 << 20
     made = []
     for name in ("ours", "baseline"):
@@ -55,7 +55,7 @@ def maps(tmp_path_factory: pytest.TempPathFactory, is_real: bool) -> Iterator[tu
 
 
 class Duel:
-    """One benchmark: ours is timed by pytest-benchmark, the baseline right before each of its rounds."""
+    """One benchmark: pytest-benchmark times our code, and the baseline runs right before each round."""
 
     def __init__(self, benchmark: Any, view: memoryview, is_real: bool) -> None:
         self.benchmark = benchmark
@@ -63,7 +63,7 @@ class Duel:
         self.is_real = is_real
 
     def count(self, body_size: int, *, plain: bool = False) -> int:
-        """Records a round."""
+        """Return the number of records per round."""
         if not self.is_real:
             return 20
         return 20_000 if plain else 200_000 if body_size <= 100 else 60_000
@@ -85,7 +85,7 @@ class Duel:
         self, what: str, world: World, body_size: int, with_crc: bool, count: int, ours: Callable[[], Any],
         reset: Callable[[], None], *, is_scan: bool = False, repeat: int = 1,
     ) -> None:  # fmt: skip
-        """Alternate; `ours` handles `count` records `repeat` times over."""
+        """Measure both in turn; `ours` handles `count` records `repeat` times."""
         body = b"b" * body_size
         log = Baseline(self.view)
         base_count = min(count, 50_000)
@@ -119,12 +119,12 @@ class Duel:
 
 @pytest.fixture
 def duel(benchmark: Any, maps: tuple[memoryview, memoryview], is_real: bool) -> Duel:
-    """Alternating measurement of one benchmark."""
+    """Return a measurement against the baseline."""
     return Duel(benchmark, maps[1], is_real)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The table of ratios."""
+    """Print the table of ratios."""
     if not _TABLE:
         return
     write = terminalreporter.write_line

@@ -1,7 +1,7 @@
-"""What is measured of rabbitstore; `test_rabbitstore.py` runs it alone, `rabbitmq/compare.py` beside the server's modules.
+"""Workloads of rabbitstore; `test_rabbitstore.py` runs them alone, `rabbitmq/compare.py` beside the server's modules.
 
-Each workload does what the server's counterpart does: message terms are made and taken apart inside the measured time.
-Results are messages a second by step.
+Each workload does what the server's counterpart does: message terms are encoded and decoded inside the measured time.
+Results are messages per second by step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storageio import REAL_DISK
 WINDOW = 1000
 BATCH = 500
 Rates = dict[str, float]
-PEER_STEP = {"read_bulk": "read", "read_random_bulk": "read_random"}  # the server's modules have no bulk read
+PEER_STEP = {"read_bulk": "read", "read_random_bulk": "read_random"}  # the server's modules cannot read in bulk
 
 
 def _messages(count: int, size: int) -> list[Content]:
@@ -49,7 +49,7 @@ def _index(folder: Path) -> QueueIndex:
 
 
 class Flight:
-    """At most WINDOW messages written and not yet reported safe; a second thread syncs, as the server's store process does."""
+    """At most WINDOW unconfirmed messages; a second thread syncs, as the server's store process does."""
 
     def __init__(self, store: MsgStore) -> None:
         self._store = store
@@ -74,7 +74,7 @@ class Flight:
             self._store.sync()
 
     def write(self, batch: list[tuple[bytes, bytes]]) -> None:
-        """Waits for room."""
+        """Wait for space in the window, then write."""
         with self._changed:
             self._changed.wait_for(lambda: self._count + len(batch) <= WINDOW)
             self._count += len(batch)
@@ -82,7 +82,7 @@ class Flight:
         self.client.write_many(batch)
 
     def land(self) -> None:
-        """Return when all is safe."""
+        """Wait until everything is confirmed."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -2,9 +2,9 @@
 
     python -m bench.recovery_against_java [--messages 2000000] [--rounds 5] [--folder DIR] [--json FILE]
 
-Needs Java 17, Maven and about 5 GB.  Both engines take turns, each in one warm process; a time is from the call that opens to
-the moment when queues and index have caught up with the log.  "abort": only the last log file has to be read again;
-"abort-young": it is younger than the checkpoint's three seconds of doubt, so that both read earlier ones too.
+Needs Java 17, Maven and about 5 GB.  Both engines take turns, each in one warm process.  A time ends when queues and index have
+caught up with the log.  In "abort" only the last log file must be read again.  In "abort-young" that file is within the
+checkpoint's margin of three seconds, so both engines read earlier files too.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ JAVA_OPTIONS = ["-server", "-Xms3g", "-XX:+UseG1GC", "-XX:+AlwaysPreTouch"]
 TARGETS = {"abort": 4.0, "abort-young": 4.0, "rebuild": 5.0}
 FILES_TARGET_MS = 20.0
 SMALL_FILE = 64 << 10
-LATE, LATE_AFTER_S = 8, 5  # a last file older than the checkpoint's 3 seconds of doubt is all that has to be read again
+LATE, LATE_AFTER_S = 8, 5  # with a last file older than the checkpoint's margin of 3 s, only that is read
 Times = dict[str, dict[str, list[float]]]
 
 
 def fill(jvm: RealStores, folder: Path, count: int) -> None:
-    """By the real store with its defaults, `count` more."""
+    """Put `count` messages through the real store with its defaults."""
     message = Message("T", BODY, born_timestamp_ms=1, queue_id=0)
     message.born_host = message.store_host = "127.0.0.1:10911"
     store = jvm.open(folder)
@@ -46,17 +46,17 @@ def fill(jvm: RealStores, folder: Path, count: int) -> None:
 
 
 def make_clean(folder: Path) -> None:
-    """As the last clean stop left it."""
+    """Leave the folder as the last clean stop left it."""
 
 
 def make_aborted(folder: Path) -> None:
-    """As a crash leaves it."""
+    """Make the folder look as after a crash."""
     (folder / "abort").touch()
     (folder / "brokerstore" / "clean.json").unlink(missing_ok=True)
 
 
 def make_bare(folder: Path) -> None:
-    """Log and checkpoint alone."""
+    """Delete queues and index."""
     for name in ("consumequeue", "index"):
         shutil.rmtree(folder / name)
     (folder / "brokerstore" / "clean.json").unlink(missing_ok=True)
@@ -66,7 +66,7 @@ CASES: dict[str, Callable[[Path], None]] = {"clean": make_clean, "abort": make_a
 
 
 def time_java(jvm: RealStores, folder: Path, count: int) -> float:
-    """Milliseconds of load, start and dispatch."""
+    """Return the milliseconds of load, start and dispatch."""
     store = jvm.open(folder)
     queues = store.ask("counts")
     store.close()
@@ -75,7 +75,7 @@ def time_java(jvm: RealStores, folder: Path, count: int) -> float:
 
 
 def time_ours(folder: Path, count: int) -> float:
-    """Milliseconds of an opening for writing; the dispatcher has caught up when it returns."""
+    """Return the milliseconds of an opening for writing, which ends when the dispatcher has caught up."""
     gc.collect()
     before = time.perf_counter()
     store = MessageStore.open(folder, "r+")
@@ -88,7 +88,7 @@ def time_ours(folder: Path, count: int) -> float:
 
 
 def compare(jvm: RealStores, folder: Path, count: int, rounds: int, cases: dict[str, Callable[[Path], None]]) -> Times:
-    """Alternating; the first round warms both and does not count."""
+    """Measure both engines in turn; the first round only warms up."""
     times: Times = {case: {"java": [], "ours": []} for case in cases}
     for case, prepare in cases.items():
         for number in range(rounds + 1):
@@ -103,7 +103,7 @@ def compare(jvm: RealStores, folder: Path, count: int, rounds: int, cases: dict[
 
 
 def many_files(base: Path, rounds: int) -> dict[str, list[float]]:
-    """Clean openings of stores of 10 and 1,000 log files, in turn."""
+    """Measure clean openings of stores of 10 and 1,000 log files, in turn."""
     counts = {"10 files": 10, "1000 files": 1000}
     config = StoreConfig(
         mapped_file_size_commit_log=SMALL_FILE, mapped_file_size_consume_queue=20_000, max_hash_slot_num=500, max_index_num=2000
@@ -125,7 +125,7 @@ def many_files(base: Path, rounds: int) -> dict[str, list[float]]:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, least, greatest."""
+    """Return median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
@@ -134,7 +134,7 @@ def told(values: list[float]) -> str:
 
 
 def report(times: Times, files: dict[str, list[float]], count: int) -> dict[str, Any]:
-    """Print, and give what the JSON file gets."""
+    """Print the figures and return them for the JSON file."""
     result: dict[str, Any] = {"messages": count, "cases": {}}
     print(f"{count} messages of 1 KiB; milliseconds min/median/max")
     for case, both in times.items():
@@ -150,7 +150,7 @@ def report(times: Times, files: dict[str, list[float]], count: int) -> dict[str,
 
 
 def main() -> None:
-    """Fill, compare, clear away."""
+    """Fill the store, compare, and delete it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)

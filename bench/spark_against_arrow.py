@@ -1,11 +1,11 @@
-"""Spark on a store of 1 GiB against plain pyarrow and NumPy on the same machine, side by side, alternating.
+"""Spark on a store of 1 GiB against plain pyarrow and NumPy on the same machine, in turn.
 
     python -m bench.spark_against_arrow [--bytes 1g] [--rounds 3] [--only all,meta] [--folder ...] [--out ...]
 
-Each figure is a ratio of medians; least and greatest ratio of the rounds stand behind it.  *Plain* reads with two processes,
-the same columns from the same kernel, each process a half of the file; that is what two cores can do.  Targets are those of
-the project's plan: at least, or at most.  Spark runs with the settings that docs/spark.md recommends.  *Floor* is a source
-that hands out one batch again and again, so that its ratio is what Spark leaves to a source that takes no time at all.
+Each figure is a ratio of medians, with the minimum and maximum ratio of the rounds.  *Plain* reads the same columns from the
+same kernel with two processes, each with half of the file: what two cores can do.  Targets are minimums or maximums.  Spark
+runs with the settings that docs/spark.md recommends.  *Floor* is a source that returns one batch again and again, so its
+ratio is what Spark leaves to a source that takes no time at all.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HOSTS = "127.0.0.1:10911"
 META = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp_ms")
 DAY_MS = 86_400_000
 FLOOR = "the best that any Python source could have"
-# Arrow looks at bounds and nulls of each value once more, and the parallel collector costs a process of few cores least.
+# Arrow checks bounds and nulls of each value again; the parallel collector costs least with few cores.
 JAVA_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 def make_store(folder: Path, size_bytes: int) -> Path:
-    """Records of about a kilobyte, with tags, two keys in the index (one of them the unique one) and a property."""
+    """Make records of about a kilobyte, with tags, two index keys (one of them unique) and a property."""
     import numpy as np
     import pyarrow as pa
 
@@ -59,7 +59,7 @@ def make_store(folder: Path, size_bytes: int) -> Path:
 
 
 def halves(path: Path, count: int = 2) -> list[Any]:
-    """The splits of the log, dealt out."""
+    """Return the splits of the log in `count` parts."""
     from sparkstore.options import parse_read_options
     from sparkstore.source.splits import plan_log
     from sparkstore.source.stores import find_stores
@@ -70,7 +70,7 @@ def halves(path: Path, count: int = 2) -> list[Any]:
 
 
 def plain_read(splits: list[Any], columns: tuple[str, ...]) -> int:
-    """Batches of the library's own reader: no Spark."""
+    """Read batches with the library's own reader, without Spark."""
     from commitlog import open_log, read_columns
 
     rows = 0
@@ -84,7 +84,7 @@ def plain_read(splits: list[Any], columns: tuple[str, ...]) -> int:
 
 
 def plain_export(splits: list[Any], out: str) -> int:
-    """Parquet by topic and day with pyarrow."""
+    """Write Parquet by topic and day with pyarrow."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
@@ -110,7 +110,7 @@ def plain_export(splits: list[Any], out: str) -> int:
 
 
 def numpy_reindex(path: str, out: str) -> int:
-    """Queues and index with NumPy, in one process: lengths walked in Python, the rest in arrays."""
+    """Build queues and index with NumPy in one process; only lengths are walked in Python."""
     import numpy as np
 
     os.makedirs(out, exist_ok=True)
@@ -184,7 +184,7 @@ def java_hash(text: bytes) -> int:
 
 
 def _java_hashes(texts: list[bytes]) -> Any:
-    """All at once, a letter a step."""
+    """Return the hashes of all texts, computed one letter position at a time."""
     import numpy as np
 
     most = max(map(len, texts), default=0)
@@ -197,7 +197,7 @@ def _java_hashes(texts: list[bytes]) -> Any:
 
 
 def worker_memory_bytes() -> int:
-    """The most that one of this session's Python workers has had in memory, as the kernel counts it."""
+    """Return the highest peak memory of this session's Python workers, as the kernel counts it."""
     parents, sizes = {}, {}
     for entry in Path("/proc").iterdir():
         try:
@@ -243,7 +243,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def measure(path: Path, folder: Path, out: Path, rounds: int, warm: int, wanted: set[str] | None) -> dict[str, list[float]]:
-    """Seconds of each, one list entry a round; the first ones, in which the JVM compiles, are not counted."""
+    """Return the seconds of each round by name; warm-up rounds, in which the JVM compiles, do not count."""
     from bench.spark_floor import read_floor
     from commitlog.arrow_columns import COLUMNS
     from sparkstore.jobs import audit, export, reindex
@@ -291,7 +291,7 @@ def _sound(report: Any) -> None:
 
 
 def ratios(seconds: dict[str, list[float]]) -> dict[str, dict[str, float | str]]:
-    """Each target with what was found."""
+    """Return each target with its measured ratio."""
     table = {
         "source to noop, all columns, of plain": ("plain all", "spark all", "at least 0.35 (wish 0.5)"),
         "source to noop, metadata, of plain": ("plain meta", "spark meta", "at least 0.45"),

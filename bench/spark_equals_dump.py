@@ -1,10 +1,10 @@
-"""Every row that a real Spark reads of a store of a gigabyte, beside what `brokerstore dump --json` prints, row by row.
+"""Compare every row that a real Spark reads from a store of a gigabyte with `brokerstore dump --json`.
 
     python -m bench.spark_equals_dump [--bytes 1g] [--split-bytes 77777777] [--folder /tmp/bench-spark]
 
-Too long for every change, so it is part of `make spark-night`.  Both sides are made into the same text, a line a message with
-its keys in order; Spark's workers make a digest of each, so that a gigabyte need not go through the driver.  The splits are of
-an odd size.  Ends with 1 and the first message that differs, if one does.
+It takes too long for every change, so it is part of `make spark-night`.  Both sides become the same JSON text with sorted keys.
+Spark's workers return a digest of each row, so that a gigabyte need not go through the driver.  Splits have an odd size.  Ends
+with 1 and the first message that differs, if there is one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any
 from bench.spark_against_arrow import make_store, session
 from sparkstore.options import size_of
 
-CHECKSUM = "__CRC32#"  # the source leaves it out of `properties`
+CHECKSUM = "__CRC32#"  # the source removes it from `properties`
 
 
 def digest(row: dict[str, Any]) -> bytes:
-    """Of one message in the tool's JSON."""
+    """Return the digest of a message in the tool's JSON."""
     row["properties"].pop(CHECKSUM, None)
     return hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def digests_of_batches(batches: Iterator[Any]) -> Iterator[Any]:
-    """In a worker: physical offset and digest of each row."""
+    """Yield physical offset and digest of each row, in a worker."""
     import pyarrow as pa
 
     for batch in batches:
@@ -46,7 +46,7 @@ def digests_of_batches(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def by_spark(path: Path, folder: Path, split_bytes: str) -> list[tuple[int, bytes]]:
-    """In the order of the log."""
+    """Return offsets and digests in log order, as Spark reads them."""
     from sparkstore.source.reading import read_messages
 
     spark = session(folder)
@@ -59,7 +59,7 @@ def by_spark(path: Path, folder: Path, split_bytes: str) -> list[tuple[int, byte
 
 
 def by_tool(path: Path) -> Iterator[tuple[int, bytes]]:
-    """A line a message, as the tool prints it."""
+    """Yield offset and digest of each message, as the tool prints it."""
     command = [sys.executable, "-m", "brokerstore", "dump", "--json", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as tool:
         assert tool.stdout is not None

@@ -1,6 +1,6 @@
-"""The floor of a read in Spark: a Python source that takes no time, for what its rows cost in Spark itself.
+"""A Python source that takes no time, to measure what its rows cost in Spark itself.
 
-A module of its own, because Spark's workers import it by name.
+It is a module of its own, because Spark's workers import it by name.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from sparkstore.source.worker import settled
 
 
 def read_floor(spark: Any, path: str, columns: tuple[str, ...]) -> Any:
-    """As many rows of the same columns from a source that does nothing: what Spark itself takes for a Python source."""
+    """Return a frame with as many rows of the same columns, from a source that does nothing."""
     spark.dataSource.register(FloorSource)
     return spark.read.format(FloorSource.name()).schema(message_schema(columns)).load(path)
 
 
 class FloorSource(DataSource):
-    """Each task hands out one batch, made beforehand, again and again."""
+    """A source whose tasks return one prepared batch again and again."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is called with."""
+        """Return the name for `format(...)`."""
         return "floor"
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Nothing is looked at but the store's size."""
+        """Return a reader, which needs only the size of the store."""
         return FloorReader(self.options["path"], tuple(schema.names))
 
 
 class FloorReader(DataSourceReader):
-    """Tasks are as many as the store's splits, and each has its part of the rows."""
+    """A reader with as many tasks as the store has splits, and equal parts of the rows."""
 
     def __init__(self, path: str, columns: tuple[str, ...]) -> None:
         self.path, self.columns = path, columns
 
     def partitions(self) -> list[InputPartition]:
-        """A number of rows each."""
+        """Return the number of rows of each task."""
         rows, splits = count_rows(self.path), len(_splits(self.path))
         return [InputPartition(rows * (part + 1) // splits - rows * part // splits) for part in range(splits)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
+        """Yield the batches of one task."""
         return settled(self._batches(partition.value))
 
     def _batches(self, rows: int) -> Iterator[Any]:
@@ -62,13 +62,13 @@ class FloorReader(DataSourceReader):
 
 @cache
 def first_batch(path: str, columns: tuple[str, ...]) -> Any:
-    """Of the store, in the types that Spark asks for; made once a worker."""
+    """Return the store's first batch in Spark's types; each worker makes it once."""
     return next(record_batches(_splits(path)[0], _request(path, columns)))
 
 
 @cache
 def count_rows(path: str) -> int:
-    """Of the store."""
+    """Return the number of rows in the store."""
     return sum(batch.num_rows for split in _splits(path) for batch in record_batches(split, _request(path, ("size",))))
 
 

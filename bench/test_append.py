@@ -16,7 +16,7 @@ CRC = pytest.mark.parametrize("with_crc", [True, False], ids=["crc", "no-crc"])
 
 
 class Ours:
-    """An appender over one map, put back to its start before each round."""
+    """An appender over one map, reset before each round."""
 
     def __init__(self, world: World, view: memoryview, with_crc: bool) -> None:
         self.view = view
@@ -34,14 +34,14 @@ class Ours:
 
 @pytest.fixture
 def ours(maps: tuple[memoryview, memoryview]) -> Callable[[World, bool], Ours]:
-    """Made for a build and a checksum setting."""
+    """Return a function that makes an appender for a build and a checksum setting."""
     return lambda world, with_crc: Ours(world, maps[0], with_crc)
 
 
 @CRC
 @SIZES
 def test_append_encoded(duel: Duel, ours: Any, world: World, body_size: int, with_crc: bool) -> None:
-    """Body, topic and encoded properties: what the baseline gets."""
+    """It gets body, topic and encoded properties, as the baseline does."""
     log, body = ours(world, with_crc), b"b" * body_size
     count = duel.count(body_size, plain=str(world) == "plain")
 
@@ -57,7 +57,7 @@ def test_append_encoded(duel: Duel, ours: Any, world: World, body_size: int, wit
 @SIZES
 @pytest.mark.parametrize("kind", ["raw message", "message", "message made"])
 def test_append_message(duel: Duel, ours: Any, world: World, body_size: int, kind: str) -> None:
-    """A message with raw properties; with tags, keys and properties; and made in the loop."""
+    """Messages have raw properties, or tags, keys and properties, or are made in the loop."""
     log, body, make = ours(world, True), b"b" * body_size, world.commitlog.Message
     count = duel.count(body_size, plain=str(world) == "plain")
     ready = make(TOPIC, body, queue_id=0, properties_raw=PROPERTIES)
@@ -81,7 +81,7 @@ def test_append_message(duel: Duel, ours: Any, world: World, body_size: int, kin
 @CRC
 @SIZES
 def test_append_many(duel: Duel, ours: Any, world: World, body_size: int, with_crc: bool) -> None:
-    """Ready messages, a thousand a call."""
+    """A call gets a thousand prepared messages."""
     log, body = ours(world, with_crc), b"b" * body_size
     count = duel.count(body_size, plain=str(world) == "plain")
     group = min(1000, count)
@@ -98,7 +98,7 @@ def test_append_many(duel: Duel, ours: Any, world: World, body_size: int, with_c
 @CRC
 @SIZES
 def test_append_columns(duel: Duel, ours: Any, world: World, body_size: int, with_crc: bool) -> None:
-    """Bodies in one buffer, ten thousand a call."""
+    """A call gets ten thousand bodies in one buffer."""
     log = ours(world, with_crc)
     count = duel.count(body_size, plain=str(world) == "plain")
     group = min(10_000, count)
@@ -115,7 +115,7 @@ def test_append_columns(duel: Duel, ours: Any, world: World, body_size: int, wit
 @CRC
 @SIZES
 def test_scan(duel: Duel, ours: Any, world: World, body_size: int, with_crc: bool) -> None:
-    """Every length and every checksum of every record looked at; the baseline looks at the body's alone."""
+    """Every length and checksum of every record is checked; the baseline checks only the body's."""
     log = ours(world, with_crc)
     count = duel.count(body_size, plain=str(world) == "plain")
     for _ in range(count):
@@ -127,7 +127,7 @@ def test_scan(duel: Duel, ours: Any, world: World, body_size: int, with_crc: boo
 
 @SIZES
 def test_read_objects(duel: Duel, ours: Any, world: World, body_size: int) -> None:
-    """Message objects, all checks on."""
+    """Message objects are read with all checks."""
     log = ours(world, True)
     count = duel.count(body_size, plain=str(world) == "plain")
     for _ in range(count):
@@ -144,7 +144,7 @@ def test_read_objects(duel: Duel, ours: Any, world: World, body_size: int) -> No
 
 @SIZES
 def test_read_arrow(duel: Duel, ours: Any, world: World, body_size: int) -> None:
-    """Every column as Arrow batches, all checks on."""
+    """Every column is read as Arrow batches with all checks."""
     pytest.importorskip("pyarrow")
     log = ours(world, True)
     count = duel.count(body_size, plain=str(world) == "plain")

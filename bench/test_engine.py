@@ -1,6 +1,6 @@
-"""The whole engine: put, dispatcher lag, group commit, puts beside readers.  Ratios within one run, both sides in turn.
+"""The whole engine: put, dispatcher lag, group commit, puts beside readers.  Ratios are of one run, both sides in turn.
 
-The figures stand in `extra_info` of each benchmark; with `--benchmark-disable` each runs once on a few messages.
+The figures are in `extra_info` of each benchmark; with `--benchmark-disable` each runs once on a few messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 @pytest.fixture
 def engine() -> Any:
-    """The compiled build: the plain one keeps no promise about speed."""
+    """Load the compiled build; the plain one has no performance targets."""
     if not is_compiled_here():
         pytest.skip("the kernels are not compiled here")
     return load("compiled")
@@ -36,7 +36,7 @@ def open_store(engine: Any, folder: Path, is_sync: bool = False) -> Any:
 
 
 def in_threads(count: int, call: Any) -> float:
-    """Seconds until all are done."""
+    """Return the seconds until all threads are done."""
     threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
     start = time.perf_counter()
     for thread in threads:
@@ -47,7 +47,7 @@ def in_threads(count: int, call: Any) -> float:
 
 
 def put_times(store: Any, message: Any, count: int) -> list[float]:
-    """Seconds of each put."""
+    """Return the seconds of each put."""
     put, clock, times = store.put, time.perf_counter, []
     for _ in range(count):
         start = clock()
@@ -61,7 +61,7 @@ def percentile_99(times: list[float]) -> float:
 
 
 def test_put_through_the_whole_engine(engine: Any, benchmark: Any, tmp_path: Path, is_real: bool) -> None:
-    """Single puts with dispatcher, flusher and housekeeper at work, against the appender alone."""
+    """Single puts beside dispatcher, flusher and housekeeper, against the appender alone."""
     count = 100_000 if is_real else 20
     message = engine.commitlog.Message("T", BODY, queue_id=0, tags="a", keys=["order-17"])
     with open_store(engine, tmp_path / "s") as store:
@@ -89,7 +89,7 @@ def test_put_through_the_whole_engine(engine: Any, benchmark: Any, tmp_path: Pat
 
 
 def test_dispatcher_lag_after_a_million_puts(engine: Any, benchmark: Any, tmp_path: Path, is_real: bool) -> None:
-    """How long after the last of a million puts the last of them can be read (wanted: under 100 ms)."""
+    """The time after the last of a million puts until it can be read (target: under 100 ms)."""
     count = 1_000_000 if is_real else 50
     messages = [
         engine.commitlog.Message("T", BODY, queue_id=number % 8, tags="a", keys=[f"k{number}"]) for number in range(1000)
@@ -113,7 +113,7 @@ def test_dispatcher_lag_after_a_million_puts(engine: Any, benchmark: Any, tmp_pa
 
 
 def test_sixteen_threads_with_synchronous_flush_against_one(engine: Any, benchmark: Any, tmp_path: Path, is_real: bool) -> None:
-    """Group commit (wanted: at least 3.5 times)."""
+    """Group commit (target: at least 3.5 times)."""
     each = 300 if is_real else 5
     message = engine.commitlog.Message("T", BODY, queue_id=0)
     with open_store(engine, tmp_path / "s", is_sync=True) as store:
@@ -136,7 +136,7 @@ def test_sixteen_threads_with_synchronous_flush_against_one(engine: Any, benchma
 
 
 def test_put_p99_beside_four_readers(engine: Any, benchmark: Any, tmp_path: Path, is_real: bool) -> None:
-    """The slow end of puts while four threads follow the queue, against alone (wanted: at most 2 times)."""
+    """The slowest percent of puts beside four readers, against puts alone (target: at most 2 times)."""
     count = 50_000 if is_real else 50
     message = engine.commitlog.Message("T", BODY, queue_id=0)
     with open_store(engine, tmp_path / "s") as store:

@@ -1,4 +1,4 @@
-"""The peers' benchmark, once and small: that every row of it still runs, and that its page can be made."""
+"""The peers' benchmark, once on few records: every row runs, and its page can be made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def everything(_: str) -> bool:
 
 @pytest.mark.parametrize("mode", ["async", "pool", "sync"])
 def test_every_question_to_our_own_store(tmp_path: Path, mode: str) -> None:
-    """As the rows against RocketMQ ask them."""
+    """Our store answers everything that the rows against RocketMQ measure."""
     store = OwnStore(tmp_path / "s", mode, mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=9000)
     for told in (store.put("T", 400, 100), store.put("T", 400, 100, 4), store.put("T", 40, 100, is_timed=True)):
         assert told["seconds"] >= told["put_seconds"] > 0
@@ -35,7 +35,7 @@ def test_every_question_to_our_own_store(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("name", embedded.PEERS)
 def test_every_embedded_peer_that_is_installed(tmp_path: Path, name: str) -> None:
-    """What was put comes back."""
+    """A scan returns every record that was put."""
     try:
         store = embedded.PEERS[name](tmp_path / "peer")
     except ImportError as error:
@@ -48,7 +48,7 @@ def test_every_embedded_peer_that_is_installed(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.deep
 def test_growth_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows, their JSON, and the text made of it."""
+    """The rows survive JSON and appear on the page."""
     monkeypatch.setattr(growth, "PER_FILE", 40)
     rows = list(growth.rows(tmp_path, 1, 0.01, everything))
     assert len(rows) == 6

@@ -1,6 +1,6 @@
 """rabbitstore alone: each workload once as a test, measured with `--benchmark-enable`; rates are in extra_info.
 
-The ratios to RabbitMQ's own modules are measured by `bench/rabbitmq/compare.py`, one after the other on one machine.
+`bench/rabbitmq/compare.py` measures the ratios to RabbitMQ's own modules, in turn on one machine.
 """
 
 import pytest

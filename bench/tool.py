@@ -1,9 +1,9 @@
-"""The tool's own figures: `python -m bench.tool FOLDER`, which it fills and empties again.
+"""Benchmarks of the tool: `python -m bench.tool FOLDER`, which fills a subfolder and deletes it.
 
-`dump --json` of a log of 1 GiB to nothing and through a pipe; `export --to parquet` beside pyarrow writing the same table;
-private memory of an export in each form; `info` on a store of 1,000 files, time and memory; `tail -f`: from a put to its line,
-and the share of a core when idle.
-Each is the median of a few runs, with the least and the greatest; what is compared runs in turn.
+They measure `dump --json` of a log of 1 GiB to /dev/null and through a pipe; `export --to parquet` beside pyarrow writing the
+same table; private memory of an export in each form; time and memory of `info` on 1,000 files; and for `tail -f` the time
+from a put to its line, and the share of a core when idle.  Each is the median of a few runs, with minimum and maximum;
+compared sides run in turn.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from commitlog.walk import LogFiles
 from storageio import REAL_DISK
 
 TOOL = [sys.executable, "-m", "brokerstore"]
-ENVIRONMENT = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # an installed tool has its modules compiled
+ENVIRONMENT = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # an installed tool has compiled modules
 RUNS = 3
 BODY = 1024
 
 
 def fill(folder: Path, size_bytes: int, config: StoreConfig | None = None) -> int:
-    """Messages of 1 KiB with a tag, a key and two properties; how many."""
+    """Put messages of 1 KiB with a tag, a key and two properties; return their number."""
     noise, number = os.urandom(1 << 20), 0
     with MessageStore.open(folder, config=config or StoreConfig()) as store:
         store.create_topic("orders", queues=8)
@@ -40,31 +40,31 @@ def fill(folder: Path, size_bytes: int, config: StoreConfig | None = None) -> in
 
 
 def message(noise: bytes, number: int) -> Message:
-    """Hardly a body comes twice, or a file form would keep it once."""
+    """Return a message; bodies hardly repeat, because some formats would store equal ones once."""
     start = 977 * number % (len(noise) - BODY)
     properties = {"region": "eu-west", "customer": str(number % 977)}
     return Message("orders", noise[start : start + BODY], tags="paid", keys=[f"order-{number}"], properties=properties)
 
 
 def log_bytes(folder: Path) -> int:
-    """Of all records."""
+    """Return the size of all records."""
     return LogFiles(REAL_DISK, [str(folder / "commitlog")]).end().offset
 
 
 def seconds(job: Callable[[], object]) -> float:
-    """Of one run."""
+    """Return the duration of one call in seconds."""
     before = time.perf_counter()
     job()
     return time.perf_counter() - before
 
 
 def said(name: str, values: list[float], unit: str) -> None:
-    """Median, least, greatest."""
+    """Print median, minimum and maximum."""
     print(f"{name}: {statistics.median(values):.3g} {unit} ({min(values):.3g} .. {max(values):.3g})", flush=True)
 
 
 def dumps(folder: Path, _work: Path) -> None:
-    """Bytes of the log a second."""
+    """Measure bytes of the log per second."""
     size = log_bytes(folder) / 1e6
     ways = {"nothing": "> /dev/null", "a pipe": "| cat > /dev/null"}
     found: dict[str, list[float]] = {name: [] for name in ways}
@@ -79,7 +79,7 @@ def dumps(folder: Path, _work: Path) -> None:
 
 
 def exports(folder: Path, work: Path) -> None:
-    """The tool with all that it does, and pyarrow with the same options on the table that came out of it, held in memory."""
+    """Compare the tool's whole export with pyarrow writing the resulting table from memory, with the same options."""
     import pyarrow.parquet as pq
 
     from brokerstore.tool.export_forms import parquet_options
@@ -105,7 +105,7 @@ def exports(folder: Path, work: Path) -> None:
 
 
 def memories(folder: Path, work: Path) -> None:
-    """The greatest private memory of an export in each form; pages of the mapped log are the system's to take back."""
+    """Measure the peak private memory of an export in each form; the system can drop pages of the mapped log."""
     for form in ("jsonl", "csv", "arrow", "parquet"):
         out = work / f"ours.{form}"
         process = subprocess.Popen([*TOOL, "export", "-q", "--to", form, "--out", str(out), str(folder)], env=ENVIRONMENT)
@@ -119,7 +119,7 @@ def memories(folder: Path, work: Path) -> None:
 
 
 def _private_mb(pid: int) -> float:
-    """Of a process that may be gone."""
+    """Return the private memory of a process, or 0 if it ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -128,7 +128,7 @@ def _private_mb(pid: int) -> float:
 
 
 def infos(work: Path) -> None:
-    """A log of 1,000 files."""
+    """Measure `info` on a log of 1,000 files."""
     folder = work / "many"
     config = StoreConfig().but(mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=20_000)
     fill(folder, 1000 * (1 << 16), config)
@@ -139,7 +139,7 @@ def infos(work: Path) -> None:
         times.append(
             1000 * seconds(lambda: subprocess.run([*TOOL, "info", str(folder)], env=ENVIRONMENT, stdout=subprocess.DEVNULL))
         )
-    said(f"info on {files} log files", times[1:], "ms")  # the first writes the compiled modules
+    said(f"info on {files} log files", times[1:], "ms")  # the first run writes the compiled modules
     said("its memory at most", sizes, "MB")
     shutil.rmtree(folder)
 
@@ -154,7 +154,10 @@ sys.exit(status != 0)
 
 
 def _child(command: list[str], sizes: list[float]) -> None:
-    """Run it; its greatest resident size.  A small process starts it: a new one counts what its parent had as its own."""
+    """Run a command and append its peak resident memory.
+
+    A small process starts it, because a child's peak includes that of its parent before exec.
+    """
     measured = subprocess.run(
         [sys.executable, "-S", "-c", MEASURE, *command], env=ENVIRONMENT, stdout=subprocess.PIPE, check=True
     )
@@ -162,16 +165,16 @@ def _child(command: list[str], sizes: list[float]) -> None:
 
 
 def tails(work: Path) -> None:
-    """A follower in a process of its own, a writer here."""
+    """Measure a follower in a process of its own beside a writer in this one."""
     with MessageStore.open(work / "followed", config=StoreConfig.small()) as store:
         store.put(Message("orders", b"first", queue_id=0))
         command = [*TOOL, "tail", "-f", "--json", str(work / "followed")]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT)
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(2)  # it shows the last messages before it opens the store to follow
+        time.sleep(2)  # it prints the last messages before it starts to follow
         late = []
-        for pause_s in [0.11] * 40 + [1.3] * 10:  # in use, and idle
+        for pause_s in [0.11] * 40 + [1.3] * 10:  # busy, then idle
             time.sleep(pause_s)
             before = time.perf_counter()
             store.put(Message("orders", b"next", queue_id=0))
@@ -187,13 +190,13 @@ def tails(work: Path) -> None:
 
 
 def _processor_s(pid: int) -> float:
-    """As the system counted it."""
+    """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str]) -> int:
-    """`FOLDER [dump] [export] [memory] [info] [tail]`, all without a name."""
+    """Run `FOLDER [dump] [export] [memory] [info] [tail]`; without a name, all of them."""
     work = Path(arguments[0]) / "bench-tool"
     wanted = arguments[1:] or ["dump", "export", "memory", "info", "tail"]
     work.mkdir(parents=True)

@@ -141,7 +141,7 @@ NOTHING = Bug(
 
 
 def problem_of(bug: Bug) -> str | None:
-    """Return why the bug cannot be planted, or an empty string."""
+    """Return why the bug cannot be planted, or None."""
     count = (ROOT / bug.file).read_text().count(bug.before)
     return None if count == 1 else f"its text is {count} times in {bug.file}"
 

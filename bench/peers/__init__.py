@@ -1,7 +1,7 @@
-"""Ours beside the stores that people use instead: RocketMQ's own (Java), LMDB, RocksDB, SQLite, persist-queue, a plain file.
+"""Our store beside those that people use instead: RocketMQ's (Java), LMDB, RocksDB, SQLite, persist-queue, a plain file.
 
     python -m bench.peers [--only WORD ...] [--rounds 5] [--scale 1.0] [--folder DIR] [--json FILE]
 
-Both sides take turns in one run, who begins changes every round, and a ratio is that of one round: ours to the peer's, so that
-above 1 ours is faster.  `bench.peers.page` makes docs/performance.md of the JSON.
+Both sides take turns in one run, and the side that starts changes every round.  A ratio is ours divided by the peer's in one
+round, so above 1 ours is faster.  `bench.peers.page` makes docs/performance.md from the JSON.
 """

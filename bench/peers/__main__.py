@@ -1,4 +1,4 @@
-"""Run what is wanted, print each row as it is done, and write all of them as JSON."""
+"""Run the selected rows, print each one as it is done, and write all of them as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .turns import Row, line
 
 
 def machine() -> dict[str, Any]:
-    """Where and when."""
+    """Return the machine's processor and versions, and the date."""
     cpu = [text.split(":", 1)[1].strip() for text in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in text]
     return {
         "cpu": cpu[0] if cpu else platform.processor(), "cores": len(cpu), "kernel": platform.release(),
@@ -26,7 +26,7 @@ def machine() -> dict[str, Any]:
 
 
 def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
-    """Group by group."""
+    """Yield the rows of the selected groups."""
 
     def wanted(name: str) -> bool:
         return not arguments.only or any(word in name for word in arguments.only)
@@ -51,7 +51,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers")
     parser.add_argument("--group", action="append", help="of rows; more than once for several")
     parser.add_argument("--only", action="append", help="rows whose name has this in it")

@@ -1,6 +1,6 @@
-"""What a row could reach at best: loops that only do what no implementation in Python can leave out, measured beside the row.
+"""Bounds of rows: loops that do only what every Python implementation must do, measured beside the row.
 
-A bound is a name, as in "a loop that only <name>", and a function that gives its rate.
+A bound is a name, completing "a loop that only <name>", and a function that returns its rate.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from commitlog._scan_cy import count
 from .codecs import Codec
 from .own_store import OwnStore, body_of
 
-READY = 1000  # values: what a processor's cache holds
+READY = 1000  # values that fit into a processor's cache
 
 
 class Bound(NamedTuple):
-    """`rate()`: as the row's rates."""
+    """A bound; `rate()` has the unit of the row's rates."""
 
     name: str
     rate: Callable[[], float]
 
 
 def rate_of(call: Callable[[], int]) -> float:
-    """Of one call, which says how much it did."""
+    """Return the rate of one call, which returns how much it did."""
     began = time.perf_counter()
     done = call()
     return done / (time.perf_counter() - began)
 
 
 def decoded_in_memory(codec: Callable[[], Codec], body: int) -> Bound:
-    """For "decoded": values of a general format that lie in the processor's cache; no log, no checksum."""
+    """Return the bound of "decoded": decode values of a general format in the processor's cache, without log or checksum."""
 
     def rate() -> float:
         pack, read = codec()
@@ -54,7 +54,7 @@ def decoded_in_memory(codec: Callable[[], Codec], body: int) -> Bound:
 
 
 def missed_in_a_dictionary(calls: int, messages: int) -> Bound:
-    """For a query that misses: Python's own table, of nothing, and the loop that asks it."""
+    """Return the bound of a query that misses: make the keys and look them up in an empty dictionary."""
 
     def rate() -> float:
         find, chosen = dict[str, list[bytes]]().get, random.Random(3)
@@ -72,7 +72,7 @@ def missed_in_a_dictionary(calls: int, messages: int) -> Bound:
 
 
 def checked_records(ours: OwnStore, start: int) -> Bound:
-    """For columns: both checksums of each record from a physical offset on, as they lie in the log, nothing taken out."""
+    """Return the bound of columns: check both checksums of each record from a physical offset on, and copy nothing."""
     log = ours.store.engine.log
 
     def walk() -> int:
@@ -88,7 +88,7 @@ def checked_records(ours: OwnStore, start: int) -> Bound:
 
 
 def record_touched(store: OwnStore, single: OwnStore, found: list[float], calls: int) -> Bound:
-    """For growth: a single file's cost, and what one pass over a record takes longer where the log is long."""
+    """Return the bound of growth: the cost with a single file, plus what reading a record costs more in a long log."""
 
     def rate() -> float:
         longer_s = 1 / _crc_rate(store, calls) - 1 / _crc_rate(single, calls)
@@ -98,7 +98,7 @@ def record_touched(store: OwnStore, single: OwnStore, found: list[float], calls:
 
 
 def _crc_rate(store: OwnStore, calls: int) -> float:
-    """`zlib.crc32` of records here and there."""
+    """Return the rate of `zlib.crc32` of records at random positions."""
     log = store.store.engine.log
     log.update_written()
     views = [log.queue.view(file) for file in log.queue.files if file.written]

@@ -1,6 +1,7 @@
-"""What bounds the write rows: parts of a put that nobody can leave out, each measured alone, on this machine.
+"""Bounds of the write rows: parts of a put that cannot be avoided, each measured alone on this machine.
 
-The caller's own loop with a call that does nothing; the bytes copied, in great blocks; the disk's part; threads that wait.
+The parts are the caller's loop around a call that does nothing, copying the bytes in large blocks, the disk's work, and waiting
+threads.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from .own_store import TAGS, body_of
 BLOCK = 4096
 COPIED = 1 << 20
 RING = 64 << 20
-RECORD_MORE = 128  # of a record besides its body, with the rows' key and tag
+RECORD_MORE = 128  # bytes of a record besides its body, with the rows' key and tag
 BATCH = 1000
 Tags = Sequence[str | None]
 
 
 def _nothing(_: object) -> None:
-    """A put that costs nothing but its call."""
+    """Do nothing: a put that costs only its call."""
 
 
 def build_one(count: int, body: int, tags: Tags = TAGS) -> None:
-    """The caller's loop of `put`."""
+    """Run the caller's loop around `put`."""
     data, put = body_of(body), _nothing
     for i in range(count):
         put(Message("T", data, tags[i & 3], f"key-0-{i}", None, i & 3))
 
 
 def build_many(count: int, body: int, tags: Tags = TAGS) -> None:
-    """The caller's loop of `put_many`."""
+    """Run the caller's loop around `put_many`."""
     data, put_many = body_of(body), _nothing
     for i in range(count // BATCH):
         put_many([Message("T", data, tags[k & 3], f"key-{i}-{k}", None, k & 3) for k in range(BATCH)])
 
 
 def built_and_committed(folder: Path, count: int, body: int, tags: Tags = TAGS) -> Bound:
-    """For `put` through the pool: memory that was written to before, and a disk that takes it meanwhile."""
+    """Return the bound of `put` through the pool: copies into memory already written to, and writes to disk meanwhile."""
 
     def rate() -> float:
         size = count * (body + RECORD_MORE)
@@ -59,7 +60,7 @@ def built_and_committed(folder: Path, count: int, body: int, tags: Tags = TAGS) 
 
 
 def _committed_s(folder: Path, ring: memoryview, size: int) -> float:
-    """Past the page cache, into a file with all its blocks, half the ring at a time."""
+    """Return the seconds to write past the page cache into an allocated file, half the ring at a time."""
     path, piece = folder / "committed", len(ring) // 2
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
     try:
@@ -73,7 +74,7 @@ def _committed_s(folder: Path, ring: memoryview, size: int) -> float:
 def built_and_stored(
     folder: Path, count: int, body: int, tags: Tags = TAGS, build: Callable[[int, int, Tags], None] = build_one
 ) -> Bound:
-    """For `put` and `put_many` through the map: a mapped file that is as long as all records."""
+    """Return the bound of `put` and `put_many` through the map: build messages and copy their bytes into a mapped file."""
 
     def rate() -> float:
         return count / (_stored_s(folder, count, body) + _seconds(lambda: build(count, body, tags)))
@@ -82,12 +83,12 @@ def built_and_stored(
 
 
 def stored(folder: Path, count: int, body: int) -> Bound:
-    """For columns through the map: no message is built."""
+    """Return the bound of columns through the map, for which no message is built."""
     return Bound("copies as many bytes into a fresh mapped file", lambda: count / _stored_s(folder, count, body))
 
 
 def longest_store(folder: Path, count: int, body: int) -> Bound:
-    """For the longest put, in us: a record's bytes and nothing else."""
+    """Return the bound of the longest put, in us: copy a record's bytes."""
 
     def longest_us() -> float:
         record, clock, longest = bytes(body + RECORD_MORE), time.perf_counter_ns, 0
@@ -102,7 +103,7 @@ def longest_store(folder: Path, count: int, body: int) -> Bound:
 
 
 class _Fresh:
-    """A new mapped file with all its blocks."""
+    """A new, allocated and mapped file."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._path = folder / "fresh"
@@ -127,7 +128,7 @@ def _stored_s(folder: Path, count: int, body: int) -> float:
 
 
 def _copy_blocks(target: memoryview, size: int) -> None:
-    """So many bytes, from the target's begin again when it is full."""
+    """Copy `size` bytes into the target, starting again at its beginning when it is full."""
     block = bytes(COPIED)
     for done in range(0, size, COPIED):
         at = done % len(target)
@@ -136,7 +137,7 @@ def _copy_blocks(target: memoryview, size: int) -> None:
 
 
 def handed_over(folder: Path, count: int, body: int, threads: int) -> Bound:
-    """For synchronous puts of many threads: each waits until one thread has written and synced its bytes, with others'."""
+    """Return the bound of synchronous puts of many threads: one thread writes and syncs the bytes of all waiting ones."""
     name = f"has {threads} threads hand their bytes to one that writes and syncs what is there"
     return Bound(name, lambda: count / _HandOver(folder, count // threads, body + RECORD_MORE).seconds(threads))
 
@@ -151,7 +152,7 @@ class _HandOver:
         self._left = 0
 
     def seconds(self, threads: int) -> float:
-        """From the first byte to the last answer."""
+        """Return the seconds from the first byte to the last answer."""
         self._left = threads * self._each
         everyone = [threading.Thread(target=self._put) for _ in range(threads)]
         file = os.open(self._path, os.O_RDWR | os.O_CREAT)
@@ -189,7 +190,7 @@ class _HandOver:
 
 
 def direct_sync(folder: Path, count: int, body: int) -> Bound:
-    """For a durable `put`: each record in whole blocks past the page cache into a file written before, and synced."""
+    """Return the bound of a durable `put`: write whole blocks past the page cache into a file written before, and sync."""
     size = body + RECORD_MORE
 
     def rate() -> float:
@@ -206,7 +207,7 @@ def direct_sync(folder: Path, count: int, body: int) -> Bound:
 
 
 def built_and_synced(folder: Path, count: int, body: int) -> Bound:
-    """For a synchronous `put_many`: each batch past the page cache into blocks that were only allocated, and synced."""
+    """Return the bound of a synchronous `put_many`: write each batch past the page cache into allocated blocks, and sync."""
     size = -(-BATCH * (body + RECORD_MORE) // BLOCK) * BLOCK
 
     def rate() -> float:
@@ -248,7 +249,7 @@ def _write_records(file: int, view: memoryview, count: int, size: int) -> None:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Of one call."""
+    """Return the duration of one call in seconds."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began

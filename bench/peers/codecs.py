@@ -1,4 +1,4 @@
-"""What a record is as one value of bytes, and how all of it is read again."""
+"""Encodings of a record as one value of bytes, and functions that read all of it again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .own_store import TAGS
 
 
 def packed(key: bytes, body: bytes) -> bytes:
-    """A key and a body as one value."""
+    """Encode a key and a body as one value."""
     return struct.pack(">H", len(key)) + key + body
 
 
 def opened(value: bytes) -> int:
-    """Both taken apart again; their length."""
+    """Decode key and body; return their total length."""
     size = struct.unpack_from(">H", value)[0]
     return len(value[2 : 2 + size]) + len(value[2 + size :])
 
 
 class Codec(NamedTuple):
-    """What a record is made of: `pack(number, key, body)`, and `opened(value)`, which reads all of it."""
+    """An encoding: `pack(number, key, body)`, and `opened(value)`, which reads everything in it."""
 
     pack: Callable[[int, bytes, bytes], bytes]
     opened: Callable[[bytes], int]
@@ -31,7 +31,7 @@ PAIR = Codec(lambda _number, key, body: packed(key, body), opened)
 
 
 def whole_messages() -> Codec:
-    """The fastest general encoding there is for what a message of ours holds."""
+    """Return the fastest general encoding of a whole message."""
     import msgspec
 
     fields = [("body", bytes), ("topic", str), ("tags", str), ("keys", list[bytes]), ("properties", dict[str, str])]
@@ -47,7 +47,7 @@ def whole_messages() -> Codec:
 
 
 def messages_with_properties() -> Codec:
-    """The same where tags and keys are texts of the dictionary, as RocketMQ has them."""
+    """Return the same with tags and keys as properties, as in RocketMQ."""
     import msgspec
 
     fields = [("body", bytes), ("topic", str), ("properties", dict[str, str])]

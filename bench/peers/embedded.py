@@ -1,7 +1,7 @@
-"""The rows against stores that Python programs embed, each at the best setting that still survives the process.
+"""The rows against stores that Python programs embed, each with its fastest settings that survive a killed process.
 
-One record is a body and a key, on both sides; with "whole" behind the peer's name both have body, topic, tag and key, the
-peer's as msgpack.  "decoded" reads all of that; the plain file checks its CRC, ours all of its.
+A record is a body and a key on both sides.  With "whole" after the peer's name both have body, topic, tag and key, encoded by
+the peer as msgpack.  "decoded" reads all of that; the plain file checks its CRC, and our store all of its checksums.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ MAP_BYTES = 8 << 30
 
 
 class Peer(Protocol):
-    """What every one of them can do."""
+    """The operations of every peer."""
 
     def put(self, number: int, key: bytes, body: bytes) -> None:
-        """One record, seen by other processes when it returns."""
+        """Write one record, which other processes see when the call returns."""
 
     def put_many(self, records: list[tuple[int, bytes, bytes]]) -> None:
-        """Many at once."""
+        """Write many records in one call."""
 
     def scan(self) -> int:
-        """Every record, key and body read; how many."""
+        """Read key and body of every record; return the number of records."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the store and its files."""
 
 
 class Lmdb:
-    """Append-only integer keys, no sync, a writable map."""
+    """LMDB with append-only integer keys, no sync, and a writable map."""
 
     def __init__(self, folder: Path, *, is_durable: bool = False, codec: Callable[[], Codec] = lambda: PAIR) -> None:
         import lmdb
@@ -74,7 +74,7 @@ class Lmdb:
 
 
 class Rocks:
-    """RocksDB through rocksdict: raw bytes, its write-ahead log on, no compression."""
+    """RocksDB through rocksdict: raw bytes, with write-ahead log, without compression."""
 
     def __init__(self, folder: Path, *, is_durable: bool = False, codec: Callable[[], Codec] = lambda: PAIR) -> None:
         from rocksdict import DBCompressionType, Options, Rdict, WriteOptions
@@ -111,7 +111,7 @@ class Rocks:
 
 
 class Sqlite:
-    """Write-ahead log, synchronous=OFF (FULL when durable), rows by number."""
+    """SQLite with a write-ahead log, synchronous=OFF (FULL when durable), and rows by number."""
 
     def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
         folder.mkdir()
@@ -139,7 +139,7 @@ class Sqlite:
 
 
 class PersistQueue:
-    """persist-queue's file queue, its items pickled, no sync."""
+    """persist-queue's file queue, with pickled items and no sync."""
 
     def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
         import persistqueue
@@ -165,7 +165,7 @@ class PersistQueue:
 
 
 class PlainFile:
-    """Length, CRC, key and body, one `write` a call: the least a log in plain Python can be."""
+    """Length, CRC, key and body in one `write` a call: the smallest possible log in plain Python."""
 
     def __init__(self, folder: Path, *, is_durable: bool = False) -> None:
         folder.mkdir()
@@ -207,20 +207,20 @@ PEERS: dict[str, Callable[..., Peer]] = {
     "sqlite": Sqlite, "persist-queue": PersistQueue, "plain file": PlainFile,
 }  # fmt: skip
 WHOLE = ", whole"
-COMPARED = ("lmdb", "lmdb, whole", "rocksdb", "rocksdb, whole", "sqlite")  # the others are shown, not aimed at
-TARGETS = (3.0, 1.5, 1.0)  # single put, in batches, sequential read
-SLOW = {"persist-queue": 0.01}  # of the number of records
+COMPARED = ("lmdb", "lmdb, whole", "rocksdb", "rocksdb, whole", "sqlite")  # the others have no target
+TARGETS = (3.0, 1.5, 1.0)  # single put, batches, sequential read
+SLOW = {"persist-queue": 0.01}  # share of the number of records
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Of one call."""
+    """Return the duration of one call in seconds."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
 class _Peer:
-    """One peer's store and what is asked of it; every round writes on."""
+    """One peer's store and its measurements; every round appends."""
 
     def __init__(self, kind: Callable[..., Peer], folder: Path, body: int, *, is_durable: bool = False) -> None:
         self.store = kind(folder, is_durable=is_durable)
@@ -228,7 +228,7 @@ class _Peer:
         self.number = 0
 
     def put(self, count: int) -> float:
-        """Records a second, one a call, the key made in the loop."""
+        """Return records per second, with one record a call and keys made in the loop."""
         put, body, first = self.store.put, self.body, self.number
         self.number += count
 
@@ -239,7 +239,7 @@ class _Peer:
         return count / seconds(work)
 
     def put_many(self, count: int) -> float:
-        """Records a second, a thousand a call."""
+        """Return records per second, with a thousand records a call."""
         put_many, body, first = self.store.put_many, self.body, self.number
         self.number += count
 
@@ -250,14 +250,14 @@ class _Peer:
         return count / seconds(work)
 
     def scan(self) -> float:
-        """Records a second."""
+        """Return records per second of a scan."""
         found = [0]
         took = seconds(lambda: found.__setitem__(0, self.store.scan()))
         return found[0] / took
 
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
-    """Every peer, bodies of 100 B and 1 KiB; a peer that is not installed is left out and said."""
+    """Yield the rows of every peer for bodies of 100 B and 1 KiB; report peers that are not installed."""
     for name, kind in PEERS.items():
         for body, messages in ((100, 200_000), (1024, 100_000)):
             count = max(BATCH, int(messages * scale * SLOW.get(name, 1)) // BATCH * BATCH)
@@ -299,7 +299,7 @@ def _rate(told: dict[str, Any]) -> float:
 
 
 def _durable(folder: Path, rounds: int, count: int) -> Iterator[Row]:
-    """Every put on the disk before the next, 1 KiB."""
+    """Yield the rows of 1 KiB puts that are durable before the next one."""
     own = OwnStore(folder / "own-sync", "sync-ring")
     own.put("T", 200, 1024)
     for name, target in (("plain file", 0.9), ("lmdb", None), ("rocksdb", None), ("sqlite", None)):

@@ -1,4 +1,4 @@
-"""What a put, a get and a query cost at 1, 10 and 100 log files, and the memory of the engine beyond its maps."""
+"""The cost of a put, a get and a query at 1, 10 and 100 log files, and the engine's memory besides its maps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = 1 / 1.2
 
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
-    """Stores of ten and a hundred files against one of a single file: "ours" is the grown one, "theirs" the single file."""
+    """Yield rows of ten and a hundred files against a single one: "ours" is the larger store, "theirs" the single file."""
     if not wanted("growth"):
         return
     stores = {count: _filled(folder / str(count), count) for count in FILES}
@@ -32,7 +32,7 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
         for number in range(rounds + 1):
             for count in FILES if number % 2 else reversed(FILES):
                 rate = what(stores[count], count * PER_FILE, calls)
-                if number:  # the first round warms
+                if number:  # the first round only warms up
                     found[count].append(rate)
             if number and what is _queries:
                 for count in FILES[1:]:
@@ -79,13 +79,13 @@ def _queries(store: OwnStore, messages: int, calls: int) -> float:
 
 
 def anonymous_mib() -> float:
-    """Memory of this process that is no file's."""
+    """Return the anonymous memory of this process."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["RssAnon"].split()[0]) / 1024
 
 
 def memory_rows(folder: Path, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
-    """10 GB of log (less with a scale): what the process holds after it, beyond what it held before."""
+    """Write 10 GB of log times `scale`, and yield the growth of the process's memory."""
     if not wanted("memory"):
         return
     before = anonymous_mib()
@@ -93,7 +93,7 @@ def memory_rows(folder: Path, scale: float, wanted: Callable[[str], bool]) -> It
     count = int(10e9 * scale / 1300 / 1000) * 1000
     for start in range(0, count, 100_000):
         store.put_many("M", min(100_000, count - start), 1100, 1000)
-    held = max(1.0, anonymous_mib() - before)  # the process may have given some back meanwhile
+    held = max(1.0, anonymous_mib() - before)  # the process may have freed some meanwhile
     size_gb = store.store.engine.log.written_offset / 1e9
     store.close()
     shutil.rmtree(folder / "memory")

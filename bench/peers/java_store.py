@@ -1,4 +1,4 @@
-"""RocketMQ's store in a JVM of its own, asked by JSON lines."""
+"""RocketMQ's store in a JVM of its own, controlled by JSON lines."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ JVM = [
 
 
 def why_not() -> str:
-    """Why there is no such peer here; empty when there is."""
+    """Return why this peer cannot run here; an empty text if it can."""
     missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     return f"{', '.join(missing)} not installed (Java 17 and Maven wanted)" if missing else ""
 
 
 def build() -> None:
-    """The jars once, the classes when the source is newer."""
+    """Fetch the jars once, and compile the classes if the source is newer."""
     jars, classes, source = MADE / "lib", MADE / "classes", HERE / "java" / "PeerStore.java"
     if not jars.is_dir():
         command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
@@ -43,10 +43,10 @@ def build() -> None:
 
 
 class JavaStores:
-    """A JVM; it ends with the `with` block."""
+    """A JVM, which ends with the `with` block."""
 
     def __init__(self) -> None:
-        """Started at once."""
+        """Compile what is needed and start the JVM."""
         build()
         command = ["java", *JVM, "-cp", f"{MADE}/classes:{MADE}/lib/*", "PeerStore"]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
@@ -54,17 +54,16 @@ class JavaStores:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
 
     def __enter__(self) -> JavaStores:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The process ends when its input does."""
+        """Kill the process."""
         self.process.kill()
         self.process.communicate()
         self._errors.close()
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One command, one answer."""
+        """Send a command and return its answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -77,7 +76,7 @@ class JavaStores:
         return dict(found)
 
     def open(self, folder: Path, mode: str = "async", **settings: Any) -> JavaStore:
-        """Opened, and queues and index up to the log's end; `seconds` says how long that took."""
+        """Open a store and wait until queues and index have caught up; `seconds` is how long that took."""
         number = next(self._numbers)
         told = self.ask(
             "open", id=number, dir=str(folder), mode=mode, set={name: str(value) for name, value in settings.items()}
@@ -86,32 +85,31 @@ class JavaStores:
 
 
 class JavaStore:
-    """One open store: the same questions as `OwnStore`."""
+    """One open store with the methods of `OwnStore`."""
 
     def __init__(self, jvm: JavaStores, number: int, seconds: float) -> None:
-        """Made by `JavaStores.open`."""
         self._jvm = jvm
         self._number = number
         self.seconds = seconds
 
     def put(self, topic: str, count: int, body: int, threads: int = 1, *, is_timed: bool = False) -> dict[str, Any]:
-        """One message a call."""
+        """Put one message a call."""
         return self._ask("put", topic=topic, count=count, body=body, threads=threads, timed=is_timed)
 
     def put_batch(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
-        """putMessages with `size` messages a call."""
+        """Call putMessages with `size` messages a call."""
         return self._ask("batch", topic=topic, count=count, body=body, size=size)
 
     def scan(self, topic: str, *, is_decoded: bool) -> dict[str, Any]:
-        """Every message of four queues, 32 a call."""
+        """Read every message of four queues, 32 a call."""
         return self._ask("scan", topic=topic, decoded=is_decoded)
 
     def probe(self, topic: str, what: str, count: int, messages: int) -> dict[str, Any]:
-        """Random questions."""
+        """Look up random messages by `what`."""
         return self._ask("probe", topic=topic, what=what, count=count, messages=messages)
 
     def close(self) -> None:
-        """A clean shutdown."""
+        """Shut the store down cleanly."""
         self._ask("close")
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ours, asked as the Java store is: the message is built inside the loop, every result is looked at."""
+"""Our store, used like the Java store: the message is built inside the loop, and every result is read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def body_of(size: int) -> bytes:
-    """The same every time."""
+    """Return a body, which is the same at each call."""
     return random.Random(7).randbytes(size)
 
 
 def read_pairs(messages: Iterable[StoredMessage]) -> int:
-    """Body and keys of each, as a peer's record has them; how many."""
+    """Read body and keys of each message, like a peer's record; return the number of messages."""
     count = size = 0
     for message in messages:
         size += len(message.body) + len(message.keys)
@@ -36,7 +36,7 @@ def read_pairs(messages: Iterable[StoredMessage]) -> int:
 
 
 def read_all(messages: Iterable[StoredMessage]) -> int:
-    """Body, topic, tags, keys and properties of each; how many."""
+    """Read body, topic, tags, keys and properties of each message; return the number of messages."""
     count = size = 0
     for message in messages:
         size += len(message.body) + len(message.topic) + len(message.tags or "") + len(message.keys) + len(message.properties)
@@ -45,17 +45,17 @@ def read_all(messages: Iterable[StoredMessage]) -> int:
 
 
 class OwnStore:
-    """One open store of the Java store's sizes, whole-record checksum on."""
+    """One open store with the Java store's sizes and with whole-record checksums."""
 
     def __init__(self, folder: Path, mode: str = "async", **settings: Any) -> None:
-        """`seconds`: how long opening took, with queues and index up to the log's end."""
+        """Open the store; `seconds` is how long it took until queues and index had caught up."""
         began = time.perf_counter()
         self.store = MessageStore.open(folder, config=StoreConfig(**MODES[mode], **settings))
         self.settle()
         self.seconds = time.perf_counter() - began
 
     def settle(self) -> None:
-        """Until everything that was put is in queues and index."""
+        """Wait until everything that was put is in queues and index."""
         engine = self.store.engine
         while engine.dispatcher.behind_bytes:
             if engine.log.buffers is not None:
@@ -66,7 +66,7 @@ class OwnStore:
                 raise RuntimeError("the dispatcher is stuck")
 
     def flush_all(self) -> None:
-        """On the disk, and dispatched."""
+        """Flush the log and wait for the dispatcher."""
         self.store.flush()
         self.settle()
 
@@ -87,7 +87,7 @@ class OwnStore:
     def put(
         self, topic: str, count: int, body: int, threads: int = 1, *, is_timed: bool = False, tags: Sequence[str | None] = TAGS
     ) -> dict[str, Any]:
-        """One message a call; `put` raises where it is not OK."""
+        """Put one message a call; `put` raises if the status is not PUT_OK."""
         data, put, each = body_of(body), self.store.put, count // threads
         times: list[list[int]] = [[] for _ in range(threads)]
 
@@ -111,7 +111,7 @@ class OwnStore:
         return told
 
     def put_many(self, topic: str, count: int, body: int, size: int, *, tags: Sequence[str | None] = TAGS) -> dict[str, Any]:
-        """`put_many` of `size` messages a call, over four queues."""
+        """Call `put_many` with `size` messages, over four queues."""
         data, put_many = body_of(body), self.store.put_many
 
         def work(_: int) -> None:
@@ -121,7 +121,7 @@ class OwnStore:
         return self._timed(1, work)
 
     def append_columns(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
-        """Arrow columns of bodies, keys and tags, made before: that is how a caller has them."""
+        """Append Arrow columns of bodies, keys and tags, which exist before, as a caller would have them."""
         import pyarrow as pa
 
         data = body_of(body)
@@ -136,7 +136,10 @@ class OwnStore:
         return self._timed(1, work)
 
     def scan(self, topic: str, kind: str) -> dict[str, Any]:
-        """Every message of four queues: views, "raw" or "headed", "decoded" objects read whole, their "pairs", or "columns"."""
+        """Read every message of four queues.
+
+        `kind` is "raw" or "headed" for views, "decoded" for objects read whole, "pairs" for body and keys, or "columns".
+        """
         began = time.perf_counter()
         count = sum(getattr(self, f"_scan_{kind}")(topic, queue) for queue in range(QUEUES))
         return {"seconds": time.perf_counter() - began, "count": count}
@@ -162,7 +165,7 @@ class OwnStore:
         return sum(batch.num_rows for batch in self.store.read_columns(topic, queue, columns=columns))
 
     def probe(self, topic: str, what: str, count: int, messages: int) -> dict[str, Any]:
-        """Random questions."""
+        """Look up random messages by `what`."""
         store, chosen = self.store, random.Random(3)
         numbers = [chosen.randrange(messages) for _ in range(count)]
         found = [store.get(topic, number & 3, number >> 2, 1).messages[0] for number in numbers]
@@ -182,5 +185,5 @@ class OwnStore:
         return {"seconds": time.perf_counter() - began}
 
     def close(self) -> None:
-        """A clean stop."""
+        """Stop the store cleanly."""
         self.store.close()

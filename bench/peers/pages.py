@@ -1,4 +1,4 @@
-"""Memory that the host of this machine has given: what fresh pages cost without its part in it."""
+"""Memory that the host has already given to this machine, so that page faults do not measure the host."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 from storageio import REAL_DISK, Mode
 
-TOUCHED = 3 << 30  # more than any timed stretch writes
+TOUCHED = 3 << 30  # more than any timed section writes
 PIECE = 1 << 20
-LEFT_ALONE = 2 << 30  # for what both sides hold
+LEFT_ALONE = 2 << 30  # memory for both sides
 
 
 def _free_bytes() -> int:
-    """What nobody uses, not even as page cache."""
+    """Return the memory that nothing uses, not even as page cache."""
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(fields["MemFree"].split()[0]) << 10
 
 
 def read_data(folder: Path) -> None:
-    """Read what was written of every file below, so that the page cache has it and the host its pages at hand.
+    """Read the data of every file below, so that the page cache and the host have its pages.
 
-    After seconds without a touch the first pass over cached pages takes two to four times as long here.
+    After seconds without an access, the first pass over cached pages takes two to four times as long here.
     """
     for path in folder.rglob("*"):
         if path.is_file():
@@ -29,7 +29,7 @@ def read_data(folder: Path) -> None:
 
 
 def _read_file(path: Path) -> None:
-    """What was only allocated is passed over."""
+    """Read the written ranges of a file; allocated ones without data are skipped."""
     file = REAL_DISK.open(str(path), Mode.READ)
     at, size = 0, file.size()
     while (at := file.next_data(at)) < size:
@@ -41,10 +41,10 @@ def _read_file(path: Path) -> None:
 
 
 def touch_free_memory() -> None:
-    """Touch free pages and give them back at once, so that the next ones taken are among them.
+    """Touch free pages and free them again, so that the pages allocated next are among them.
 
-    A virtual machine may hand freed pages to its host (free page reporting); whoever takes one next waits 5 to 15 us for it
-    where a page at hand takes 0.3 us.  A stretch that meets such pages measures the host, on both sides.
+    A virtual machine may return freed pages to its host (free page reporting); allocating such a page takes 5 to 15 us instead
+    of 0.3 us.  A measurement that hits such pages measures the host, on both sides.
     """
     size = min(TOUCHED, _free_bytes() - LEFT_ALONE)
     if size <= 0 or not hasattr(mmap, "MADV_HUGEPAGE"):

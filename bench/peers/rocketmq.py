@@ -1,4 +1,4 @@
-"""The rows against RocketMQ's store: plain defaults on its side, the same file sizes on ours."""
+"""The rows against RocketMQ's store, which has its defaults; ours has the same file sizes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PEER = "rocketmq"
 WARM = 200_000
 BATCH = 32
 MANY = 1000
-OBJECTS = ("decoded", "columns")  # scans that the Java store's decoder is asked for
+OBJECTS = ("decoded", "columns")  # scans for which the Java store decodes
 
 
 class Bench:
-    """Stores of both sides by mode, and the rounds."""
+    """The stores of both sides, and the number of rounds."""
 
     def __init__(self, jvm: JavaStores, folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> None:
-        """`scale` multiplies every number of messages."""
+        """Set up the rows; `scale` multiplies every number of messages."""
         self.jvm = jvm
         self.folder = folder
         self.rounds = rounds
@@ -42,19 +42,19 @@ class Bench:
         self.wanted = wanted
 
     def count(self, messages: int) -> int:
-        """A multiple of what threads and batches need."""
+        """Return the scaled number of messages, a multiple of what threads and batches need."""
         return max(4000, round(messages * self.scale) // 4000 * 4000)
 
     def row(
         self, name: str, target: float | None, ours: Side, theirs: Side, unit: str = "msg/s", bound: Bound | None = None
     ) -> Iterator[Row]:
-        """Measured, if it is wanted.  Of a time less is better."""
+        """Measure a row if it is selected.  For times, less is better."""
         if self.wanted(name):
             row = Row(name, PEER, unit, target, less_is_better=unit in ("us", "ms"))
             yield take_turns(row, ours, theirs, self.rounds, bound)
 
     def pair(self, mode: str) -> tuple[OwnStore, Any]:
-        """Both open and warm: the JVM has compiled what will run."""
+        """Open and warm up both stores, so that the JVM has compiled the measured code."""
         paths = self.folder / f"ours-{mode}", self.folder / f"java-{mode}"
         ours, java = OwnStore(paths[0], "sync-ring" if mode == "sync" else mode), self.jvm.open(paths[1], mode)
         warm = self.count(2000 if mode == "sync" else WARM)
@@ -65,7 +65,7 @@ class Bench:
         return ours, java
 
     def done(self, *stores: Any) -> None:
-        """Closed and deleted."""
+        """Close the stores and delete their folders."""
         for store in stores:
             store.close()
         for left in self.folder.iterdir():
@@ -73,12 +73,12 @@ class Bench:
 
 
 def rate(count: int, what: str = "seconds") -> Callable[[dict[str, Any]], float]:
-    """Messages a second from a told time."""
+    """Return a function that gives messages per second from a reported time."""
     return lambda told: count / told[what]
 
 
 def put_rows(bench: Bench) -> Iterator[Row]:
-    """Asynchronous flush, through the maps."""
+    """Yield the rows of asynchronous flush through the maps."""
     ours, java = bench.pair("async")
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put, 1 thread, 100 B, until dispatched", 2.5,
@@ -98,7 +98,7 @@ def put_rows(bench: Bench) -> Iterator[Row]:
 
 
 def batch_rows(bench: Bench) -> Iterator[Row]:
-    """Many messages a call."""
+    """Yield the rows of many messages a call."""
     ours, java = bench.pair("async")
     n, k = bench.count(600_000), bench.count(300_000)
     for size, count, target in ((100, n, 3), (1024, k, 2)):
@@ -117,7 +117,7 @@ def batch_rows(bench: Bench) -> Iterator[Row]:
 
 
 def pool_rows(bench: Bench) -> Iterator[Row]:
-    """transientStorePoolEnable on both sides."""
+    """Yield the rows with transientStorePoolEnable on both sides."""
     ours, java = bench.pair("pool")
     n, k = bench.count(600_000), bench.count(300_000)
     yield from bench.row("put through the pool, 1 thread, 1 KiB, until dispatched", 3,
@@ -129,7 +129,7 @@ def pool_rows(bench: Bench) -> Iterator[Row]:
 
 
 def sync_rows(bench: Bench) -> Iterator[Row]:
-    """Synchronous flush, 1 KiB."""
+    """Yield the rows of synchronous flush with 1 KiB."""
     ours, java = bench.pair("sync")
     one, many = max(400, round(4000 * bench.scale)), bench.count(32_000)
     yield from bench.row("synchronous flush, 1 thread, 1 KiB", 1,
@@ -147,7 +147,7 @@ def sync_rows(bench: Bench) -> Iterator[Row]:
 
 
 def read_rows(bench: Bench) -> Iterator[Row]:
-    """From the page cache: a store of one topic, four queues."""
+    """Yield the rows of reads from the page cache, with one topic of four queues."""
     ours, java = bench.pair("async")
     for size, messages in ((1024, 300_000), (100, 600_000)):
         count, topic = bench.count(messages), f"R{size}"
@@ -164,7 +164,7 @@ def read_rows(bench: Bench) -> Iterator[Row]:
                 bound=bounds.get(kind))  # fmt: skip
         if size == 100:
             break
-        asked = bench.count(200_000)  # a tenth of a second: touching memory left all caches cold
+        asked = bench.count(200_000)  # a tenth of a second, since touching memory emptied all caches
         for what in ("message_at", "query_hit", "query_miss", "offset_by_time"):
             java.probe(topic, what, asked, count)
             probe = {"topic": topic, "what": what, "count": asked, "messages": count}
@@ -176,9 +176,9 @@ def read_rows(bench: Bench) -> Iterator[Row]:
 
 
 def open_rows(bench: Bench) -> Iterator[Row]:
-    """A store that RocketMQ filled, opened by both in turn: after a clean stop, an abort, and without queues and index.
+    """Open a store that RocketMQ filled on both sides: after a clean stop, after an abort, and without queues and index.
 
-    Whoever opens finds its files in memory, and read a moment ago.
+    The files are in the page cache, read just before.
     """
     folder = bench.folder / "open"
     count = bench.count(1_000_000)
@@ -187,7 +187,7 @@ def open_rows(bench: Bench) -> Iterator[Row]:
     java.close()
 
     def clean() -> None:
-        """As the last clean stop left it."""
+        """Leave the folder as the last clean stop left it."""
 
     def abort() -> None:
         (folder / "abort").touch()

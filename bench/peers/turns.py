@@ -1,4 +1,4 @@
-"""Rounds in turn, and what they say."""
+"""Rounds in turn, and their results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .pages import touch_free_memory
 if TYPE_CHECKING:
     from .bounds import Bound
 
-Side = Callable[[], float]  # a rate, or a time
+Side = Callable[[], float]  # returns a rate or a time
 
 
 @dataclass
 class Row:
-    """One line of the table.  `ratios`: ours to the peer's, round by round."""
+    """One line of the table."""
 
     name: str
     peer: str
@@ -34,13 +34,13 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """Above 1 ours is better."""
+        """Return ours divided by the peer's for each round; above 1 ours is better."""
         if self.less_is_better:
             return [theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True)]
         return [ours / theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)]
 
     def told(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """Return the row for the JSON file."""
         ratios = self.ratios
         return asdict(self) | {
             "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
@@ -51,14 +51,14 @@ class Row:
 
 
 def _make_even() -> None:
-    """What one side left in the page cache is on the disk, and free memory at hand, before the next begins."""
+    """Sync what one side left in the page cache, and touch free memory, before the next side starts."""
     gc.collect()
     os.sync()
     touch_free_memory()
 
 
 def take_turns(row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None) -> Row:
-    """Alternating, who begins too, each from the same state of the machine."""
+    """Measure both sides in turn, each from the same state of the machine; the side that starts alternates."""
     for number in range(rounds):
         sides = [(ours, row.ours), (theirs, row.theirs)]
         for side, found in sides if number % 2 else reversed(sides):
@@ -72,7 +72,7 @@ def take_turns(row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | N
 
 
 def line(row: Row) -> str:
-    """One row as text."""
+    """Return the row as a line of text."""
     told = row.told()
     wanted = "" if row.target is None else f"  >= {row.target:g}{'' if told['holds'] else '  MISSED'}"
     return (

@@ -1,8 +1,8 @@
 """rabbitstore beside RabbitMQ's own modules, in turn on this machine; prints a Markdown table.
 
-    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages [rounds [rows that begin so]]]
+    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.compare [messages [rounds [prefix of row names]]]
 
-Rates are medians; a ratio is the median of those of the single rounds, with the least and the greatest.
+Rates are medians.  A ratio is the median of the rounds' ratios, with minimum and maximum.
 
 Needs Debian's rabbitmq-server (tests/interop/rabbitmq/install.sh) and its erlc.
 """
@@ -26,7 +26,7 @@ Row = tuple[str, str, Callable[[Path], ours.Rates]]
 
 
 def rows(count: int) -> list[Row]:
-    """(name, Erlang call, our workload)."""
+    """Return (name, Erlang call, our workload) of each row."""
     found: list[Row] = []
     for size in (100, 1024, 8192):
         call = f'modules:store("{{folder}}", {count}, {size})'
@@ -45,13 +45,13 @@ def rows(count: int) -> list[Row]:
 
 
 def server_rates(broker: Broker, beams: Path, call: str, folder: Path) -> ours.Rates:
-    """What the server's modules reach."""
+    """Return the rates of the server's modules."""
     text = broker.control("eval", f'code:add_patha("{beams}"), {call.replace("{folder}", str(folder))}.')
     return {name: float(rate) for name, rate in re.findall(r"\{(\w+),(\d+)\}", text)}
 
 
 def measure(rounds: int, theirs: Callable[[], ours.Rates], mine: Callable[[], ours.Rates]) -> dict[str, str]:
-    """The cells of the table by step; both sides run in turn."""
+    """Run both sides in turn; return the cells of the table by step."""
     pairs = [(theirs(), mine()) for _ in range(rounds)]
     cells = {}
     for step in pairs[0][1]:
@@ -64,7 +64,7 @@ def measure(rounds: int, theirs: Callable[[], ours.Rates], mine: Callable[[], ou
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     if why_not():
         sys.exit(why_not())
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000

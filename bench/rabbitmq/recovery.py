@@ -1,10 +1,10 @@
-"""How long a folder takes to open after a kill: the server's own recovery and ours, on the same files, in turn.
+"""Time to open a folder after a kill: the server's recovery and ours, on the same files, in turn.
 
     BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.recovery [rounds [stored|embedded]]
 
-The server's time is taken from its log: from the line that the message stores of the virtual host start to the one that
-the queues are recovered.  Ours is `RabbitStore.open`, until every message can be fetched.  Both find the page cache warm.
-The last column is ours after a clean stop, when no message file is read.
+The server's time is taken from its log: from the line that starts the virtual host's message stores to the one that reports
+the recovered queues.  Ours is `RabbitStore.open`, after which every message can be fetched.  The page cache is warm for both.
+The last column is our time after a clean stop, when no message file is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _moment(text: str) -> float:
 
 
 def server_seconds(broker: Broker) -> float:
-    """Start it, wait for the line of its log, kill it."""
+    """Start the server, wait for the line of its log, and kill it; return the time of the recovery."""
     known = len(STOP.findall(broker.log()))
     broker.start()
     while len(STOP.findall(log := broker.log())) == known:
@@ -45,7 +45,7 @@ def server_seconds(broker: Broker) -> float:
 
 
 def fill(path: Path, count: int, size: int) -> None:
-    """One lazy queue of persistent messages, left as a kill leaves it."""
+    """Write one lazy queue of persistent messages, and abandon the store as a kill does."""
     store = RabbitStore.open(str(path), settings=RabbitSettings(memory_limit_bytes=64 << 20))
     store.declare_queue(QUEUE, mode="lazy")
     body = b"x" * size
@@ -56,7 +56,7 @@ def fill(path: Path, count: int, size: int) -> None:
 
 
 def our_seconds(path: Path, count: int) -> float:
-    """Open, look at the number of messages, die."""
+    """Open the store, check the number of messages, and abandon it."""
     begin = time.perf_counter()
     store = RabbitStore.open(str(path), "r+", settings=RabbitSettings(background=False))
     taken = time.perf_counter() - begin
@@ -66,13 +66,13 @@ def our_seconds(path: Path, count: int) -> float:
 
 
 def clean_seconds(path: Path, count: int) -> float:
-    """Stop cleanly, then open, die."""
+    """Stop the store cleanly, then measure an opening."""
     RabbitStore.open(str(path), "r+", settings=RabbitSettings(background=False)).close()
     return our_seconds(path, count)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     if why_not():
         sys.exit(why_not())
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3

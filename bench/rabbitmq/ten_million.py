@@ -1,8 +1,8 @@
-"""A queue of ten million messages: the memory that it takes while it grows, waits, is opened again and is consumed.
+"""Memory of a queue of ten million messages while it grows, is opened again and is consumed.
 
     python -m bench.rabbitmq.ten_million [messages [default|lazy]]
 
-Prints the peak of resident memory of the whole process after each step, and what the store itself counts.
+Prints the peak resident memory of the process after each step, and the store's own count.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ BODY_SIZE = 100
 
 
 def said(step: str, store: RabbitStore, begin: float) -> None:
-    """One line: seconds, peak, the store's own count."""
+    """Print a line with seconds, peak memory and the store's own count."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     held = store.queue("q").memory_bytes() >> 20
     print(f"{step}: {time.perf_counter() - begin:.0f} s, peak {peak} MiB, store counts {held} MiB", flush=True)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print each step."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
     mode = sys.argv[2] if len(sys.argv) > 2 else "default"
     settings = RabbitSettings(background=False, memory_limit_bytes=LIMIT_BYTES)

@@ -1,6 +1,6 @@
-"""A shop's orders as messages of a store: `python orders.py STORE FIRST COUNT`.
+"""Put a shop's orders into a store: `python orders.py STORE FIRST COUNT`.
 
-Every third order is paid, with a message of its own tag.
+Every third order is paid, which is a second message with a tag of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SMALL = StoreConfig(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000,
 
 
 def order(number: int) -> dict[str, object]:
-    """What a customer ordered; the same each time it is asked for."""
+    """Return an order, which depends on its number alone."""
     return {
         "order": number,
         "customer": f"customer-{number % 17}",
@@ -25,7 +25,7 @@ def order(number: int) -> dict[str, object]:
 
 
 def messages(first: int, count: int) -> list[Message]:
-    """`created`, and for some `paid`."""
+    """Return a message `created` for each order, and `paid` for some."""
     made = []
     for number in range(first, first + count):
         body = json.dumps(order(number)).encode()
@@ -36,7 +36,7 @@ def messages(first: int, count: int) -> list[Message]:
 
 
 def put_orders(folder: str, first: int, count: int) -> int:
-    """Into the store, which is made if it is not there; how many messages."""
+    """Put the orders into the store, which is created if necessary; return the number of messages."""
     made = messages(first, count)
     with MessageStore.open(folder, config=SMALL) as store:
         store.create_topic("orders", queues=2)

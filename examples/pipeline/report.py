@@ -1,5 +1,5 @@
 # A notebook as a script: editors run it cell by cell, `python report.py FOLDER PLOT.png` runs it whole.
-"""What the shop's stores hold, read by Spark as they lie there, and a plot of it."""
+"""What the shop's stores hold, read by Spark in place, with a plot."""
 
 # %% Where the stores are
 import sys
@@ -17,9 +17,9 @@ picture = sys.argv[2] if len(sys.argv) > 2 else str(folder / "orders.png")
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 
 
-# %% Every message of a store; of its columns only those that are wanted are built
+# %% Every message of a store, with only the columns that are needed
 def messages(name: str) -> "DataFrame":  # noqa: F821
-    """Body parsed, tag and place in the log beside it."""
+    """Return the messages with parsed body, tag and physical offset."""
     body = from_json(col("body").cast("string"), "order long, customer string, item string, cents long").alias("body")
     found = spark.read.format("brokerstore").schema("physical_offset bigint, tags string, body binary").load(str(folder / name))
     return found.select("physical_offset", "tags", body).select("physical_offset", "tags", "body.*")
@@ -28,7 +28,7 @@ def messages(name: str) -> "DataFrame":  # noqa: F821
 orders = messages("orders").cache()
 orders.orderBy("physical_offset").show(5)
 
-# %% Orders and what was paid, by item
+# %% Number and value of orders, by item
 by_item = (
     orders.groupBy("item", "tags").agg(count("order").alias("orders"), sum("cents").alias("cents")).orderBy("item", "tags")
 )

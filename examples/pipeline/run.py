@@ -1,6 +1,6 @@
-"""The pipeline, run twice over a store that grows in between: `python run.py [FOLDER]` (default /tmp/brokerstore-pipeline).
+"""Run the pipeline twice over a store that grows in between: `python run.py [FOLDER]` (/tmp/brokerstore-pipeline).
 
-The second run reads only what came since the first.  Needs `brokerstore[spark]` with `pyspark[pipelines]`, and Java 17.
+The second run reads only the new messages.  Needs `brokerstore[spark]` with `pyspark[pipelines]`, and Java 17.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT = "/tmp/brokerstore-pipeline"
 
 
 def prepare(folder: Path) -> Path:
-    """The declared pipeline with its paths in `folder`; where its specification lies."""
+    """Copy the pipeline with paths in `folder`; return the path of its specification."""
     spec = (HERE / "spark-pipeline.yml").read_text().replace(DEFAULT, str(folder))
     project = folder / "project"
     (project / "definitions").mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def prepare(folder: Path) -> Path:
 
 
 def run_pipeline(folder: Path, spec: Path) -> None:
-    """One run of Spark's own tool.  Tables outlive it, so they stand in a catalogue on the disk (Derby), in `folder`."""
+    """Run Spark's own tool once.  Tables must outlive the run, so their catalogue is on disk (Derby), in `folder`."""
     tool = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
     settings = {
         "spark.driver.memory": "1g",
@@ -51,13 +51,13 @@ def run_pipeline(folder: Path, spec: Path) -> None:
 
 
 def paid_bodies(folder: Path) -> list[bytes]:
-    """What the pipeline wrote, in the order of its log."""
+    """Return the bodies that the pipeline wrote, in log order."""
     with MessageStore.open(str(folder / "paid"), "r") as store:
         return [message.body for message in store.follow(timeout_s=0)]
 
 
 def main(folder: Path) -> None:
-    """300 orders, a run, 200 more, a run."""
+    """Put 300 orders, run the pipeline, put 200 more, and run it again."""
     spec = prepare(folder)
     for first, count in ((0, 300), (300, 200)):
         put = put_orders(str(folder / "orders"), first, count)

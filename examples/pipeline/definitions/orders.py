@@ -1,7 +1,7 @@
-"""What there is to be, declared: Spark finds out what has to be done, and does only what is new.
+"""The pipeline's tables and sink, declared: Spark decides what to run, and processes only new data.
 
-Nothing is registered: Spark finds the format "brokerstore" on the Python path.  Where the stores lie is said in
-`spark-pipeline.yml`.
+Nothing is registered: Spark finds the format "brokerstore" on the Python path.  `spark-pipeline.yml` has the paths of the
+stores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def orders() -> DataFrame:
 
 @dp.materialized_view
 def revenue() -> DataFrame:
-    """What was paid, by item."""
+    """Value and number of paid orders, by item."""
     paid = spark.read.table("orders").where("state = 'paid'")
     return paid.groupBy("item").agg(count("order").alias("orders"), sum("cents").alias("cents"))
 
@@ -41,7 +41,7 @@ dp.create_sink(
 
 @dp.append_flow(target="paid_store")
 def paid_orders() -> DataFrame:
-    """Paid orders into a store of their own, each once: a broker or an application goes on from there."""
+    """Each paid order once, in a store of its own that a broker or an application can continue."""
     paid = spark.readStream.table("orders").where("state = 'paid'")
     text = to_json(struct("order", "customer", "cents")).alias("body")
     return paid.selectExpr("'paid-orders' topic", "array(customer) keys", "item tags", "order", "customer", "cents").select(
