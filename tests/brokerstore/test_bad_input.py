@@ -176,7 +176,7 @@ def test_a_blank_record_of_a_wrong_size(log: Log) -> None:
     assert problem_at(log, at) == ("bad_blank_size", FILE_SIZE - at, 12)
 
 
-def test_a_torn_last_record_is_said_to_be_a_tail(log: Log) -> None:
+def test_a_torn_last_record_is_reported_as_a_tail(log: Log) -> None:
     """It is a problem, with a note that opening for writing would cut here."""
     at = log.offsets[-1]
     log.write(at + 100, bytes(log.end_offset - at - 100))
@@ -288,7 +288,7 @@ def test_a_misnamed_file(log: Log) -> None:
     assert {"misnamed_file", "misplaced"} <= {problem["kind"] for problem in verify(log).json["problems"]}
 
 
-def test_dump_goes_on_past_damage_and_says_so(log: Log) -> None:
+def test_dump_continues_after_damage_and_reports_it(log: Log) -> None:
     """`dump` prints every intact message and exits with 1."""
     log.put(log.offsets[5], "magic", 1)
     ran = run("dump", "--json", log.store)

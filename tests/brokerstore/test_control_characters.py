@@ -230,7 +230,7 @@ def test_changes_print_no_control_character(places: dict[str, Path], tmp_path: P
     assert any("set back" in ran.talk for ran in answers.values()), "the engine's own lines are among them"
 
 
-def test_a_terminal_gets_no_escape_of_a_strangers(places: dict[str, Path]) -> None:
+def test_a_terminal_gets_no_escape_from_a_file(places: dict[str, Path]) -> None:
     """Bars and tables use escapes of their own, but none from a file."""
     for line in ("recover STORE", "export STORE --to csv --no-csv-guard"):
         _code, shown = on_terminal("brokerstore", *arguments(line, places))

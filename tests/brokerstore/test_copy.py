@@ -111,7 +111,7 @@ def test_everything(fixture_store: Any, tmp_path: Path) -> None:
                 assert found == [message.body for message in before.read(topic, queue_id)]
 
 
-def test_what_cannot_be_copied_is_said(fixture_store: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_is_refused(fixture_store: Any, tmp_path: Path) -> None:
     """An unknown topic, an existing store and a missing choice are refused, and nothing is created."""
     fixture = fixture_store("plain")
     copy = ("copy", fixture.store, "--to", tmp_path / "new")

@@ -43,7 +43,7 @@ def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: b
         demo.check_all(str(tmp_path), 300, end)
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """The demo ends with an exit code and no traceback."""
     from storageio import DiskFull
 

@@ -57,7 +57,7 @@ def test_a_real_store_and_its_own_configuration_fit(fixture_store: Any, name: st
         ("broker-live", "messageDelayLevel=soon", "message_delay_level"),
     ],
 )  # fmt: skip
-def test_each_difference_is_said_by_its_name(fixture_store: Any, tmp_path: Path, store: str, text: str, name: str) -> None:
+def test_each_difference_is_reported_by_its_name(fixture_store: Any, tmp_path: Path, store: str, text: str, name: str) -> None:
     """The library and `info --config` report it, and `info` exits with 1."""
     fixture = fixture_store(store)
     assert names(fixture.store, text) == {name}

@@ -138,7 +138,7 @@ def test_problems_before_the_interruption_count(tmp_path: Path, monkeypatch: pyt
     assert found == [offset for offset in log.offsets if offset != log.offsets[5]]
 
 
-def test_another_export_does_not_go_on_with_it(fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_export_does_not_continue_it(fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another format, filter or folder, a broken progress file, or a missing part is wrong use."""
     store, out = fixture_store("plain", own=True).store, tmp_path / "out"
     with monkeypatch.context() as patch:

@@ -158,7 +158,7 @@ def test_ipv6_as_python_writes_it(world: World, groups: str) -> None:
         {"ints": [-(1 << 31)] * 7, "longs": [-(1 << 63)] * 5, "born": b"\xff" * 16, "store": b"\xfe" * 16},
     ],
 )
-def test_a_line_is_never_longer_than_was_said(world: World, worst: dict[str, Any]) -> None:
+def test_a_line_is_never_longer_than_the_requested_size(world: World, worst: dict[str, Any]) -> None:
     """A buffer of exactly the requested size, with a guard after it, holds the longest lines."""
     log = record(**BASE | worst)
     render = world.module("commitlog._json_cy").render

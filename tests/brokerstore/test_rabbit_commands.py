@@ -208,7 +208,7 @@ def test_transient_messages_go_only_when_that_is_asked_for(rabbit: Any) -> None:
     assert run("rebuild", "--drop-transient", "missing").code == 3
 
 
-def test_after_a_kill_the_files_of_a_clean_stop_are_made_anew(tmp_path: Path) -> None:
+def test_after_a_kill_the_clean_stop_files_are_rebuilt(tmp_path: Path) -> None:
     """A server then need not read every message when it starts."""
     folder = _queue(tmp_path / "vhost")
     whole = run("info", "--json", folder).json
@@ -221,7 +221,7 @@ def test_after_a_kill_the_files_of_a_clean_stop_are_made_anew(tmp_path: Path) ->
     assert run("info", "--json", folder).json == whole
 
 
-def test_a_server_on_the_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_the_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that it has only in memory are in no file, and nothing may be written beside it."""
     folder = _queue(tmp_path / "vhost")
     monkeypatch.setattr(type(REAL_DISK), "writers", lambda _self, _folder: (Writer(17, "beam.smp"),))

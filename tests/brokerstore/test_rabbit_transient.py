@@ -108,7 +108,7 @@ def test_a_persistent_message_in_no_file_is_still_a_problem(killed: Path) -> Non
     assert len(found.notes) == IN_MEMORY
 
 
-def test_a_note_says_which_message_of_which_queue(killed: Path) -> None:
+def test_a_note_names_message_and_queue(killed: Path) -> None:
     """It gives the position of the index entry, as a problem does."""
     folder = VhostFolder(str(killed))
     list(folder.messages())

@@ -68,7 +68,7 @@ def test_a_new_folder_is_refused(tmp_path: Path, names: list[str] | None) -> Non
         check_write_target(tmp_path if names == [] else tmp_path / "new", kind)
 
 
-def test_an_import_that_was_killed_cannot_go_on(places: dict[str, Path], tmp_path: Path) -> None:
+def test_a_killed_import_can_be_continued(places: dict[str, Path], tmp_path: Path) -> None:
     """A store of the right kind is continued."""
     for _ in range(2):
         assert run("import", places["ROWS"], "--to", tmp_path / "store", "--small").code == 0

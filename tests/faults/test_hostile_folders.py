@@ -196,7 +196,7 @@ def test_topics_that_are_paths(store: Path) -> None:
 
 
 @pytest.mark.default
-def test_light_queues_and_keys_that_are_paths(store: Path) -> None:
+def test_lmq_names_and_keys_that_are_paths(store: Path) -> None:
     """Names of LMQ queues come from a property; their numbers may have thousands of digits."""
     for names, numbers in ((b"%LMQ%../../../precious", b"0"), (b"%LMQ%x", b"9" * 5000), (b"%LMQ%x,%LMQ%/y", b"-1,1"),
                            (b"%LMQ%x", "٣".encode()), (b"%LMQ%x", b"99999999999999999")):  # fmt: skip

@@ -50,7 +50,7 @@ def test_a_record_whose_last_page_is_lost_is_none() -> None:
         assert check(torn, 0, len(torn), 0, CHECK_ALL) < 0
 
 
-def test_numbers_of_a_light_queue_may_be_absurd() -> None:
+def test_lmq_offsets_may_have_any_number_of_digits() -> None:
     """A number of 5,000 digits in a property used to end a rebuild with Python's own ValueError."""
     with fast_folder() as folder:
         message = next(one for one in messages_of(unpacked("lmq", folder)) if light_places(one))
@@ -61,7 +61,7 @@ def test_numbers_of_a_light_queue_may_be_absurd() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, b"\xff" * 4096, b""], ids=["first time", "all", "empty"])
-def test_a_damaged_checkpoint_is_mended(data: bytes) -> None:
+def test_a_damaged_checkpoint_is_repaired(data: bytes) -> None:
     """`verify` reported it, but `recover` used to find nothing to do."""
     with fast_folder() as folder:
         store = unpacked("lmq", folder)
@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_is_mended(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [4066, 56, 48, 17, 8])
-def test_a_checkpoint_that_was_cut_short_is_mended(size: int) -> None:
+def test_a_shortened_checkpoint_is_repaired(size: int) -> None:
     """Found by fuzzing: its values were whole, so `recover` used to plan a rewrite again and again without doing it."""
     with fast_folder() as folder:
         store = unpacked("lmq", folder)
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_was_cut_short_is_mended(size: int) -> None:
         assert path.stat().st_size == 4096 and not Recovery(str(store)).plan().actions
 
 
-def test_a_config_file_is_mended_from_its_backup() -> None:
+def test_a_config_file_is_repaired_from_its_backup() -> None:
     """The backup used to be read, but the damaged file stayed."""
     with fast_folder() as folder:
         store = unpacked("broker-ext", folder)

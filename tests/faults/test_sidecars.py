@@ -168,7 +168,7 @@ def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
     assert run("verify", store).code == 0
 
 
-def test_a_doubt_that_cannot_be_read_stays_a_doubt(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_marker_of_a_failed_sync_still_counts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreadable marker of a failed sync makes the next opening rewrite the whole log."""
     from messagestore.write import sync_failure as doubt
 

@@ -47,7 +47,7 @@ def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("quarter", range(4))
-def test_a_damaged_small_folder_is_read_and_mended_or_named(quarter: int) -> None:
+def test_a_damaged_small_folder_is_repaired_or_named(quarter: int) -> None:
     """The same in memory, for both engines, closed cleanly and not, with fifty times as many runs."""
     runs = SMALL_FOLDER_RUNS // 4
     assert small_folder_runs(runs, 1001 + quarter * runs) == runs
@@ -79,7 +79,7 @@ def test_a_recovery_that_refuses_what_is_made_from_other_files_is_noticed(
             folder.run(seed)
 
 
-def test_a_torn_segment_with_a_mark_of_no_message_is_mended() -> None:
+def test_a_torn_segment_with_a_mark_of_no_message_is_repaired() -> None:
     """Found by fuzzing: `recover --apply` used to plan a rewrite of the segment again and again without doing it."""
     small_folder_runs(1, 220)
 
@@ -100,7 +100,7 @@ def test_finds_are_kept_beside_the_seeds(tmp_path: Path, monkeypatch: pytest.Mon
     assert corpus.keep("x", b"find").read_bytes() == b"find" and corpus.seeds("x") == [b"find", b""]
 
 
-def test_a_queue_number_that_the_log_lacks_is_no_reason_to_rebuild_for_ever() -> None:
+def test_a_gap_in_a_queue_is_rebuilt_only_once() -> None:
     """A damaged topic left a gap in the queue, which dispatch closes; each recovery used to plan a rebuild of it."""
     SmallFolder(is_rabbit=False, is_closed=False).run(368_520)
 

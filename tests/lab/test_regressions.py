@@ -127,7 +127,7 @@ def test_an_index_file_emptied_by_a_recovery_that_was_killed_does_not_hide_recor
     assert recover(run, image, flushed) == 5
 
 
-def test_an_index_note_of_before_a_crash_does_not_vouch_for_what_was_put_after_it(lab: Any) -> None:
+def test_an_index_hint_from_before_a_crash_does_not_cover_later_puts(lab: Any) -> None:
     """`index.json` outlived a recovery that dropped its file; a new file of that name was lost, and opening failed."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 1), ("dispatch",), ("flush",), ("derive", True))
@@ -137,7 +137,7 @@ def test_an_index_note_of_before_a_crash_does_not_vouch_for_what_was_put_after_i
     run.recover(ForgettingDisk.of(disk.least(), disk.time_ms), run.ledger.flushed)
 
 
-def test_a_note_of_records_that_the_log_lost_is_gone_before_others_are_put(lab: Any) -> None:
+def test_an_index_hint_of_lost_records_is_deleted_before_puts(lab: Any) -> None:
     """Later puts would be at positions for which `index.json` lists other items."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 1), ("put", "T", 0, 10, 1), ("dispatch",), ("derive", True))
@@ -148,7 +148,7 @@ def test_a_note_of_records_that_the_log_lost_is_gone_before_others_are_put(lab: 
     lab.abandon(store)
 
 
-def test_the_checkpoint_does_not_vouch_for_units_whose_sync_failed(lab: Any) -> None:
+def test_the_checkpoint_does_not_cover_units_whose_sync_failed(lab: Any) -> None:
     """After a failed sync the next one succeeds: the checkpoint used to advance, and the queue's units were lost."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 0), ("dispatch",), ("flush",), ("wait", 60_000), ("put", "T", 0, 10, 0), ("dispatch",))
@@ -261,7 +261,7 @@ def test_a_torn_embedded_message_at_the_journals_end_is_dropped(index_of: Any, w
     assert list(index_of(disk).load(lambda _entry: True, is_whole)) == []
 
 
-def test_a_segment_that_is_written_anew_is_never_away(index_of: Any) -> None:
+def test_a_segment_exists_at_every_moment_of_its_rewrite(index_of: Any) -> None:
     """The old segment used to be renamed to .bak first: a crash before the second rename lost the entries."""
     disk = ForgettingDisk()
     index = index_of(disk)

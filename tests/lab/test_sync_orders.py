@@ -190,7 +190,7 @@ def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
     assert len({len(image.files) for image in left}) == len(names) + 1, "each of them was the last one at some moment"
 
 
-def test_a_sync_that_failed_on_the_way_to_the_next_file_is_told_to_the_next_opening(lab: Any) -> None:
+def test_a_sync_failure_before_the_next_file_reaches_the_next_opening(lab: Any) -> None:
     """The process died before a flush reported the failure; the next one used to trust the cached pages."""
     run = lab.Run(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 2)

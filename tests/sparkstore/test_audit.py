@@ -136,7 +136,7 @@ def test_seams_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("split_bytes", ["0", "20011"])
-def test_units_of_light_queues(fixture_store: Any, tmp_path: Path, split_bytes: str) -> None:
+def test_units_of_lmqs(fixture_store: Any, tmp_path: Path, split_bytes: str) -> None:
     """A wrong unit and a unit too many are reported."""
     store = copied(fixture_store("lmq").store, tmp_path / "store")
     assert agreed(store, splitBytes=split_bytes) == set()

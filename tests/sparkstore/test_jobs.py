@@ -178,7 +178,7 @@ def _works(store: Path) -> list[str]:
     return [path.name for path in (store / "brokerstore").iterdir() if path.name.startswith(reindex_commit.WORK)]
 
 
-def test_two_reindexes_at_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_reindexes(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to finish used to delete the other's files, and the other installed the rest."""
     before = tree(made / QUEUES), tree(made / INDEX)
     first, second = reindex_tasks(made, monkeypatch), reindex_tasks(made, monkeypatch, tasks=3)

@@ -421,7 +421,7 @@ def test_what_killed_jobs_left_goes_after_a_week(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"batch_id": 0, "parts": [{"name": "../../checkpoint"}]}', "\xff"])
-def test_a_note_of_a_commit_that_is_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_commit_manifest_is_an_error(tmp_path: Path, text: str) -> None:
     """The error names the invalid `commit.json`."""
     folder = tmp_path / "brokerstore" / "sink" / "job"
     folder.mkdir(parents=True)

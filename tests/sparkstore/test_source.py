@@ -61,7 +61,7 @@ def test_a_body_that_holds_copies_of_records(forged: Path, monkeypatch: pytest.M
         assert places(forged, splitBytes=split_bytes) == expected
 
 
-def test_stale_records_behind_the_end_are_not_read(made: Path) -> None:
+def test_stale_records_after_the_end_are_not_read(made: Path) -> None:
     """A truncation left older records after a blank and after zeros."""
     expected = dumped(made)
     file = sorted((made / "commitlog").iterdir())[1]
@@ -551,7 +551,7 @@ def test_the_end_of_a_log_at_rest_is_known_from_its_note(made: Path, monkeypatch
     assert looked_from(made, monkeypatch) == 0
 
 
-def test_a_note_is_not_believed_where_somebody_wrote_since(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_stop_hint_is_ignored_after_later_writes(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another checkpoint time or without the noted record, the log may have been cut and rewritten."""
     checkpoint, last = made / "checkpoint", dumped(made)[-1]
     before = checkpoint.read_bytes()

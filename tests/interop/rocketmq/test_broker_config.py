@@ -228,7 +228,7 @@ def test_a_real_broker_has_the_groups_that_we_changed(changed: RealBroker) -> No
     assert groups["G_new"]["consumeTimeoutMinute"] == 3 and "G_off" not in groups
 
 
-def test_a_real_consumer_goes_on_where_we_said(changed: RealBroker) -> None:
+def test_a_real_consumer_continues_at_the_committed_offset(changed: RealBroker) -> None:
     """It uses our offset, the broker's earlier one, and 0 for queues without one."""
     offsets = changed.ask("offsets", topic="wide", group="G_part")
     assert (offsets["0"], offsets["2"]) == (9, EACH)

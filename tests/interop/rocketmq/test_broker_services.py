@@ -109,7 +109,7 @@ def test_a_real_consumer_gets_what_was_sent_back_in_our_store(passed: Passed) ->
     assert bodies(passed.facts["%DLQ%G_here"]) == ["failing 1"]
 
 
-def test_we_go_on_where_a_killed_broker_went_on_from_us(passed: Passed, tmp_path: Path) -> None:
+def test_our_store_continues_after_a_killed_broker(passed: Passed, tmp_path: Path) -> None:
     """Nothing is delivered twice, no decision is lost, and undue messages still wait."""
     folder = tmp_path / "store"
     shutil.copytree(passed.store, folder)

@@ -72,7 +72,7 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
     assert contents(folder) == before
 
 
-def test_other_file_sizes_than_the_files_are_said_by_us_and_refused_by_the_real_store(tmp_path: Path) -> None:
+def test_wrong_file_sizes_are_errors_of_both_stores(tmp_path: Path) -> None:
     """With wrong sizes of log or queue files the real store does not load; our error has the expected and the found size."""
     prepare_or_skip()
     folder = tmp_path / "store"
@@ -99,7 +99,7 @@ def test_other_file_sizes_than_the_files_are_said_by_us_and_refused_by_the_real_
         jvm.end()
 
 
-def test_other_index_slots_than_the_files_are_said(tmp_path: Path) -> None:
+def test_wrong_index_slots_are_an_error(tmp_path: Path) -> None:
     """Several slot counts give the same file size: the real store silently finds no key, ours raises an error."""
     prepare_or_skip()
     folder = tmp_path / "store"
@@ -159,7 +159,7 @@ def test_keys_in_an_index_that_was_empty_are_found_by_the_real_store(tmp_path: P
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["with checksums first", "without first"])
-def test_a_log_of_which_a_part_has_whole_record_checksums_is_told_and_read(tmp_path: Path, first: bool) -> None:
+def test_a_log_with_checksums_in_a_part_of_its_records_is_read(tmp_path: Path, first: bool) -> None:
     """`enabledAppendPropCRC` differs between our run and the real store's; both read the whole log."""
     prepare_or_skip()
     folder = tmp_path / "store"

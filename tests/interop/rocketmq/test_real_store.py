@@ -132,7 +132,7 @@ def append_by_java(real: RealStore, count: int, clock_ms: int, topic: str = "jav
 
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("has_crc", [True, False], ids=["crc", "plain"])
-def test_a_store_goes_to_and_fro_three_times(jvm: RealStores, tmp_path: Path, mode: FlushMode, has_crc: bool) -> None:
+def test_both_stores_write_one_folder_in_turn(jvm: RealStores, tmp_path: Path, mode: FlushMode, has_crc: bool) -> None:
     """Both stores open, compare and continue one folder in turn, with retention in between."""
     folder = tmp_path / "store"
     config = ours(enabled_append_prop_crc=has_crc, flush_disk_type=mode)
@@ -263,7 +263,7 @@ LIGHT_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # the one with a slas
 LIGHT_SEQUENCES = 10
 
 
-def test_the_same_puts_to_light_queues_make_the_same_queues(jvm: RealStores, tmp_path: Path) -> None:
+def test_the_same_puts_to_lmqs_make_the_same_queues(jvm: RealStores, tmp_path: Path) -> None:
     """With enableLmq, queues and index have equal bytes, and the records are equal but for the order of properties.
 
     The real store takes that order from a hash map when it adds the offsets.
