@@ -38,24 +38,28 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 
 if TYPE_CHECKING:
     from ._time_cy import StoreTimeOf, offset_by_time
+    from .all_queues import AllQueues
     from .batch import BatchQueue, BatchUnit
     from .batch_queues import BatchQueues
     from .batch_time import batch_offset_by_time
     from .boundary import Boundary
-    from .consume_queue import NO_RECORD, ConsumeQueue, Unit
     from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, refuse_other_file_size
     from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
     from .ext_writer import ExtWriter
+    from .ordinary import NO_RECORD, ConsumeQueue, Unit
+    from .queue import Queue
     from .queue_files import QueueFiles
     from .queue_listing import queue_folders
 
 _ROOMS = {  # each is imported when it is first used
     **dict.fromkeys(("StoreTimeOf", "offset_by_time"), "._time_cy"),
     **dict.fromkeys(("BatchQueue", "BatchUnit"), ".batch"),
+    "AllQueues": ".all_queues",
     "BatchQueues": ".batch_queues",
+    "Queue": ".queue",
     "batch_offset_by_time": ".batch_time",
     "Boundary": ".boundary",
-    **dict.fromkeys(("NO_RECORD", "ConsumeQueue", "Unit"), ".consume_queue"),
+    **dict.fromkeys(("NO_RECORD", "ConsumeQueue", "Unit"), ".ordinary"),
     **dict.fromkeys(
         ("ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"), ".consume_queues"
     ),
@@ -67,6 +71,7 @@ _ROOMS = {  # each is imported when it is first used
 
 __all__ = [
     "NO_RECORD",
+    "AllQueues",
     "BatchQueue",
     "BatchQueues",
     "BatchUnit",
@@ -76,6 +81,7 @@ __all__ = [
     "ConsumeQueues",
     "ExtUnit",
     "ExtWriter",
+    "Queue",
     "QueueFiles",
     "StoreTimeOf",
     "Unit",

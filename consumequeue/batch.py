@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from storageio import InvalidMessage
 
-from .layout import BATCH_UNIT, BATCH_UNIT_SIZE
+from .batch_time import batch_offset_by_time
+from .boundary import Boundary
+from .layout import BATCH_UNIT, BATCH_UNIT_SIZE, UNIT
+from .queue import Queue
 from .queue_files import QueueFiles
-from .unit_folder import UnitFolder
 
 NO_COMPACTED_OFFSET = -1
 RESERVED = 0
@@ -35,14 +37,14 @@ class BatchUnit(NamedTuple):
         return self.physical_offset >= 0 and self.size_bytes > 0 and self.base_offset >= 0 and self.batch_size > 0
 
 
-class BatchQueue(UnitFolder):
+class BatchQueue(Queue):
     """The files `batchconsumequeue/<topic>/<queue id>/<20 digits>`, named by byte as all queue files."""
 
     __slots__ = ()
     unit_size = BATCH_UNIT_SIZE
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """As `UnitFolder`; `root` is the folder `batchconsumequeue`."""
+        """As `Queue`; `root` is the folder `batchconsumequeue`."""
         super().__init__(root, topic, queue_id, file_size_bytes, files)
 
     def _count_valid(self, units: bytes) -> int:
@@ -57,11 +59,6 @@ class BatchQueue(UnitFolder):
         """Unit number `index` of the queue, counted from its very first; None when there is none."""
         data = self.read_unit(index * BATCH_UNIT_SIZE) if index >= 0 else None
         return BatchUnit._make(BATCH_UNIT.unpack(data)) if data else None
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether units may come from here alone."""
-        return self._files.writable
 
     @property
     def first_index(self) -> int:
@@ -107,11 +104,8 @@ class BatchQueue(UnitFolder):
         return last.physical_offset if last else EMPTY
 
     def units(self) -> Iterator[BatchUnit]:
-        """All of them."""
-        at = self.first_index * BATCH_UNIT_SIZE
-        while (packed := self.rest(at)) is not None:
-            yield from map(BatchUnit._make, BATCH_UNIT.iter_unpack(packed))
-            at += len(packed)
+        """Yield all units."""
+        return self._units_at(self.first_index, self.stop_index - self.first_index)
 
     def index_of(self, queue_offset: int) -> int:
         """The number of the unit that holds a queue offset; `stop_index` when none does."""
@@ -124,6 +118,49 @@ class BatchQueue(UnitFolder):
             else:
                 low = middle + 1
         return low
+
+    def unit_range(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the units whose messages overlap the range."""
+        first = self.index_of(max(start, self.min_offset))
+        last = self.index_of(stop) if stop < self.max_offset else self.stop_index
+        unit = self.unit(last)
+        return first, last + 1 if unit is not None and unit.base_offset < stop else last
+
+    def _units_at(self, number: int, count: int) -> Iterator[BatchUnit]:
+        at, stop = number * BATCH_UNIT_SIZE, (number + count) * BATCH_UNIT_SIZE
+        while at < stop and (packed := self.rest(at)) is not None:
+            packed = packed[: stop - at]
+            yield from map(BatchUnit._make, BATCH_UNIT.iter_unpack(packed))
+            at += len(packed)
+
+    def packed_units(self, number: int, count: int) -> memoryview | None:
+        """Return the units as a copy in the form of ordinary ones."""
+        return memoryview(b"".join(UNIT.pack(*unit[:3]) for unit in self._units_at(number, count))) or None
+
+    def offsets_of(self, number: int, count: int) -> Iterable[tuple[int, int]]:
+        """Return the first queue offset of each batch and its size."""
+        return ((unit.base_offset, unit.batch_size) for unit in self._units_at(number, count))
+
+    def records_from(self, physical_offset: int) -> Iterator[int]:
+        """Yield the physical offsets in the order of the queue."""
+        first = self._first_at(physical_offset, self.stop_index)
+        return (unit.physical_offset for unit in self._units_at(first, self.stop_index - first))
+
+    def roll_next_file(self, queue_offset: int) -> int:
+        """Return the first queue offset of the next file; the maximum in the last file."""
+        per_file = self.file_size_bytes // BATCH_UNIT_SIZE
+        following = self.unit((self.index_of(queue_offset) // per_file + 1) * per_file)
+        return following.base_offset if following is not None else self.max_offset
+
+    def offset_by_time(self, timestamp_ms: int, boundary: Boundary, store_time_of: Any, log_min_offset: int) -> int:
+        """Search the store times in the units; the log is not read."""
+        return batch_offset_by_time(self, timestamp_ms, boundary)
+
+    def still_points_at(self, number: int, physical_offset: int, size_bytes: int) -> bool:
+        """Read the files anew in a process that does not write."""
+        if not self.is_writable:
+            self.reload()
+        return super().still_points_at(number, physical_offset, size_bytes)
 
     def append(self, unit: BatchUnit) -> bool:
         """Append one; false when its record is not behind the last one's (a repeat)."""

@@ -7,9 +7,13 @@ falls back to the minimum where the search ends on a later batch.
 
 from __future__ import annotations
 
-from .batch import BatchQueue, BatchUnit
+from typing import TYPE_CHECKING
+
 from .boundary import Boundary
 from .layout import BATCH_UNIT_SIZE
+
+if TYPE_CHECKING:
+    from .batch import BatchQueue, BatchUnit
 
 
 def batch_offset_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:

@@ -10,11 +10,11 @@ from itertools import islice
 from commitlog.offset_files import OffsetFile, common_file_size, list_offset_files
 from storageio import Disk, InvalidMessage, StoreCorrupt
 
-from .consume_queue import NO_RECORD, ConsumeQueue
 from .layout import FILE_SIZE_DEFAULT, round_up
+from .ordinary import NO_RECORD, ConsumeQueue
+from .queue import EVERYTHING
 from .queue_files import QueueFiles
 from .queue_listing import QUEUE_ID_MAX, queue_folders, sync_names
-from .unit_folder import EVERYTHING
 
 NAME_SIZE_MAX = 255  # bytes of one name in a folder
 QUEUES_ASKED_MAX = 100  # about the size of their files

@@ -7,8 +7,8 @@ from storageio import SECTOR_SIZE, Disk, InvalidMessage
 
 from .ext import ExtUnit, ext_folder, unit_at
 from .layout import EXT_ADDRESS_BASE, EXT_END, EXT_END_SIZE, EXT_UNIT, EXT_UNIT_SIZE_MAX, EXT_UNIT_SIZE_MIN
+from .queue import EVERYTHING, READ_SIZE, zero_rest
 from .queue_files import QueueFiles
-from .unit_folder import EVERYTHING, READ_SIZE, zero_rest
 
 END = EXT_END.to_bytes(2, "big", signed=True)
 EMPTY_BITMAP_SIZE = 2  # zeros at the end of a unit without a bitmap

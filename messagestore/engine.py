@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from consumequeue import AllQueues
 from storageio import Disk, DiskError, FolderLock, StoreError, StoreLocked, process_id
 
 from .broker.services.admission import Admission
@@ -67,6 +68,7 @@ class Engine(StoreParts):
                 self.unindexed = Unindexed(self)
                 self.undispatched = Undispatched(self)
                 self.view = ReaderView(disk, self.log, self.queues, self.index, self.undispatched.warn)
+                self.lookup = AllQueues(self.queues, self.derived.batch, lambda: self.log.min_offset, self.view)
         except BaseException:
             self._release()
             raise

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, QueueOffsets
-from consumequeue import BatchQueues, ConsumeQueues
+from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import Disk, StoreClosed
 
@@ -93,16 +93,11 @@ class StoreParts:
             self.log, self.queues, self.topics, places.root, has_ext=bool(config.enable_consume_queue_ext),
             ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
         )  # fmt: skip
+        self.lookup = AllQueues(self.queues, batch, lambda: self.log.min_offset)
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Return (queue id, next queue offset) of each queue of a topic."""
-        batch = self.derived.batch
-        known = [(queue_id, batch.get_or_add(topic, queue_id).max_offset) for queue_id in batch.queue_ids(topic)]
-        return known + [
-            (queue_id, queue.max_offset)
-            for queue_id in self.queues.queue_ids(topic)
-            if (queue := self.queues.get(topic, queue_id)) is not None
-        ]
+        return [(queue.queue_id, queue.max_offset) for queue in self.lookup.of_topic(topic)]
 
     def close_files(self) -> None:
         """Close maps and descriptors of whatever was loaded."""
@@ -125,11 +120,6 @@ class StoreParts:
         """Raise `StoreClosed` if the store was closed."""
         if self.is_closed:
             raise StoreClosed(f"{self.places.root}: the store is closed")
-
-    @property
-    def lookup(self) -> ReaderView | ConsumeQueues:
-        """Where a queue is looked up: the queues themselves, or a reader's view of them."""
-        return self.view or self.queues
 
     def consumer_offsets(self) -> ConsumerOffsets:
         """Return the committed offsets.  A writer loads them once; a reader reads them anew, since a writer changes them."""

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
-from consumequeue import ConsumeQueue
+from consumequeue import Queue
 from storageio import (
     REAL_DISK,
     Disk,
@@ -90,7 +90,9 @@ class MessageStore(ReadPath):
             self._dispatcher = engine.dispatcher
             self._routing = engine.routing
             self._admitted = engine.admission.queues_of
-        self._reader = QueueReader(engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived)
+        self._reader = QueueReader(
+            engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived.ext_reader
+        )
         self._turn = itertools.count()
         self._finalizer = weakref.finalize(self, _close, engine)
 
@@ -436,12 +438,12 @@ class MessageStore(ReadPath):
     def topics(self) -> list[str]:
         """Return the topics that have queues on the disk, and those that only topics.json has."""
         self._discover()
-        return sorted({*self._engine.queues.topics(), *self._engine.derived.batch.topics(), *self._topics.names()})
+        return sorted({*self._engine.lookup.topics(), *self._topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that ever had a message."""
         self._discover()
-        return self._engine.queues.queue_ids(topic) or self._engine.derived.batch.queue_ids(topic)
+        return self._engine.lookup.queue_ids(topic)
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
@@ -457,13 +459,9 @@ class MessageStore(ReadPath):
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
         """Iterate over the messages of a queue from `start` to before `stop`, or to the end at the time of the call."""
         queue = self._queue(topic, queue_id)
-        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
-        if batch is not None:
-            return self._reader.batch_messages(batch, max(start, 0), batch.max_offset if stop is None else stop)
         if queue is None:
             return iter(())
-        end = queue.max_offset if stop is None else min(stop, queue.max_offset)
-        return self._reader.messages(queue, max(start, queue.min_offset), end)
+        return self._reader.messages(queue, start, queue.max_offset if stop is None else stop)
 
     def read_raw(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, check: bool = True
@@ -477,8 +475,7 @@ class MessageStore(ReadPath):
         queue = self._queue(topic, queue_id)
         if queue is None:
             return iter(())
-        end = queue.max_offset if stop is None else min(stop, queue.max_offset)
-        return self._reader.views(queue, max(start, queue.min_offset), end, check=check)
+        return self._reader.views(queue, start, queue.max_offset if stop is None else stop, check=check)
 
     def read_columns(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
@@ -492,11 +489,10 @@ class MessageStore(ReadPath):
         from .read.queue_columns import read_queue_columns
 
         queue = self._queue(topic, queue_id)
-        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
-        end = high if stop is None else min(stop, high)
+        end = stop if stop is not None else queue.max_offset if queue is not None else 0
         reader = self._reader
         return read_queue_columns(
-            self._engine.log, queue, max(start, low), end, columns or COLUMNS, reader.message_or_gone, reader._low
+            self._engine.log, queue, start, end, columns or COLUMNS, reader.message_or_gone, reader.first_number
         )
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
@@ -541,12 +537,7 @@ class MessageStore(ReadPath):
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return when a message was stored, in milliseconds; -1 without the message."""
         queue = self._queue(topic, queue_id)
-        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
-        if batch is not None:
-            found = batch.unit(batch.index_of(queue_offset)) if queue_offset >= max(batch.min_offset, 0) else None
-            return found.store_timestamp_ms if found is not None else -1
-        unit = queue.unit(queue_offset) if queue is not None else None
-        return self._reader.store_time(unit.physical_offset, unit.size_bytes) if unit is not None else -1
+        return self._reader.store_time_of(queue, queue_offset) if queue is not None else -1
 
     @property
     def unsearched_bytes(self) -> int:
@@ -577,23 +568,22 @@ class MessageStore(ReadPath):
         """Return the store time of the oldest record in milliseconds, -1 without one."""
         self._engine.check_open()
         self._engine.refresh()
-        return self._reader.store_time(max(self._engine.log.min_offset, 0), 0)
+        return self._reader.store_time(max(self._engine.log.min_offset, 0))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that still has its message."""
         queue = self._queue(topic, queue_id)
-        batch = self._reader.batch_queue(topic, queue_id) if queue is None else None
-        return queue.min_offset if queue is not None else max(batch.min_offset, 0) if batch is not None else 0
+        return max(queue.min_offset, 0) if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Return the offset behind the last readable message; with `committed=False` the next offset that a put will get."""
         if not committed and self._engine.writable:
             self._engine.check_open()
             return self._engine.offsets.next_offset(topic, queue_id)
-        queue = self._queue(topic, queue_id) or self._reader.batch_queue(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def _queue(self, topic: str, queue_id: int) -> Queue | None:
         """Return a queue with everything that was put before the call."""
         self._engine.settle()
         return self._engine.lookup.get(topic, queue_id)
@@ -601,8 +591,8 @@ class MessageStore(ReadPath):
     def _discover(self) -> None:
         """Discover every queue that has a message."""
         self._engine.settle()
-        if self._engine.view is not None:
-            self._engine.view.discover()
+        if not self._engine.writable:
+            self._engine.lookup.discover()
 
 
 class PutFuture(Future[PutResult]):

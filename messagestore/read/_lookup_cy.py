@@ -15,8 +15,6 @@ except ModuleNotFoundError:
 from commitlog._find_cy import LogReaders
 from commitlog._message_cy import StoredMessage
 from commitlog.checks import CHECK_READ
-from consumequeue._time_cy import offset_by_time
-from consumequeue.batch_time import batch_offset_by_time
 from consumequeue.boundary import Boundary
 from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
 from storageio import DiskError
@@ -118,13 +116,12 @@ class ReadPath(PutPath):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
         self._settle()
-        view = self._engine.view
-        queue = (self._engine.queues if view is None else view).get(topic, queue_id)
+        queue = self._engine.lookup.get(topic, queue_id)
+        if queue is None:
+            return 0
         time_ms: I64 = _within(timestamp_ms)
-        if queue is not None:
-            return offset_by_time(queue, time_ms, boundary, self._log_readers, self._log_readers.min_offset())
-        batch = self._reader.batch_queue(topic, queue_id)
-        return batch_offset_by_time(batch, time_ms, boundary) if batch is not None else 0
+        found: int = queue.offset_by_time(time_ms, boundary, self._log_readers, self._log_readers.min_offset())
+        return found
 
     def _settle(self) -> Bool:
         """Wait for the dispatcher to reach what was written, so that what was put is found."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import PutResult, StoredMessage
-from consumequeue import BatchQueue, Boundary, ConsumeQueue, batch_offset_by_time, offset_by_time
+from consumequeue import Boundary, Queue
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 
 from ..broker.config.consumer_offsets import check_key
@@ -236,19 +236,11 @@ class Consumer:
 
     def _list_queues(self) -> list[int]:
         """The topic's queues: as the writing process knows them, elsewhere as the folders list them."""
-        view = self._parts.view
-        if view is None:
-            return self._parts.queues.queue_ids(self.topic) or self._parts.derived.batch.queue_ids(self.topic)
-        return view.queue_ids(self.topic) or self._discover_batches()
+        return self._parts.lookup.queue_ids(self.topic)
 
-    def _discover_batches(self) -> list[int]:
-        """The topic's batch queues, as their folder lists them."""
-        self._parts.derived.batch.discover()
-        return self._parts.derived.batch.queue_ids(self.topic)
-
-    def _queue(self, queue_id: int) -> ConsumeQueue | BatchQueue | None:
-        """An ordinary queue or one of batches; None before its first message."""
-        return self._parts.lookup.get(self.topic, queue_id) or self._reader.batch_queue(self.topic, queue_id)
+    def _queue(self, queue_id: int) -> Queue | None:
+        """Return a queue; None before its first message."""
+        return self._parts.lookup.get(self.topic, queue_id)
 
     def _bounds(self, queue_id: int) -> tuple[int, int]:
         """(first queue offset, next one); 0 and 0 before the first message."""
@@ -294,11 +286,9 @@ class Consumer:
         """Go on, in every queue in hand, at the first message stored then or later (format page, section 8.3)."""
         for queue_id in self.queues:
             queue = self._queue(queue_id)
-            if isinstance(queue, BatchQueue):
-                self.seek(queue_id, batch_offset_by_time(queue, timestamp_ms, boundary))
-            elif queue is not None:
-                low = max(self._parts.log.min_offset, 0)
-                self.seek(queue_id, offset_by_time(queue, timestamp_ms, boundary, self._reader.store_time, low))
+            if queue is not None:
+                log = self._parts.log
+                self.seek(queue_id, queue.offset_by_time(timestamp_ms, boundary, log.readers, max(log.min_offset, 0)))
 
     def lag(self, queue_id: int | None = None) -> int:
         """Messages that are not done with, of one queue or of all in hand."""

@@ -17,7 +17,7 @@ from commitlog._rows_cy import split_units
 from commitlog.arrow_columns import checked_batch, schema
 from commitlog.checks import CHECK_READ
 from commitlog.columns import BATCH_ROWS, Batch
-from consumequeue import ConsumeQueue
+from consumequeue import Queue
 from consumequeue.layout import UNIT, UNIT_SIZE
 from storageio import DiskError
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 4 << 20  # of records, so that a batch stays near the processor; one record may be more
-Confirm = Callable[[ConsumeQueue, int, int, int], StoredMessage | None]
+Confirm = Callable[[Queue, int, int, int], StoredMessage | None]
 
 
 def read_queue_columns(
-    log: CommitLog, queue: ConsumeQueue | None, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
-    low: Callable[[ConsumeQueue], int],
+    log: CommitLog, queue: Queue | None, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
+    low: Callable[[Queue], int],
 ) -> pa.RecordBatchReader:  # fmt: skip
     """The wanted columns of messages `start` to before `stop`; those whose records left the log are passed over.
 
@@ -45,20 +45,19 @@ def read_queue_columns(
 
 
 def _pieces(
-    log: CommitLog, queue: ConsumeQueue, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
-    low: Callable[[ConsumeQueue], int],
+    log: CommitLog, queue: Queue, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
+    low: Callable[[Queue], int],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Checked records of a queue, in order; a batch lies in one log file and is bounded in rows and bytes."""
-    at = start
+    at, stop = queue.unit_range(start, stop)
     while at < stop:
-        units = queue.index_buffer(at)
+        units = queue.packed_units(at, min(stop - at, 2 * BATCH_ROWS))
         if units is None:  # a queue file was deleted meanwhile, perhaps by another process
             now = low(queue)
             if at >= now:
                 return
             at = now
             continue
-        units = units[: (stop - at) * UNIT_SIZE]
         for made in (both := _two_at_once(log, units, columns)):
             yield made
             at += made.num_rows
@@ -92,7 +91,7 @@ def _two_at_once(log: CommitLog, units: memoryview, columns: Sequence[str]) -> l
 
 
 def _piece(
-    log: CommitLog, queue: ConsumeQueue, at: int, units: memoryview, columns: Sequence[str], confirm: Confirm
+    log: CommitLog, queue: Queue, at: int, units: memoryview, columns: Sequence[str], confirm: Confirm
 ) -> tuple[pa.RecordBatch | None, int]:
     """The records of the first of these units: of one log file, up to the first unit that points at no record.
 

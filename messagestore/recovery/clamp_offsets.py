@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from consumequeue import BatchQueues, ConsumeQueues
+from consumequeue import AllQueues
 from storageio import Disk, StoreCorrupt
 
 from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
@@ -19,13 +19,11 @@ LOG = logging.getLogger(__name__)
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
-def clamp_offsets(
-    disk: Disk, config_folder: str, queues: ConsumeQueues, *, only_look: bool = False, batch: BatchQueues | None = None
-) -> list[str]:
+def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, only_look: bool = False) -> list[str]:
     """Clamp and persist offsets, or with `only_look` only find them; return a line for each.  Unreadable files are logged."""
 
     def end_of(topic: str, queue_id: int) -> int:
-        queue = queues.get(topic, queue_id) or (batch.get(topic, queue_id) if batch is not None else None)
+        queue = queues.get(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     said = []

@@ -93,8 +93,7 @@ def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:
     """Return whether queues are gone although the log has records.  A queue whose records left the log begins again at 0."""
     if end.last_offset < 0:
         return False
-    has_none = len(parts.queues) == 0 and len(parts.derived.batch) == 0
-    return has_none or parts.derived.lacks_batch_queues() or parts.lacks_listed_queues()
+    return len(parts.lookup) == 0 or parts.derived.lacks_batch_queues() or parts.lacks_listed_queues()
 
 
 def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
@@ -226,7 +225,7 @@ def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> li
     check_invariants(_check_dispatched, parts)
     if not decided.checks_queues:
         return []
-    return clamp_offsets(parts.disk, parts.places.config, parts.queues, batch=parts.derived.batch)
+    return clamp_offsets(parts.disk, parts.places.config, parts.lookup)
 
 
 def _check_dispatched(parts: StoreParts) -> None:

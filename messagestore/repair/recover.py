@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.walk import LogFiles
-from consumequeue import BatchQueues, ConsumeQueues
+from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
@@ -211,7 +211,7 @@ class Recovery:
         """
         queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
         try:
-            return clamp_offsets(self.disk, self.places.config, queues, only_look=True, batch=batch)
+            return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0), only_look=True)
         finally:
             queues.close()
             batch.close()

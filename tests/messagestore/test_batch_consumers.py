@@ -132,13 +132,13 @@ def test_a_damaged_batch_is_an_error_and_not_left_out(world: Any, tmp_path: Path
     data[places[1] + 88] ^= 0xFF  # of its body
     path.write_bytes(data)
     with open_batch(world, tmp_path / "s", mode) as store:
-        with pytest.raises(StoreCorrupt, match="from 3 on of B-0"):
+        with pytest.raises(StoreCorrupt, match="unit 3 of B-0"):
             store.get("B", 0, 0)
         assert bases(store.get("B", 0, 0, max_count=1).messages) == [0]
         assert bases(store.get("B", 0, 7).messages) == [7]
-        with pytest.raises(StoreCorrupt, match="from 3 on"):
+        with pytest.raises(StoreCorrupt, match="unit 3 of"):
             list(store.read("B", 0))
-        with store.consumer("B", group="g", queues=[0]) as consumer, pytest.raises(StoreCorrupt, match="from 3 on"):
+        with store.consumer("B", group="g", queues=[0]) as consumer, pytest.raises(StoreCorrupt, match="unit 3 of"):
             consumer.poll(9)
 
 

@@ -76,6 +76,31 @@ def test_reading_gives_one_record_a_batch(world: Any, tmp_path: Path) -> None:
         assert len(read_all(store, "B")) == 3
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (5, None), (0, 5), (4, 5), (6, 99), (11, None)])
+def test_every_read_of_a_range_returns_the_same_records(world: Any, tmp_path: Path, start: int, stop: int | None) -> None:
+    """Raw views and Arrow columns of a batch queue were empty, without an error."""
+    pytest.importorskip("pyarrow")
+    with open_batch(world, tmp_path / "s") as store:
+        held = [(put_inner(world, store, count), first, first + count) for first, count in ((0, 4), (4, 2), (6, 5))]
+        end = 11 if stop is None else stop
+        expected = [result.physical_offset for result, first, last in held if first < end and last > start]
+        assert [message.physical_offset for message in store.read("B", 0, start, stop)] == expected
+        views = [view for views in store.read_raw("B", 0, start, stop) for view in views]
+        assert [int.from_bytes(view[28:36], "big") for view in views] == expected
+        table = store.read_columns("B", 0, start, stop, columns=["physical_offset"]).read_all()
+        assert table["physical_offset"].to_pylist() == expected
+
+
+def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: Any, tmp_path: Path) -> None:
+    with open_batch(world, tmp_path / "s") as store, open_batch(world, tmp_path / "s", "r") as reader:
+        assert reader.get("B", 0, 0).messages == []
+        assert reader.queue_ids("B") == []
+        put_inner(world, store, 3)
+        store.engine.settle()
+        assert len(reader.get("B", 0, 0).messages) == 1
+        assert (reader.queue_ids("B"), reader.max_offset("B", 0)) == ([0], 3)
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
     """Over several queue files; after a kill what was not written is made again, also with the whole folder gone."""

@@ -73,8 +73,8 @@ GROUPS = {
         (
             *_below("indexfile", "_index_cy", "index_file", "index_files", "shape"),
             *_below(
-                "consumequeue", "_units_cy", "batch", "batch_queues", "consume_queue", "consume_queues", "ext_writer",
-                "queue_files", "unit_folder",
+                "consumequeue", "_units_cy", "batch", "all_queues", "batch_queues", "consume_queues", "ext_writer",
+                "ordinary", "queue", "queue_files",
             ),
         ),
         ("tests/indexfile", "tests/consumequeue", *_tests("messagestore", "index_hint", "torn_queues"), *_LAB),

@@ -78,7 +78,7 @@ def copy_topics(
 
 def check_topics(source: StoreParts, topics: Iterable[str]) -> None:
     """Raise `InvalidMessage` for a topic that the source does not have."""
-    known = {*source.queues.topics(), *source.derived.batch.topics(), *source.topics.names()}
+    known = {*source.lookup.topics(), *source.topics.names()}
     for topic in topics:
         if topic not in known:
             raise InvalidMessage(f"no topic {topic!r}; there are {', '.join(sorted(known)) or 'none'}")
@@ -89,7 +89,7 @@ def _prepare(source: StoreParts, target: StoreParts, admission: Admission, topic
     config = source.topics.get(topic)
     if config is not None:
         target.topics.put(config)
-    queue_ids = source.queues.queue_ids(topic) or source.derived.batch.queue_ids(topic)
+    queue_ids = source.lookup.queue_ids(topic)
     admission.admit(topic, max(queue_ids, default=0) + 1)
     if source.derived.is_batch_topic(topic):
         admission.set_attributes(topic, {QUEUE_TYPE: BATCH_QUEUES})
@@ -129,9 +129,6 @@ def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> l
 
 
 def _end(target: StoreParts, topic: str, queue_id: int) -> int:
-    """Return the end of a queue of the copy.
-
-    A batch record counts as all its messages, which the append counter does not know.
-    """
-    batch = target.derived.batch.get(topic, queue_id)
-    return batch.max_offset if batch is not None else target.offsets.next_offset(topic, queue_id)
+    """Return the end of a queue of the copy."""
+    queue = target.lookup.get(topic, queue_id)
+    return queue.max_offset if queue is not None else 0

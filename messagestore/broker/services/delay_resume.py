@@ -123,11 +123,8 @@ class _Search:
                 yield message
 
     def _places(self, topic: str, queue_id: int) -> Iterator[int]:
-        queue, batch = self._parts.queues.get(topic, queue_id), self._parts.derived.batch.get(topic, queue_id)
-        if queue is not None:
-            yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(self._position)))
-        if batch is not None:
-            yield from (unit.physical_offset for unit in batch.units() if unit.physical_offset >= self._position)
+        for queue in self._parts.lookup.each(topic, queue_id):
+            yield from queue.records_from(self._position)
 
 
 class _Deliveries:

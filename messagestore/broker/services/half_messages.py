@@ -200,9 +200,5 @@ def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
 
 def _places_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
     """Yield their physical offsets; the queue may be a batch queue."""
-    start = half.message.physical_offset
-    queue, batch = parts.queues.get(half.topic, half.queue_id), parts.derived.batch.get(half.topic, half.queue_id)
-    if queue is not None:
-        yield from (unit.physical_offset for _, unit in queue.units(queue.find_physical(start)))
-    if batch is not None:
-        yield from (unit.physical_offset for unit in batch.units() if unit.physical_offset >= start)
+    for queue in parts.lookup.each(half.topic, half.queue_id):
+        yield from queue.records_from(half.message.physical_offset)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any, NamedTuple
 
 from commitlog.offset_files import list_offset_files
 from storageio import SECTOR_SIZE, InvalidMessage
 
+from ._time_cy import offset_by_time
 from ._units_cy import count_below, count_new, count_repeated, count_valid, find_lost_front
+from .boundary import Boundary
 from .layout import PRE_BLANK, UNIT, UNIT_SIZE
+from .queue import READ_SIZE, Queue
 from .queue_files import QueueFiles
-from .unit_folder import READ_SIZE, UnitFolder
 
 LOOK_SIZE = 12_800 * UNIT_SIZE  # of units looked at in one go
 NO_RECORD = -1  # the greatest record end of a queue without units
@@ -26,7 +29,7 @@ class Unit(NamedTuple):
     tags_code: int
 
 
-class ConsumeQueue(UnitFolder):
+class ConsumeQueue(Queue):
     """The files `<folder>/<20 digits>` of 20-byte units; a queue offset is a unit's number.
 
     An open queue costs a few hundred bytes: no descriptor, no map, and its files are listed when first needed.
@@ -36,7 +39,7 @@ class ConsumeQueue(UnitFolder):
     unit_size = UNIT_SIZE
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """As `UnitFolder`; `file_size_bytes` is a multiple of the unit."""
+        """As `Queue`; `file_size_bytes` is a multiple of the unit."""
         super().__init__(root, topic, queue_id, file_size_bytes, files)
         self._max_physical_offset: int | None = None
         self._min_offset: int | None = None
@@ -214,6 +217,27 @@ class ConsumeQueue(UnitFolder):
         None when there is none at `queue_offset`, or it lies below the minimum.
         """
         return self.rest(queue_offset * UNIT_SIZE) if queue_offset >= self.min_offset else None
+
+    def unit_range(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the range without what lies outside of the queue: a unit's number is its queue offset."""
+        return max(start, self.min_offset), min(stop, self.max_offset)
+
+    def packed_units(self, number: int, count: int) -> memoryview | None:
+        """Return the units up to the end of their file, without a copy."""
+        packed = self.index_buffer(number)
+        return None if packed is None else packed[: count * UNIT_SIZE]
+
+    def offsets_of(self, number: int, count: int) -> Iterable[tuple[int, int]]:
+        """Return consecutive offsets: each unit has one message."""
+        return zip(range(number, number + count), repeat(1), strict=False)
+
+    def records_from(self, physical_offset: int) -> Iterator[int]:
+        """Yield the physical offsets in the order of the queue."""
+        return (unit.physical_offset for _, unit in self.units(self.find_physical(physical_offset)))
+
+    def offset_by_time(self, timestamp_ms: int, boundary: Boundary, store_time_of: Any, log_min_offset: int) -> int:
+        """Search the store times of the records."""
+        return offset_by_time(self, timestamp_ms, boundary, store_time_of, log_min_offset)
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Unit]]:
         """(queue offset, unit) from `start`, or the minimum if that is greater, to before `stop`, across files."""

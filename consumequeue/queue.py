@@ -1,7 +1,11 @@
-"""A folder of files that hold units of one size, end to end: what ordinary and batch queues have in common.
+"""A queue: a folder of files that hold units of one size, end to end, and what every kind of queue answers.
 
-Positions here are bytes in the whole queue.  *written* is where the next unit goes; what lies behind it in the last file
-is zero.  Nothing is listed or opened before it is asked for.
+Ordinary queues and LMQs (`ordinary`) have one unit per message, batch queues (`batch`) one per record of many messages.
+Readers know only `Queue`: they number units from the first one that the queue ever had, and ask for them in the form of
+ordinary units.
+
+Positions are bytes in the whole queue.  `written` is where the next unit goes; behind it the last file is zero.  Nothing is
+listed or opened before it is needed.
 """
 
 from __future__ import annotations
@@ -10,11 +14,15 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
 from storageio import DiskError, File, StoreCorrupt, StoreError, StoreReadOnly
 
+from .boundary import Boundary
+from .layout import UNIT
 from .queue_files import OpenMap, QueueFiles
 
 PAGE_SIZE = 4096
@@ -25,8 +33,8 @@ RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a
 EVERYTHING = (1 << 63) - 1
 
 
-class UnitFolder(ABC):
-    """The files of one queue.  One thread writes; any number read."""
+class Queue(ABC):
+    """The files of one queue of any kind.  One thread writes; any number read."""
 
     __slots__ = (
         "_files", "_flushed", "_is_new_name", "_mapped", "_root", "_starts", "_written", "file_size_bytes", "queue_id", "topic",
@@ -81,14 +89,65 @@ class UnitFolder(ABC):
         """Of the file that begins at `start`."""
         return f"{self.folder}/{file_name(start)}"
 
+    # What every kind of queue answers
+
+    @property
+    @abstractmethod
+    def min_offset(self) -> int:
+        """The first queue offset whose record the log still has."""
+
+    @property
+    @abstractmethod
+    def max_offset(self) -> int:
+        """The next queue offset; 0 without units."""
+
+    @abstractmethod
+    def unit_range(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the numbers (first, stop) of the units that hold the queue offsets `start` to before `stop`."""
+
+    @abstractmethod
+    def packed_units(self, number: int, count: int) -> memoryview | None:
+        """Return at most `count` units from a number on, as 20-byte units (`layout.UNIT`); None when it has none there."""
+
+    @abstractmethod
+    def offsets_of(self, number: int, count: int) -> Iterable[tuple[int, int]]:
+        """Return (first queue offset, number of messages) of each of `count` units from a number on."""
+
+    @abstractmethod
+    def records_from(self, physical_offset: int) -> Iterator[int]:
+        """Yield the physical offsets of the queue's records that begin at an offset of the log or behind it."""
+
+    @abstractmethod
+    def roll_next_file(self, queue_offset: int) -> int:
+        """Return the first queue offset of the file after the one that `queue_offset` falls into."""
+
+    @abstractmethod
+    def offset_by_time(
+        self, timestamp_ms: int, boundary: Boundary, store_time_of: Callable[[int, int], int] | Any, log_min_offset: int
+    ) -> int:
+        """Return the queue offset for a store time (`docs/formats/read-rules.md#offset-by-time`).
+
+        `store_time_of` maps (physical offset, size) to a store time in milliseconds, or is a log's `LogReaders`.
+        """
+
+    def still_points_at(self, number: int, physical_offset: int, size_bytes: int) -> bool:
+        """Return whether a unit, read again, points at the same record: another process may have cut it meanwhile."""
+        packed = self.packed_units(number, 1)
+        return packed is not None and UNIT.unpack(packed)[:2] == (physical_offset, size_bytes)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process appends units."""
+        return self._files.writable
+
     # What a kind of unit knows
 
     @abstractmethod
     def _count_valid(self, units: bytes) -> int:
-        """How many units stand before the first that is none."""
+        """Return how many valid units precede the first invalid one."""
 
     def _moved(self) -> None:  # noqa: B027  (a batch queue derives nothing)
-        """The end was found anew: forget what was derived from it."""
+        """Forget what was derived from the end, which was found anew."""
 
     # Finding the end
 
