@@ -92,6 +92,7 @@ def test_every_read_of_a_range_returns_the_same_records(world: Any, tmp_path: Pa
 
 
 def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: Any, tmp_path: Path) -> None:
+    """Its folder did not exist at the opening, and the reader looked no more."""
     with open_batch(world, tmp_path / "s") as store, open_batch(world, tmp_path / "s", "r") as reader:
         assert reader.get("B", 0, 0).messages == []
         assert reader.queue_ids("B") == []
