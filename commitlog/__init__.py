@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .message_id import decode_message_id, encode_message_id
     from .status import AppendStatus, PutStatus
 
-_ROOMS = {  # each is imported when it is first used
+_EXPORTS = {  # each is imported when it is first used
     "Appender": "._append_cy",
     **dict.fromkeys(
         ("Message", "PutResult", "StoredMessage", "decode_properties", "delete_property", "encode_properties"), "._message_cy"
@@ -89,7 +89,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_ROOMS[name], __name__), name)
+    found = globals()[name] = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
     return found

@@ -27,7 +27,7 @@ def _references(blocks: list[Any], place: int) -> int:
 UNUSED = _references([object()], 0)
 
 
-class Rooms:
+class BufferPool:
     """Blocks whose sizes are powers of two.  `take` returns a view; the block is free again when all views are gone."""
 
     def __init__(self) -> None:
@@ -52,4 +52,4 @@ class Rooms:
             return made[:size_bytes]
 
 
-ROOMS = Rooms()
+BUFFER_POOL = BufferPool()

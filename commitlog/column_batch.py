@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import layout
 from ._rows_cy import Columns, TextColumn
-from .buffer_pool import ROOMS
+from .buffer_pool import BUFFER_POOL
 from .columns import FIXED, Batch
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _Text:
     def __init__(self, places: int, room: int, *, has_mask: bool = False) -> None:
         import numpy as np
 
-        self.offsets, self.data = ROOMS.take(4 * (places + 1)).view(np.int32), ROOMS.take(room)
+        self.offsets, self.data = BUFFER_POOL.take(4 * (places + 1)).view(np.int32), BUFFER_POOL.take(room)
         self.mask = np.zeros((places + 7) // 8, np.uint8) if has_mask else None
         self.kernel = TextColumn(self.offsets, self.data, self.mask)
 
@@ -113,8 +113,8 @@ class FilledRows:
 
         (self._wide_names, wide_places), (self._narrow_names, narrow_places) = _numbers(wanted)
         self._room = rows
-        self._wide = ROOMS.take(8 * rows * len(self._wide_names)).view(np.int64)
-        self._narrow = ROOMS.take(4 * rows * len(self._narrow_names)).view(np.int32)
+        self._wide = BUFFER_POOL.take(8 * rows * len(self._wide_names)).view(np.int64)
+        self._narrow = BUFFER_POOL.take(4 * rows * len(self._narrow_names)).view(np.int32)
         self._body = _Text(rows, body_room) if "body" in wanted else None
         self._topic = _Text(rows, text_room) if "topic" in wanted else None
         self._tags = _Text(rows, text_room, has_mask=True) if "tags" in wanted else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from commitlog.buffer_pool import KEPT_BYTES, Rooms
+from commitlog.buffer_pool import KEPT_BYTES, BufferPool
 
 
 def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
     """Views of views, Arrow's buffers and arrays of another type count as readers."""
-    rooms = Rooms()
+    rooms = BufferPool()
     first = rooms.take(1 << 20)
     first[:] = 1
     place = first.ctypes.data
@@ -28,7 +28,7 @@ def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     """Requests beyond the limit succeed but are not kept."""
-    rooms = Rooms()
+    rooms = BufferPool()
     taken = [rooms.take(3 << 20) for _ in range(20)]
     assert len({view.ctypes.data for view in taken}) == 20
     assert sum(map(len, rooms._blocks)) <= KEPT_BYTES
