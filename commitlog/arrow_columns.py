@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from ._scan_cy import gather, locate, split_pairs
-from .column_batch import QUICK, FilledRows, as_numbers, as_text
+from .column_batch import KERNEL_COLUMNS, ColumnBatch, as_numbers, as_text
 from .columns import FIXED, Batch, batches, fixed_columns
 from .commit_log import CommitLog
 from .hosts import decode_host
@@ -24,7 +24,7 @@ COLUMNS = (
     "born_timestamp_ms", "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset",
     "message_id", "tags", "keys", "properties", "body",
 )  # fmt: skip
-_STRETCHES = ("body", "topic", "properties", "born_host", "store_host")  # the ranges that `locate` fills, in its order
+_PARTS = ("body", "topic", "properties", "born_host", "store_host")  # the ranges that `locate` fills, in its order
 _HEX_PAIRS = b"".join(b"%02X" % value for value in range(256))  # the two digits of each byte value
 
 
@@ -78,9 +78,9 @@ def checked_batch(batch: Batch, columns: Sequence[str], checks: int, most: int |
     """
     import pyarrow as pa  # 150 ms
 
-    filled = FilledRows(batch, columns, checks, most)
+    filled = ColumnBatch(batch, columns, checks, most)
     builder = _Builder(Batch(batch.view, batch.base, batch.positions[: filled.rows], batch.sizes[: filled.rows]))
-    arrays = [filled.column(name) if name in QUICK else builder.column(name) for name in columns]
+    arrays = [filled.column(name) if name in KERNEL_COLUMNS else builder.column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(columns)))
 
 
@@ -103,13 +103,13 @@ class _Builder:
     @cached_property
     def _located(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The position of each range in the view, and its size."""
-        starts = {name: self.np.empty(self.rows, self.np.int64) for name in _STRETCHES}
-        sizes = {name: self.np.empty(self.rows, self.np.int32) for name in _STRETCHES}
+        starts = {name: self.np.empty(self.rows, self.np.int64) for name in _PARTS}
+        sizes = {name: self.np.empty(self.rows, self.np.int32) for name in _PARTS}
         locate(self.view, self.batch.positions, self.rows, list(starts.values()), list(sizes.values()))
         return starts, sizes
 
-    def _stretch(self, name: str) -> tuple[Array, Array]:
-        """Return positions and sizes of one of `_STRETCHES`."""
+    def _part(self, name: str) -> tuple[Array, Array]:
+        """Return positions and sizes of one of `_PARTS`."""
         return self._located[0][name], self._located[1][name]
 
     def column(self, name: str) -> Any:
@@ -154,12 +154,12 @@ class _Builder:
         return self._named(as_numbers(self.fixed["magic"]), lambda code: f"{code & 0xFFFFFFFF:08x}")
 
     def _hosts(self, name: str) -> Any:
-        return self._named(self._bytes(*self._stretch(name)), decode_host)
+        return self._named(self._bytes(*self._part(name)), decode_host)
 
     def _message_ids(self) -> Any:
         """Return upper-case hex of store host and physical offset, computed for all hosts of one size together."""
         np, pa = self.np, self.pa
-        starts, sizes = self._stretch("store_host")
+        starts, sizes = self._part("store_host")
         sizes = sizes.astype(np.int64)
         data, pairs = np.frombuffer(self.view, np.uint8), np.frombuffer(_HEX_PAIRS, np.uint16)
         offsets = np.concatenate([[0], np.cumsum(2 * (sizes + 8))]).astype(np.int32)
@@ -182,7 +182,7 @@ class _Builder:
     def _pairs(self) -> tuple[Array, list[Array]]:
         """Return the ends of each row's pairs, and positions and sizes of names and values.  Room is doubled until they fit."""
         np = self.np
-        starts, sizes = self._stretch("properties")
+        starts, sizes = self._part("properties")
         most = (int(sizes.sum(dtype=np.int64)) + self.rows) // 4 + 1
         ends, room = np.empty(self.rows + 1, np.int32), min(most, 8 * self.rows)
         while True:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PLACES = {  # offsets in a record with IPv4 hosts
+FIELD_OFFSETS = {  # offsets in a record with IPv4 hosts
     "size": layout.SIZE_AT,
     "body_crc": layout.BODY_CRC_AT,
     "queue_id": layout.QUEUE_ID_AT,
@@ -33,7 +33,7 @@ PLACES = {  # offsets in a record with IPv4 hosts
     "prepared_transaction_offset": layout.PREPARED_AT,
 }
 WIDE = frozenset(name for name, kind in FIXED if kind == "i8")
-QUICK = frozenset(PLACES) | {"body", "topic", "tags", "keys"}
+KERNEL_COLUMNS = frozenset(FIELD_OFFSETS) | {"body", "topic", "tags", "keys"}
 ROW_TEXT_SIZE, ROW_WORDS = 64, 4  # estimates
 LEAST_TEXT_SIZE, LEAST_WORDS = 1 << 16, 1 << 14  # a row's properties always fit
 
@@ -62,8 +62,8 @@ def _numbers(wanted: frozenset[str]) -> list[tuple[list[str], Array]]:
     """Return the requested 64-bit columns and the requested 32-bit ones, each with their offsets in a record."""
     import numpy as np
 
-    wide, narrow = sorted(wanted & WIDE & frozenset(PLACES)), sorted((wanted & frozenset(PLACES)) - WIDE)
-    return [(names, np.array([PLACES[name] for name in names], np.int32)) for names in (wide, narrow)]
+    wide, narrow = sorted(wanted & WIDE & frozenset(FIELD_OFFSETS)), sorted((wanted & frozenset(FIELD_OFFSETS)) - WIDE)
+    return [(names, np.array([FIELD_OFFSETS[name] for name in names], np.int32)) for names in (wide, narrow)]
 
 
 def _bytes_inside(batch: Batch) -> int:
@@ -94,7 +94,7 @@ class _Text:
         return as_text(found) if is_text and kind == pa.binary() else found
 
 
-class FilledRows:
+class ColumnBatch:
     """The columns of a batch up to the first row that is not a record or does not pass the checks; `rows` is their number."""
 
     def __init__(self, batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> None:
@@ -128,10 +128,10 @@ class FilledRows:
         )
 
     def column(self, name: str) -> Any:
-        """Return a column of `QUICK` that was requested."""
+        """Return a column of `KERNEL_COLUMNS` that was requested."""
         import pyarrow as pa
 
-        if name in PLACES:
+        if name in FIELD_OFFSETS:
             block, names = (self._wide, self._wide_names) if name in WIDE else (self._narrow, self._narrow_names)
             first = self._room * names.index(name)
             return as_numbers(block[first : first + self.rows])

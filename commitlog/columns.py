@@ -107,7 +107,7 @@ def _walk(
     return Stop(base + at, why, 0, 0)
 
 
-def stretches(view: memoryview, base: int, starts: Sequence[int], stop: int) -> Iterator[Batch]:
+def row_batches(view: memoryview, base: int, starts: Sequence[int], stop: int) -> Iterator[Batch]:
     """Yield batches of bounded size of consecutive records, given the start of each in `view` and the end of the last one."""
     import numpy as np  # 80 ms
 

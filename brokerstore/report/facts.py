@@ -188,9 +188,9 @@ def _base(path: str) -> str:
 def _columns(piece: Piece) -> Iterator[dict[str, list[Any]]]:
     """Yield the columns that are counted."""
     from commitlog.arrow_columns import record_batch
-    from commitlog.columns import stretches
+    from commitlog.columns import row_batches
 
     names = ("topic", "queue_id", "size", "store_timestamp_ms", "keys")
-    for rows in stretches(piece.view, piece.base, piece.positions, piece.stop):
+    for rows in row_batches(piece.view, piece.base, piece.positions, piece.stop):
         batch = record_batch(rows, names)
         yield {name: batch.column(name).to_pylist() for name in names}

@@ -73,12 +73,12 @@ def _batches(pieces: Iterator[Piece], record_filter: RecordFilter, position: int
     import pyarrow as pa
 
     from commitlog.arrow_columns import record_batch, schema
-    from commitlog.columns import stretches
+    from commitlog.columns import row_batches
 
     plain = pa.schema([field.with_type(_plain(field.type)) for field in schema()])
     yield pa.RecordBatch.from_pylist([], schema=plain), position, 0, 0
     for piece in pieces if left != 0 else ():
-        for rows in stretches(piece.view, piece.base, piece.positions, piece.stop):
+        for rows in row_batches(piece.view, piece.base, piece.positions, piece.stop):
             batch = record_batch(rows)
             columns = [column.cast(_plain(column.type)) for column in batch.columns]
             size = int(rows.sizes.sum())
