@@ -33,16 +33,16 @@ cdef class Appender:
     cdef readonly Size body_size_max
     cdef Size _record_size_max(self)
     cdef bytes _properties_of(self, Message message)
-    cdef bytes _tidy(self, str topic, bytes properties, Bool is_raw)
+    cdef bytes _normalize(self, str topic, bytes properties, Bool is_raw)
     cdef object _write(
         self, Message message, TopicQueues topic, Source properties, Size properties_size, I64 now, PutResult result)
-    cdef Bool _append_usual(self, Message message, I32 queue_id, PutResult result) except -1
+    cdef Bool _append_fast(self, Message message, I32 queue_id, PutResult result) except -1
     cpdef PutResult append(self, Message message, I32 queue_id=*)
     cdef PutResult _append(
         self, Message message, I32 queue_id, Source properties, Size properties_size, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)
-    cdef PutResult _grant(self, Size size, PutResult result)
+    cdef PutResult _move_ring(self, Size size, PutResult result)
     cdef PutResult _reserve(self, Size size, PutResult result)
     cdef Size _plain_envelope(self, TopicQueues name, I32 queue_id, Size body_size, Size properties_size) except -1
     cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)

@@ -168,7 +168,7 @@ class Appender:
         if take_now(self._lock):
             before_ms = self.last_store_timestamp_ms
             try:
-                if self._append_usual(message, queue_id, result):
+                if self._append_fast(message, queue_id, result):
                     return result
             finally:
                 if result.message_count == 0:  # nothing was written at the new time, so no checkpoint may contain it
@@ -183,7 +183,7 @@ class Appender:
                 if result.message_count == 0:
                     self.last_store_timestamp_ms = before_ms
 
-    def _append_usual(self, message: Message, queue_id: I32, result: PutResult) -> Bool:
+    def _append_fast(self, message: Message, queue_id: I32, result: PutResult) -> Bool:
         """Append a message in one pass, under the lock; return False if it needs checks first."""
         size: Size = put_keys_and_tags(message, self._row, 0, ROW_SIZE)
         if size < 0:
@@ -329,7 +329,7 @@ class Appender:
         `keys` and `tags` are (offsets, UTF-8 data) with the same number of rows; an empty key or tag is omitted.  `properties`
         are added to every row.  `message_count` is the number of rows appended, all if the status is PUT_OK.
         """
-        columns = _Columns(body_offsets, bodies, keys, tags, self._tidy(topic, properties, True))
+        columns = _Columns(body_offsets, bodies, keys, tags, self._normalize(topic, properties, True))
         result: PutResult = self._result()
         name: TopicQueues = self.offsets.topic(topic)
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
@@ -439,10 +439,10 @@ class Appender:
         properties: bytes = encode_properties(message)
         is_raw: Bool = message.properties_raw is not None
         if is_raw or message.properties is not None:
-            return self._tidy(message.topic, properties, is_raw)
+            return self._normalize(message.topic, properties, is_raw)
         return properties
 
-    def _tidy(self, topic: str, properties: bytes, is_raw: bool) -> bytes:
+    def _normalize(self, topic: str, properties: bytes, is_raw: bool) -> bytes:
         """Normalize properties so that the checksum can follow; reject text that RocketMQ cannot parse."""
         source: Source = source_of_bytes(properties)
         size: Size = len(properties)
@@ -577,7 +577,7 @@ class Appender:
         if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
             return _refused(result, ILLEGAL, f"a record of {size} bytes; at most {self._record_size_max()}")
         if size + BLANK_SIZE <= self._capacity - self.position:
-            return self._grant(size, result)
+            return self._move_ring(size, result)
         try:
             view, base = self._next_file()
         except DiskError as error:
@@ -586,9 +586,9 @@ class Appender:
         if left >= BLANK_SIZE:
             write_blank(self._target, self.position - self._origin, left)
         self.attach(view, base, 0)
-        return self._grant(size, result)
+        return self._move_ring(size, result)
 
-    def _grant(self, size: Size, result: PutResult) -> PutResult:
+    def _move_ring(self, size: Size, result: PutResult) -> PutResult:
         """Move the ring buffer for a record that the file has room for."""
         if self.position + size > self._room_end and self._more_room is not None and size < self.file_size_bytes:
             try:

@@ -85,7 +85,7 @@ class LogReaders:
         reader: Reader | None = self.reader_of(offset)
         if reader is None:
             return None
-        reader.ask_for_record(offset - reader.base)
+        reader.prefetch_record(offset - reader.base)
         return reader.decode(offset - reader.base, checks)
 
     def store_time(self, offset: I64) -> Size:

@@ -3,7 +3,7 @@ from storebytes._bytes_cy cimport *
 
 cdef I32 NAME_END, PAIR_END, SPACE
 cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE
-cdef Size START_SIZE, UNUSUAL, ASKED_AGAIN, _asked_again
+cdef Size START_SIZE, UNUSUAL, DECODE_AHEAD, _decode_ahead
 cdef Source _CRC, _KEYS, _TAGS, _KEYS_START, _TAGS_START
 
 @cython.final
@@ -36,9 +36,9 @@ cdef class StoredMessage:
     cdef readonly I64 queue_offset, physical_offset, born_timestamp_ms, store_timestamp_ms, prepared_transaction_offset
     cdef I64 _born_high, _born_low, _store_high, _store_low
     cdef dict _properties
-    cdef Bool _was_asked
+    cdef Bool _was_read
     cdef dict _pairs(self)
-    cdef Bool _is_only_question(self) noexcept
+    cdef Bool _is_first_read(self) noexcept
 
 # Cython generates the struct's name; a change of it would break the compilation.
 cdef extern from *:

@@ -28,14 +28,14 @@ if not cython.compiled:
 
 
 SPACE = 32
-ASKED_AGAIN = 64
+DECODE_AHEAD = 64
 _CRC: Source = source_of_bytes(b"__CRC32#")
 _KEYS: Source = source_of_bytes(b"KEYS")
 _TAGS: Source = source_of_bytes(b"TAGS")
 _KEYS_START: Source = source_of_bytes(b"KEYS\x01")
 _TAGS_START: Source = source_of_bytes(b"TAGS\x01")
 START_SIZE = 5
-_asked_again: Size = 0  # how many further messages are fully decoded at the first access of a property
+_decode_ahead: Size = 0  # how many further messages are fully decoded at the first access of a property
 UNUSUAL = -1  # needs `encode_properties`
 _RANGES = {  # bits of the integers, for the plain build; C types enforce the same in the compiled one
     "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
@@ -435,7 +435,7 @@ class StoredMessage:
     """A message read from the log.  It owns its bytes."""
 
     __slots__ = (
-        "_born_high", "_born_low", "_properties", "_store_high", "_store_low", "_was_asked", "body", "body_crc", "born_port",
+        "_born_high", "_born_low", "_properties", "_store_high", "_store_low", "_was_read", "body", "body_crc", "born_port",
         "born_timestamp_ms", "flag", "magic", "physical_offset", "prepared_transaction_offset", "properties_raw", "queue_id",
         "queue_offset", "reconsume_times", "size", "store_port", "store_timestamp_ms", "sys_flag", "topic",
     )  # fmt: skip
@@ -462,7 +462,7 @@ class StoredMessage:
     _store_high: int
     _store_low: int
     _properties: dict[str, str] | None
-    _was_asked: Bool  # its tags or keys were read before
+    _was_read: Bool  # its tags or keys were read before
 
     @property
     def all_properties(self) -> dict[str, str]:
@@ -475,26 +475,26 @@ class StoredMessage:
         return self._pairs()
 
     def _pairs(self) -> dict[str, str]:
-        global _asked_again
+        global _decode_ahead
         if self._properties is None:
-            _asked_again = ASKED_AGAIN if self._was_asked else max(0, _asked_again - 1)
+            _decode_ahead = DECODE_AHEAD if self._was_read else max(0, _decode_ahead - 1)
             self._properties = decode_properties(self.properties_raw, False)
         return self._properties
 
-    def _is_only_question(self) -> Bool:
+    def _is_first_read(self) -> Bool:
         """Return whether to extract one property from the bytes, because this is the first access to the message.
 
         A second access decodes all properties, and makes the following messages decode theirs at the first access.
         """
-        if self._properties is not None or self._was_asked or _asked_again > 0:
+        if self._properties is not None or self._was_read or _decode_ahead > 0:
             return False
-        self._was_asked = True
+        self._was_read = True
         return True
 
     @property
     def tags(self) -> str | None:
         """The value of the TAGS property."""
-        if self._is_only_question():
+        if self._is_first_read():
             return _last_value(self.properties_raw, _TAGS, 4)
         return self._pairs().get("TAGS")
 
@@ -502,7 +502,7 @@ class StoredMessage:
     def keys(self) -> list[str]:
         """The words of the KEYS property."""
         text: str | None
-        if self._is_only_question():
+        if self._is_first_read():
             text = _last_value(self.properties_raw, _KEYS, 4)
         else:
             text = self._pairs().get("KEYS")

@@ -2,7 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._message_cy cimport Message, put_keys_and_tags
 
-cdef Size USUAL_SIZE
+cdef Size TYPICAL_SIZE
 
 @cython.final
 cdef class Packed:

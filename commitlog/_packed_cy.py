@@ -17,7 +17,7 @@ if not cython.compiled:
 
     from ._message_cy import put_keys_and_tags
 
-USUAL_SIZE = 64  # bytes of one message's properties
+TYPICAL_SIZE = 64  # bytes of one message's properties
 
 
 class Packed:
@@ -31,7 +31,7 @@ class Packed:
         self._used = 0
         self._held_ends = memoryview(array("q", bytes(8 * count)))
         self._ends: I64s = i64s_of(self._held_ends)
-        self._capacity = USUAL_SIZE * count
+        self._capacity = TYPICAL_SIZE * count
         self._held = memoryview(bytearray(self._capacity))
         self._bytes: Target = target_of(self._held)
 

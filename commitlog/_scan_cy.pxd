@@ -9,7 +9,7 @@ cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
 cdef I32 BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, SPACE
 cdef Source _KEYS, _UNIQ_KEY
-cdef Size AHEAD, AHEAD_VIEWS, PREFETCHED_MAX, RECORD_ASKED_SIZE, RECORD_SIZE_MIN
+cdef Size AHEAD, AHEAD_VIEWS, PREFETCHED_MAX, RECORD_PREFETCH_SIZE, RECORD_SIZE_MIN
 cdef I32 MAGIC_V1, MAGIC_V2
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
@@ -32,6 +32,6 @@ cdef class Reader:
     cdef tuple _last
     cdef Bool _begins(self, Size at, Size size)
     cdef Bool _has_room(self, Size at, Size size)
-    cdef Bool ask_for_record(self, Size at) noexcept
-    cdef Bool _ask_for(self, Source units, Size at, Size most) noexcept
+    cdef Bool prefetch_record(self, Size at) noexcept
+    cdef Bool _prefetch_unit(self, Source units, Size at, Size most) noexcept
     cdef str _name(self, Source source, Size at, Size size)

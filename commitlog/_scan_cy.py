@@ -35,7 +35,7 @@ _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
 AHEAD = 4  # units whose records are prefetched
 AHEAD_VIEWS = 8
 PREFETCHED_MAX = 4096  # bytes of a record that are prefetched
-RECORD_ASKED_SIZE = 1536
+RECORD_PREFETCH_SIZE = 1536
 CHECKED_MAX = 256 << 20  # bytes that one search spends on wrong checksums; real damage costs a few megabytes
 SMALL_RECORD_SIZE = 16 << 10  # after CHECKED_MAX, only records up to this size are checked
 PAIRS_COMPARED_MAX = 256  # how many earlier pairs are compared to find a duplicate name
@@ -141,7 +141,7 @@ class Reader:
         messages: list[StoredMessage] = []
         for index in range(count):
             if index + AHEAD < count:
-                self._ask_for(source, stride * (index + AHEAD), PREFETCHED_MAX)
+                self._prefetch_unit(source, stride * (index + AHEAD), PREFETCHED_MAX)
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
             if left <= 0 or not self._is_record(place, size, checks):
@@ -162,7 +162,7 @@ class Reader:
         found: list[memoryview] = []
         for index in range(count):
             if is_checked and index + AHEAD_VIEWS < count:
-                self._ask_for(source, stride * (index + AHEAD_VIEWS), PHYSICAL_OFFSET_AT + 8)
+                self._prefetch_unit(source, stride * (index + AHEAD_VIEWS), PHYSICAL_OFFSET_AT + 8)
             size: Size = get_i32(source, stride * index + 8)
             place: Size = get_i64(source, stride * index) - self.base
             if not (self._begins(place, size) if is_checked else self._has_room(place, size)):
@@ -170,14 +170,14 @@ class Reader:
             found.append(take_view(self._view, place, size))
         return found
 
-    def ask_for_record(self, at: Size) -> Bool:
+    def prefetch_record(self, at: Size) -> Bool:
         """Prefetch what most records need, before the size is known."""
         if at < 0 or at >= self.size:
             return False
-        prefetch(self._source, at, min(self.size - at, RECORD_ASKED_SIZE))
+        prefetch(self._source, at, min(self.size - at, RECORD_PREFETCH_SIZE))
         return True
 
-    def _ask_for(self, units: Source, at: Size, most: Size) -> Bool:
+    def _prefetch_unit(self, units: Source, at: Size, most: Size) -> Bool:
         """Prefetch the record of a later unit."""
         size: Size = get_i32(units, at + 8)
         place: Size = get_i64(units, at) - self.base
@@ -207,7 +207,7 @@ class Reader:
         message.sys_flag = sys_flag
         message.born_timestamp_ms = get_i64(source, at + BORN_TIME_AT)
         message._properties = None
-        message._was_asked = False
+        message._was_read = False
         place: Size = at + BORN_HOST_AT
         message._born_high = 0
         if sys_flag & BORN_HOST_V6:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storageio import Disk
 
-from .offset_files import OffsetFile, list_offset_files, of_one_size
+from .offset_files import OffsetFile, check_sizes, list_offset_files
 
 
 class LogPaths:
@@ -39,7 +39,7 @@ class LogPaths:
     def load(self, file_size_bytes: int, listed: list[list[OffsetFile]] | None = None) -> list[OffsetFile]:
         """Return the files of all folders, each of the given size; an empty last file of a folder is skipped."""
         folders = self.listed() if listed is None else listed
-        return sorted(file for files in folders for file in of_one_size(files, file_size_bytes))
+        return sorted(file for files in folders for file in check_sizes(files, file_size_bytes))
 
     def make(self) -> None:
         """Create every folder durably."""

@@ -63,10 +63,10 @@ def load_offset_files(disk: Disk, folder: str, file_size_bytes: int) -> list[Off
 
     The empty file is not deleted here; opening for writing does that.
     """
-    return of_one_size(list_offset_files(disk, folder), file_size_bytes)
+    return check_sizes(list_offset_files(disk, folder), file_size_bytes)
 
 
-def of_one_size(found: list[OffsetFile], file_size_bytes: int) -> list[OffsetFile]:
+def check_sizes(found: list[OffsetFile], file_size_bytes: int) -> list[OffsetFile]:
     """Check the sizes of listed files, as `load_offset_files` does."""
     files = found[:-1] if found and found[-1].size_bytes == 0 else found
     for file in files:

@@ -228,7 +228,7 @@ class Asked:
         reader = self._readers.reader_of(offset)
         if reader is None:
             return False
-        reader.ask_for_record(offset - reader.base)
+        reader.prefetch_record(offset - reader.base)
         if not self._is_encoded:
             self._encode()
         if self._is_odd:

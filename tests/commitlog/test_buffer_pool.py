@@ -10,14 +10,14 @@ from commitlog.buffer_pool import KEPT_BYTES, BufferPool
 
 def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
     """Views of views, Arrow's buffers and arrays of another type count as readers."""
-    rooms = BufferPool()
-    first = rooms.take(1 << 20)
+    pool = BufferPool()
+    first = pool.take(1 << 20)
     first[:] = 1
     place = first.ctypes.data
     held = [memoryview(first)[5:10], pa.py_buffer(first[100:]), first.view(np.int64)[3:], pa.array([1])]
     del first
     while held:
-        other = rooms.take(1 << 20)
+        other = pool.take(1 << 20)
         assert (other.ctypes.data == place) == (len(held) == 1)
         other[:] = 2
         if len(held) > 1:
@@ -28,9 +28,9 @@ def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     """Requests beyond the limit succeed but are not kept."""
-    rooms = BufferPool()
-    taken = [rooms.take(3 << 20) for _ in range(20)]
+    pool = BufferPool()
+    taken = [pool.take(3 << 20) for _ in range(20)]
     assert len({view.ctypes.data for view in taken}) == 20
-    assert sum(map(len, rooms._blocks)) <= KEPT_BYTES
-    assert len(rooms.take(KEPT_BYTES)) == KEPT_BYTES
-    assert rooms.take(0).nbytes == 0
+    assert sum(map(len, pool._blocks)) <= KEPT_BYTES
+    assert len(pool.take(KEPT_BYTES)) == KEPT_BYTES
+    assert pool.take(0).nbytes == 0

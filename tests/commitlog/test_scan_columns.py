@@ -154,4 +154,4 @@ def test_a_place_outside_of_the_file_is_not_asked_for_ahead(world: World) -> Non
         pytest.skip("only other kernels can call it there")
     scan, data, places, _, _ = located(world)
     reader = scan.Reader(data)
-    assert [reader.ask_for_record(at) for at in (-1, len(data), 1 << 62, places[1], len(data) - 1)] == [0, 0, 0, 1, 1]
+    assert [reader.prefetch_record(at) for at in (-1, len(data), 1 << 62, places[1], len(data) - 1)] == [0, 0, 0, 1, 1]
