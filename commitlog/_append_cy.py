@@ -18,13 +18,14 @@ from ._packed_cy import Packed
 from ._offsets_cy import QueueOffsets, TopicQueues
 from ._record_cy import Envelope
 from .hosts import encode_host
-from .java_numbers import SCHEDULE_TOPIC, check_number_properties
+from .java_numbers import check_number_properties
 from .layout import (
     BATCH_MEMBER_SIZE, BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, NAME_END,
     PAIR_END, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 )  # fmt: skip
 from .status import PutStatus
+from .topic_names import SCHEDULE_TOPIC
 
 if not cython.compiled:
     from storebytes._bytes_cy import (

@@ -14,9 +14,10 @@ from ._message_cy import StoredMessage
 from ._offsets_cy import QueueOffsets
 from ._scan_cy import Reader, count
 from .checks import BAD_MAGIC, BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .cursor import is_file_end
 from .findings import Place, unknown_version, unsupported_record
 from .hosts import encode_host
-from .layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
+from .layout import BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .mapped_file_queue import MappedFileQueue
@@ -233,21 +234,9 @@ class CommitLog:
 
     def is_end(self, stop: Stop) -> bool:
         """Whether a walk of a file ended as the last file of a whole log may: in zeros, or at the file's end."""
-        if stop.why == STOPS[EMPTY]:
-            return True
         file = self.queue.find(stop.offset)
         left = file.end_offset - stop.offset if file else 0
-        return stop.why in ("end", STOPS[BLANK]) or (left < BLANK_SIZE and stop.why == STOPS[TORN])
-
-    def blank_problem(self, offset: int) -> StoreCorrupt | None:
-        """What is wrong with the blank record at `offset`: its size must reach the file's end exactly."""
-        file = self.queue.find(offset)
-        assert file is not None, "a blank lies in a file"
-        at, left = offset - file.start_offset, file.end_offset - offset
-        size = int.from_bytes(self.queue.view(file)[at : at + 4], "big", signed=True)
-        if size == left:
-            return None
-        return StoreCorrupt("blank record of a wrong size", file=file.path, offset=at, expected=left, found=size)
+        return stop.why in ("end", STOPS[EMPTY]) or is_file_end(stop.why, left, any_blank=True)  # a real store reads on, too
 
     def find_end(self) -> Stop:
         """The end of the records, by a walk of the last file that begins with one; nothing is changed.

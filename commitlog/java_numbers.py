@@ -10,7 +10,8 @@ import re
 
 from storageio import InvalidMessage
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+from .topic_names import SCHEDULE_TOPIC
+
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 

@@ -51,6 +51,7 @@ MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB
 MAGIC_BLANK = -875286124  # 0xCBD43194
 
+FOREVER_MS = (1 << 63) - 1  # later than every store time
 BLANK_SIZE = 8  # size and magic; each file reserves room for one
 CRC_MASK = 0x7FFFFFFF
 FILE_NAME_SIZE = 20

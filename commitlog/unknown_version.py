@@ -18,6 +18,7 @@ from storebytes._crc_cy import checksum
 
 from ._record_cy import check, is_protected
 from .checks import BLANK, CHECK_ALL, CHECK_BODY, CHECK_PLACE, EMPTY
+from .cursor import is_whole_blank
 from .layout import (
     BLANK_SIZE,
     BODY_CRC_AT,
@@ -113,7 +114,7 @@ def _is_framed(view: memoryview, at: int, base: int) -> bool:
     end = at + _integer(view, at + SIZE_AT)
     code = check(view, end, len(view), base, CHECK_PLACE)
     if code == BLANK:
-        return _integer(view, end) == len(view) - end
+        return is_whole_blank(view[end:], len(view) - end)
     return code > 0 or code == EMPTY or _is_head(view, end, base)
 
 

@@ -19,6 +19,7 @@ from storageio import Disk, DiskError, Entry, Kind
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
+from .cursor import is_file_end
 from .findings import UNKNOWN_VERSION, Finding, Place, describe, note, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
@@ -263,7 +264,7 @@ class _Walk:
             place = Place(view, piece.stop, file.start_offset)
             if why == "full":
                 at = piece.stop
-            elif why == "end" or (why == STOPS[TORN] and place.left < BLANK_SIZE):
+            elif why == "end" or (why == STOPS[TORN] and is_file_end(why, place.left, view[place.at :])):
                 break
             else:
                 at = yield from self._stopped(file, place, why, stop)
@@ -281,7 +282,7 @@ class _Walk:
     def _stopped(self, file: MappedFile, place: Place, why: str, stop: int) -> Generator[Step, None, int]:
         """Say what lies at the place; returns where to go on."""
         is_growing = stop < file.size_bytes
-        if why == STOPS[BLANK] and place.integer(0) == place.left:
+        if is_file_end(why, place.left, place.view[place.at :]):
             yield Blank(file.path, place.at, place.left)
             if self._end is None:  # beside a writer the descriptor to look for them with may be gone
                 yield from _stale_bytes(file, place.at + BLANK_SIZE)
@@ -346,10 +347,10 @@ def _end_of(file: MappedFile, stop: int) -> LogEnd:
         at = piece.stop
         last = piece.positions[-1] if piece.positions else last
     place = Place(file.view, at, file.start_offset)
-    is_blank = why == STOPS[BLANK] and place.integer(0) == place.left
-    is_end = is_blank or why in ("end", STOPS[EMPTY]) or (why == STOPS[TORN] and place.left < BLANK_SIZE)
+    is_finished = is_file_end(why, place.left, file.view[at:])
+    is_end = is_finished or why in ("end", STOPS[EMPTY])
     message = Reader(file.view, file.start_offset).decode(last, 0) if last >= 0 else None
-    end_offset = file.start_offset + (file.size_bytes if is_blank else at)
+    end_offset = file.start_offset + (file.size_bytes if is_finished and why == STOPS[BLANK] else at)
     return LogEnd(end_offset, message, None if is_end else describe(file.path, place, why))
 
 

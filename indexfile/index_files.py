@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 
+from commitlog.layout import FOREVER_MS
 from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
 from ._index_cy import IndexBuffer, IndexList, hash_of_texts
@@ -25,7 +26,6 @@ from .layout import (
 
 NAME_MAX = (1 << 63) - 1
 OPEN_FILES_MAX = 8
-FOR_EVER_MS = (1 << 63) - 1
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -224,7 +224,7 @@ class IndexFiles(IndexList):
         key: str,
         max_count: int = MATCHES_MAX_DEFAULT,
         begin_ms: int = 0,
-        end_ms: int = FOR_EVER_MS,
+        end_ms: int = FOREVER_MS,
         *,
         keep: Callable[[int], bool] | None = None,
     ) -> list[int]:
@@ -237,7 +237,7 @@ class IndexFiles(IndexList):
         hits = self.hits(topic, key, begin_ms, end_ms)
         return list(islice(filter(keep, hits) if keep else hits, min(max_count, self.max_matches)))
 
-    def hits(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = FOR_EVER_MS) -> Iterator[int]:
+    def hits(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = FOREVER_MS) -> Iterator[int]:
         """As `select`, one after the other and without a limit."""
         code = hash_of_texts(topic, key)
         for file in reversed(self.files):

@@ -35,7 +35,7 @@ CHECKPOINT_SIZE = 4096
 REST_SIZE = CHECKPOINT_SIZE - REST_AT
 FILE_NAME = "checkpoint"
 TIMES = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")  # in the order of the file
-SLACK_MS = 3000
+CHECKPOINT_SLACK_MS = 3000  # see docs/formats/checkpoint.md#safe-time
 TIMESTAMP_MAX_MS = 253_402_300_799_999  # end of the year 9999: a greater number is not a time
 OFFSET_MIN = -1  # the value in a real store before it has an offset
 
@@ -65,7 +65,7 @@ class CheckpointValues(NamedTuple):
 
         See `docs/formats/checkpoint.md#safe-time`.
         """
-        return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SLACK_MS)
+        return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - CHECKPOINT_SLACK_MS)
 
     @property
     def min_index_timestamp_ms(self) -> int:

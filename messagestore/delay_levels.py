@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import StoredMessage
-from commitlog.java_numbers import SCHEDULE_TOPIC, is_java_number
+from commitlog.java_numbers import is_java_number
+from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 
 from .config import DELAY_LEVELS, delay_times_ms

@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 from commitlog import CHECK_PLACE, LogPaths
 from commitlog._record_cy import check, is_protected
-from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.offset_files import common_file_size
+from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
 from consumequeue import find_file_size, queue_folders
 from consumequeue.layout import BATCH_UNIT_SIZE, round_up
 from indexfile import AT_REST, find_shape, index_paths
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import Disk, Kind, Mode, StoreError
 
-from .broker.config.topics import LIGHT_PREFIX
 from .config import delay_times_ms
 from .foreign import has_rocksdb_queues
 
@@ -148,7 +147,7 @@ def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
 
 def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare switches for kinds of queues that the folder has and the configuration would not maintain."""
-    light = any(topic.startswith(LIGHT_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
+    light = any(topic.startswith(LMQ_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
     for name in ("enable_lmq", "enable_multi_dispatch"):
         if light and given.get(name) is False:
             yield Difference(name, False, "light queues", "consumequeue")

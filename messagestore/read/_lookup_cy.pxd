@@ -12,7 +12,7 @@ from messagestore.write._put_cy cimport PutPath
 
 cdef class Asked
 
-cdef I64 FOR_EVER_MS, SLACK_MS
+cdef I64 FOREVER_MS, ITEM_SLACK_MS
 cdef I32 CHECK_READ
 cdef Size HITS_AT_ONCE
 cdef object LOWER

@@ -15,6 +15,7 @@ except ModuleNotFoundError:
 from commitlog._find_cy import LogReaders
 from commitlog._message_cy import StoredMessage
 from commitlog.checks import CHECK_READ
+from commitlog.layout import FOREVER_MS
 from consumequeue.boundary import Boundary
 from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
 from storageio import DiskError
@@ -28,10 +29,9 @@ if not cython.compiled:
     )  # fmt: skip
     from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of
 
-FOR_EVER_MS = (1 << 63) - 1
 HITS_AT_ONCE = 64
 TRIES = 10  # of a reader whose files a writer deletes
-SLACK_MS = 1000  # item times are cut to seconds, so one more is asked for and the message's own time is looked at
+ITEM_SLACK_MS = 1000  # item times are cut to seconds, so one more is asked for and the message's own time is looked at
 LOWER = Boundary.LOWER
 ODD = "\N{REPLACEMENT CHARACTER}"  # what is no UTF-8 reads as this, so its bytes are not compared
 
@@ -75,7 +75,7 @@ class ReadPath(PutPath):
             self._settle()  # also says that the store is closed
             return []
         low: I64 = 0 if begin_ms is None else _within(begin_ms)
-        high: I64 = FOR_EVER_MS if end_ms is None else _within(end_ms)
+        high: I64 = FOREVER_MS if end_ms is None else _within(end_ms)
         code: I32 = hash_of_texts(topic, key)
         ask_for_newest(index, key_hash(code))
         self._settle()
@@ -135,7 +135,7 @@ class ReadPath(PutPath):
 @cython.exceptval(check=True)
 def _within(time_ms: object) -> I64:
     """A time that C can hold."""
-    return min(max(time_ms, -FOR_EVER_MS), FOR_EVER_MS)  # type: ignore[no-any-return, call-overload]
+    return min(max(time_ms, -FOREVER_MS), FOREVER_MS)  # type: ignore[no-any-return, call-overload]
 
 
 @cython.cclass
@@ -179,7 +179,7 @@ class Asked:
 
     def look(self, index: IndexList) -> Bool:
         """Through all files, newest first and newest item first (section 3.6)."""
-        begin_ms: I64 = max(0, self._low - SLACK_MS) if self._low > 0 else 0
+        begin_ms: I64 = max(0, self._low - ITEM_SLACK_MS) if self._low > 0 else 0
         files: list[Any] = index.listed
         place: Size = len(files)
         while place > 0 and self._count < self._most:

@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import PutResult, StoredMessage
+from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 
 from ..broker.config.consumer_offsets import check_key
-from ..broker.services.names import DEAD_PREFIX, IS_BATCH, RETRY_PREFIX
+from ..broker.services.names import IS_BATCH
 from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
 from .queue_reader import GetStatus, QueueReader
 from .retry_progress import RetryProgress, is_of_topic

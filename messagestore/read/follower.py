@@ -24,10 +24,11 @@ from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
 from commitlog._record_cy import is_protected
 from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.checks import CHECK_READ
-from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
+from commitlog.cursor import is_file_end
+from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FOREVER_MS, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 
-from ..checkpoint import SLACK_MS, read_checkpoint
+from ..checkpoint import CHECKPOINT_SLACK_MS, read_checkpoint
 
 if TYPE_CHECKING:
     from ..parts import StoreParts
@@ -41,7 +42,6 @@ BATCH = 256
 STAND_SIZE = 128  # bytes kept of the last record taken: its offsets, times and the CRC of its body are among them
 DAMAGE_AFTER_S = 1.0  # bytes that are no record and do not change for so long may be damage
 DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
-FOR_EVER_MS = (1 << 63) - 1
 
 
 class Follower(ABC):
@@ -155,7 +155,7 @@ class OwnFollower(Follower):
                 if self._at >= self._log.min_offset:
                     raise
                 continue
-            is_file_done = why == "blank" or file.size_bytes - at < BLANK_SIZE
+            is_file_done = is_file_end(why, file.size_bytes - at, any_blank=True)  # as the dispatcher
             self._move_to(file.end_offset if is_file_done else file.start_offset + at)
             if messages:
                 return messages
@@ -201,7 +201,7 @@ class LogFollower(Follower):
             assert self._file is not None
             file, at = self._file, self._at - self._file.start_offset
             where, why, rows = scan(self._view, at, file.size_bytes, file.start_offset, CHECK_ALL, self._places, self._sizes)
-            is_file_done = self._is_file_done(where, why)
+            is_file_done = is_file_end(why, len(self._view) - where, self._view[where:])
             sure = rows if rows and (is_file_done or self._is_last_sure(file, rows, why)) else max(0, rows - 1)
             messages = self._decode(file, at, sure, safe_ms)
             if messages:
@@ -286,11 +286,6 @@ class LogFollower(Follower):
 
     # What may be taken
 
-    def _is_file_done(self, where: int, why: str) -> bool:
-        """Whether nothing more will come in the file behind byte `where`."""
-        left = len(self._view) - where
-        return left < BLANK_SIZE or (why == "blank" and int.from_bytes(self._view[where : where + 4], "big") == left)
-
     def _is_last_sure(self, file: MappedFile, rows: int, why: str) -> bool:
         """Whether the last record found, which has nothing valid behind it, is whole."""
         at, size = self._places[rows - 1], self._sizes[rows - 1]
@@ -326,7 +321,7 @@ class LogFollower(Follower):
             return []
         stop = self._places[sure - 1] + self._sizes[sure - 1]
         messages, _, _ = self._reader.decode_range(at, stop, sure, CHECK_PLACE)
-        if safe_ms < FOR_EVER_MS:
+        if safe_ms < FOREVER_MS:
             messages = list(takewhile(lambda message: message.store_timestamp_ms <= safe_ms, messages))
         if messages:
             last = messages[-1]
@@ -355,6 +350,6 @@ class LogFollower(Follower):
     def _safe_ms(self) -> int:
         """Up to which store time records may be taken."""
         if not self._is_durable or not self._parts.abort_file.is_present:
-            return FOR_EVER_MS
+            return FOREVER_MS
         found = read_checkpoint(self._parts.disk, self._parts.checkpoint.path)
-        return found.values.physic_msg_timestamp_ms - SLACK_MS
+        return found.values.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS

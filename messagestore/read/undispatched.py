@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from commitlog import CHECK_PLACE, MappedFile
 from commitlog._scan_cy import find_record
 from commitlog.checks import CHECK_READ, EMPTY, STOPS
-from commitlog.layout import BLANK_SIZE
+from commitlog.cursor import is_file_end
 from consumequeue import Boundary, ConsumeQueue, offset_by_time
 from consumequeue._units_cy import count_repeated
 from consumequeue.layout import UNIT_SIZE
@@ -162,7 +162,7 @@ class Undispatched:
         end, why = self._piece(file, start, min(size, start + BATCH_SIZE_BYTES), refuses_gaps)
         if why == "torn" and end == start:  # one record longer than a stretch
             end, why = self._piece(file, start, size, refuses_gaps)
-        if why == "blank" or size - end < BLANK_SIZE:
+        if is_file_end(why, size - end, any_blank=True):  # as the dispatcher
             return file.end_offset
         if end > start:
             return file.start_offset + end

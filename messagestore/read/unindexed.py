@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from commitlog import CHECK_PLACE, MappedFile
 from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_READ
-from commitlog.layout import BLANK_SIZE, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from commitlog.cursor import is_file_end
+from commitlog.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storageio import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Unindexed:
             message = reader.decode_keyed(position, topic, key, CHECK_READ)
             if message is not None and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 found.append(base + position)
-        is_done = why == "blank" or file.size_bytes - at < BLANK_SIZE
+        is_done = is_file_end(why, file.size_bytes - at, any_blank=True)  # as the dispatcher
         return file.end_offset if is_done else base + at
 
     def _tell(self, at: int) -> None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue import AllQueues
 from storageio import Disk, StoreCorrupt
 
@@ -16,7 +17,6 @@ from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 
 LOG = logging.getLogger(__name__)
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, only_look: bool = False) -> list[str]:

@@ -15,9 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
+from commitlog.checks import BLANK, EMPTY
+from commitlog.cursor import is_file_end
+from commitlog.layout import BLANK_SIZE
 from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 
-from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
+from ..checkpoint import CHECKPOINT_SLACK_MS, TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
 from ..sidecar import read_own_note
 
@@ -26,7 +29,6 @@ CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
 WALKERS = 2  # beyond that memory is the limit
 WALK_ALONE_MAX = 64 << 20  # bytes that are walked before two threads are started
-SLACK_MS = 3000  # the checkpoint's time may be that much ahead of the disk (docs/formats/checkpoint.md)
 
 
 class LogEnd(NamedTuple):
@@ -85,8 +87,8 @@ def still_holds(log: CommitLog, note: CleanStop) -> bool:
     end = note.last_offset + size
     if end == note.end_offset:
         file = log.queue.find(end)
-        return file is None or log.check(end) == -2 or file.end_offset - end < 8
-    return log.queue.end_offset == note.end_offset and log.check(end) == 0
+        return file is None or log.check(end) == EMPTY or file.end_offset - end < BLANK_SIZE
+    return log.queue.end_offset == note.end_offset and log.check(end) == BLANK
 
 
 def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
@@ -135,7 +137,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | No
     if has_tail:
         log.refuse_unknown_version(stop.offset)
         stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
-        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - SLACK_MS), stopped_at)
+        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS), stopped_at)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, has_tail)
 
 
@@ -147,10 +149,8 @@ def _walk(log: CommitLog, first: MappedFile) -> Stop:
     for file, stop in _stops(log, [file for file in log.queue.files if file.start_offset >= first.start_offset]):
         records, protected = records + stop.records, protected + stop.protected
         last = max(last, stop.last_offset)
-        closed = stop.why == "end" or (stop.why == "blank" and log.blank_problem(stop.offset) is None)
-        if stop.why == "torn" and file.end_offset - stop.offset < 8:
-            closed = True
-        if not closed:
+        at, left = stop.offset - file.start_offset, file.end_offset - stop.offset
+        if stop.why != "end" and not is_file_end(stop.why, left, log.queue.view(file)[at:]):
             break
         stop = stop._replace(offset=file.end_offset)
     return Stop(stop.offset, stop.why, records, protected, last)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio.invariants import check_invariants
 
 from ..parts import StoreParts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from commitlog.findings import Finding
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
@@ -20,7 +20,6 @@ from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import StoreCorrupt
 
-from ..broker.config.topics import LIGHT_PREFIX
 from ..delay_levels import DelayLevels
 from ..write._dispatch_cy import Dispatcher
 from ..write.lmq_units import all_places, is_light, light_unit, names_light_queues
@@ -86,7 +85,7 @@ class Agreement:
         self._next: dict[Lane, int] = {}
         self._numbers: dict[Lane, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()
-        self._has_light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in queues)
+        self._has_light = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.units = 0
         self.items = 0

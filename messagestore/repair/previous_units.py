@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 
 from commitlog import StoredMessage
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue import ConsumeQueue, ConsumeQueueExt, ConsumeQueues, Unit, is_ext_address
 from consumequeue.ext import ext_folder
 from consumequeue.layout import UNIT, UNIT_SIZE

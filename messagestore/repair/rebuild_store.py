@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths
+from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from storageio.settings import settings_or_default
@@ -18,7 +19,6 @@ from .damage import survey
 from .excluded_topics import excluded_topics
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
 
-FOR_EVER_MS = (1 << 63) - 1
 ALL = frozenset({QUEUES, INDEX})
 
 
@@ -57,7 +57,7 @@ def rebuild_store(
 
 def _sound_end(files: LogFiles) -> int:
     """Return the end of the records, ignoring a crash tail. Raises `StoreCorrupt` for damage before it."""
-    found = survey(files, FOR_EVER_MS, None)
+    found = survey(files, FOREVER_MS, None)
     problems = [*found.findings, *(hole.finding for hole in found.holes)]
     if problems:
         first = problems[0]

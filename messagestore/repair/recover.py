@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
+from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from indexfile import IndexFiles
@@ -24,8 +25,8 @@ from storageio.settings import settings_or_default
 
 from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
+from ..checkpoint import CHECKPOINT_SLACK_MS, TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig
 from ..engine import Engine
 from ..file_sizes import found_sizes
@@ -33,7 +34,7 @@ from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
-from ..recovery.log_end import SLACK_MS, clean_stop_ms, cut_tail, keep, read_clean
+from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
 from ..store_settings import read_levels, refuse_unknown_shape
 from ..timer_files import timers_behind
 from ..write.ring import RING_NAME, restore
@@ -49,7 +50,6 @@ from .repair_config import mend_config, plan_config
 from .repair_files import mend_files, plan_files
 from .symlinks import refuse_links
 
-FOR_EVER_MS = (1 << 63) - 1
 BATCH = "batchconsumequeue"
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
 
@@ -228,11 +228,11 @@ class Recovery:
     def _safe_ms(self) -> int:
         """Return the store time in milliseconds up to which every record was synced; no limit after a clean stop."""
         if self.was_clean:
-            return FOR_EVER_MS
+            return FOREVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
             stopped_ms = clean_stop_ms(read_clean(self.disk, self.root), self._files().message_at)
-            return max(stopped_ms, checkpoint.physic_msg_timestamp_ms - SLACK_MS)
+            return max(stopped_ms, checkpoint.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS)
         finally:
             checkpoint.close()
 

@@ -14,8 +14,8 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.checks import STOPS
-from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.layout import (
     BORN_HOST_AT,
     BORN_HOST_V6,

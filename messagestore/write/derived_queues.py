@@ -12,14 +12,15 @@ import os
 from collections.abc import Callable, Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, MappedFile, StoredMessage
-from commitlog.java_numbers import SCHEDULE_TOPIC, is_java_number
+from commitlog.java_numbers import is_java_number
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
 from consumequeue import BatchQueues, BatchUnit, ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles
 from consumequeue.ext import ext_folder, is_ext_address
 from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, UNIT, UNIT_SIZE
 from storebytes.java_hash import java_hash_code
 
-from ..broker.config.topics import LIGHT_PREFIX, Topics
+from ..broker.config.topics import Topics
 from ..delay_levels import DelayLevels
 from .lmq_units import light_places
 
@@ -132,7 +133,7 @@ class DerivedQueues:
         """Write extended units; return the units with addresses in place of their tags codes."""
         if queue.topic == SCHEDULE_TOPIC:
             units = self._scheduled(queue, units)
-        if not self.has_ext or queue.topic.startswith(LIGHT_PREFIX):
+        if not self.has_ext or queue.topic.startswith(LMQ_PREFIX):
             return units
         writer = self._writer(queue.topic, queue.queue_id)
         made = bytearray()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Stop
 from commitlog.checks import BAD_MAGIC
-from commitlog.layout import BLANK_SIZE
+from commitlog.cursor import is_file_end
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import DiskError, StoreCorrupt, StoreError
@@ -247,7 +247,8 @@ class DispatchService:
         at, why = self._dispatch(file, start, min(stop, start + BATCH_SIZE_BYTES))
         if why == "torn" and at == start:
             at, why = self._dispatch(file, start, stop)  # one record longer than a batch
-        is_closed = why == "blank" or (why == "torn" and file.size_bytes - at < BLANK_SIZE)
+        # The log was judged when it was opened. Behind a damaged blank record RocketMQ dispatches on, so its queues have units.
+        is_closed = is_file_end(why, file.size_bytes - at, any_blank=True)
         if why == STOPS[BAD_MAGIC] and at == start:
             raise self._log.problem(Stop(self.position, why, 0, 0))
         if not is_closed and at == start and why not in ("index_full", "full"):

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commitlog import CHECK_PLACE, CommitLog, StoredMessage
-from commitlog.java_numbers import SCHEDULE_TOPIC
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.topic_names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from consumequeue import ConsumeQueues, check_topic
 from consumequeue.layout import UNIT
 from storageio import InvalidMessage
 from storebytes.java_hash import java_hash_code
 
-from ..broker.config.topics import LIGHT_PREFIX, SYSTEM_PREFIX
-
 NORMAL = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
-RETRY_PREFIX = "%RETRY%"
 _SEARCHED = 1 << 20
-_OVERLAP = len(LIGHT_PREFIX)
+_OVERLAP = len(LMQ_PREFIX)
 _DIGITS_MAX = 18  # of a number in a queue
 
 
@@ -47,14 +44,14 @@ def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
     Nobody sends to one, but a filler for a lost record stands in one (`repair.fillers`).
     """
     places = {(name, 0): number for name, number in reversed(light_places(message))}
-    if message.topic.startswith(LIGHT_PREFIX) and message.sys_flag & TRANSACTION_MASK in NORMAL:
+    if message.topic.startswith(LMQ_PREFIX) and message.sys_flag & TRANSACTION_MASK in NORMAL:
         places[message.topic, message.queue_id] = message.queue_offset
     return places
 
 
 def is_light(topic: str) -> bool:
     """Return whether a topic is an LMQ."""
-    return topic.startswith(LIGHT_PREFIX)
+    return topic.startswith(LMQ_PREFIX)
 
 
 def _is_number(text: str) -> bool:
@@ -70,7 +67,7 @@ def is_eligible(topic: str, names: str) -> bool:
 def _is_light(name: str) -> bool:
     """Return whether a name can name a folder; RocketMQ skips others too."""
     try:
-        return name.startswith(LIGHT_PREFIX) and bool(check_topic(name))
+        return name.startswith(LMQ_PREFIX) and bool(check_topic(name))
     except InvalidMessage:
         return False
 
@@ -105,5 +102,5 @@ def _candidates(log: CommitLog, end_offset: int) -> Iterator[StoredMessage]:
 
 def names_light_queues(view: memoryview) -> bool:
     """Return whether the bytes contain the name of an LMQ."""
-    wanted = LIGHT_PREFIX.encode()
+    wanted = LMQ_PREFIX.encode()
     return any(wanted in bytes(view[at : at + _SEARCHED + _OVERLAP]) for at in range(0, len(view), _SEARCHED))

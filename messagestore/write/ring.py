@@ -21,6 +21,7 @@ from zlib import crc32
 from commitlog import CHECK_ALL, CommitLog, MappedFile
 from commitlog._record_cy import check
 from commitlog.checks import BLANK
+from commitlog.cursor import is_whole_blank
 from commitlog.layout import BLANK_SIZE
 from storageio import DIRECT_BLOCK, Disk, DiskError, File, Map, Mode
 
@@ -174,7 +175,7 @@ class _Restoring:
             size = check(self._left.view, place, stop, at - place, CHECK_ALL)
             if size > 0:
                 return self._left.view[place : place + size], False
-            if size == BLANK and int.from_bytes(self._left.view[place : place + 4], "big") == file.end_offset - at:
+            if size == BLANK and is_whole_blank(self._left.view[place:], file.end_offset - at):
                 return self._left.view[place : place + BLANK_SIZE], True
         return None
 

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.findings import Finding
+from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
@@ -34,7 +35,6 @@ from indexfile import IndexFiles
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, file_size
 from messagestore import StoreConfig
-from messagestore.broker.config.topics import LIGHT_PREFIX
 from messagestore.delay_levels import DelayLevels
 from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
@@ -297,7 +297,7 @@ class _SplitAudit:
 
     def _runs(self, runs: list[Run]) -> Iterator[Row]:
         for run in runs:
-            if run.topic.startswith(LIGHT_PREFIX):
+            if run.topic.startswith(LMQ_PREFIX):
                 continue  # their numbers may have gaps, which a queue closes: `Agreement` looks for them
             count = len(run.units) // UNIT_SIZE
             self._sums["units"] += count

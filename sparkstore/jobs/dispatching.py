@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog._scan_cy import Reader, find_values, locate
 from commitlog.columns import Batch, fixed_columns
+from commitlog.topic_names import LMQ_PREFIX
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, NEXT_ITEM_AT, SLOT_SIZE
-from messagestore.broker.config.topics import LIGHT_PREFIX
 from messagestore.write._dispatch_cy import Dispatcher
 from messagestore.write.lmq_units import DISPATCH, light_places
 from storebytes.java_hash import java_hash_code
@@ -42,7 +42,7 @@ class Dispatching:
         """Prepare the kernel; `is_ignored` selects topics without an ordinary queue."""
         self.kernel = Dispatcher(delays_ms)
         # `_light` makes LMQ units from the property that names the queues
-        self._is_ignored = lambda topic: topic.startswith(LIGHT_PREFIX) or is_ignored(topic)
+        self._is_ignored = lambda topic: topic.startswith(LMQ_PREFIX) or is_ignored(topic)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE * _SLOTS + ITEM_SIZE * KEYS_MAX) if with_index else None
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
 

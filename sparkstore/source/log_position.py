@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 from commitlog import CHECK_PLACE, MappedFile, StoredMessage
 from commitlog._scan_cy import Reader, find_record, scan
-from commitlog.checks import BLANK, EMPTY, STOPS, TORN
+from commitlog.checks import EMPTY, STOPS, TORN
 from commitlog.columns import Batch, fixed_columns
-from commitlog.layout import BLANK_SIZE
+from commitlog.cursor import is_file_end
+from commitlog.layout import FOREVER_MS
 from commitlog.offset_files import OffsetFile
 from commitlog.resync import find_in_file
 from commitlog.walk import LogFiles
-from messagestore.checkpoint import FILE_NAME, SLACK_MS, read_checkpoint
+from messagestore.checkpoint import CHECKPOINT_SLACK_MS, FILE_NAME, read_checkpoint
 from messagestore.recovery.abort_file import AbortFile
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
 from ..errors import BadOption, DataLost
 from .start_position import StartPosition
 
-FOR_EVER_MS = (1 << 63) - 1
 SCAN_ROWS = 8192
 PIECE_BYTES = 16 << 20  # of a file mapped per step
 LOOKS = 3  # a writer may open or close the store meanwhile
@@ -110,11 +110,11 @@ class LogEnds:
 
     def end(self, before_ms: int | None = None) -> Position:
         """Return the position after the last durable record, or before the first one stored at or after `before_ms`."""
-        limit_ms = FOR_EVER_MS if before_ms is None else before_ms - 1
+        limit_ms = FOREVER_MS if before_ms is None else before_ms - 1
         for _ in range(LOOKS):
             safe_ms = self._safe_ms()
-            found = self._end(min(safe_ms, limit_ms), is_live=safe_ms < FOR_EVER_MS)
-            if safe_ms < FOR_EVER_MS or self._safe_ms() == FOR_EVER_MS:
+            found = self._end(min(safe_ms, limit_ms), is_live=safe_ms < FOREVER_MS)
+            if safe_ms < FOREVER_MS or self._safe_ms() == FOREVER_MS:
                 break  # else a writer opened the store meanwhile, and the end found may be inside its records
         self._known = found
         return found
@@ -162,9 +162,9 @@ class LogEnds:
     def _safe_ms(self) -> int:
         """Return the store time up to which everything is durable."""
         if not AbortFile(self._disk, self._root).is_present:
-            return FOR_EVER_MS
+            return FOREVER_MS
         found = read_checkpoint(self._disk, os.path.join(self._root, FILE_NAME))
-        return found.values.physic_msg_timestamp_ms - SLACK_MS
+        return found.values.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS
 
     def _end(self, limit_ms: int, *, is_live: bool) -> Position:
         """Find the end in the newest file whose first record is within the limit."""
@@ -247,9 +247,7 @@ def _scan_file(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iter
             batch = None  # it holds the map
         if why == "full":
             continue
-        left = mapped.size_bytes - at
-        is_blank = why == STOPS[BLANK] and int.from_bytes(mapped.view[at : at + 4], "big") == left
-        if left == 0 or is_blank or (why == STOPS[TORN] and left < BLANK_SIZE):
+        if is_file_end(why, mapped.size_bytes - at, mapped.view[at:]):
             yield None
             return
         if why == STOPS[EMPTY] and is_live:

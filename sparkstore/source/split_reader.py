@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commitlog._scan_cy import Reader, count, find_record, scan
-from commitlog.checks import BLANK, CHECK_PLACE, EMPTY, STOPS, TORN
+from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.columns import Batch
+from commitlog.cursor import is_file_end
 from commitlog.findings import Finding, Place, describe
-from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
+from commitlog.layout import BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import Disk, DiskError, Mode
 
 from ..errors import DataLost
@@ -98,9 +99,7 @@ class SplitReader:
 
     def is_done(self, at: int, why: str) -> bool:
         """Return whether a finished file ends there: with a blank over the rest, or with too little space for one."""
-        left = self.file_end - at
-        is_blank = why == STOPS[BLANK] and self.integer(at) == left
-        return left == 0 or is_blank or (why == STOPS[TORN] and left < BLANK_SIZE)
+        return is_file_end(why, self.file_end - at, self.view[at - self.base :])
 
 
 def walk(reader: SplitReader, checks: int, batch_rows: int) -> Iterator[Batch | Finding]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from commitlog._scan_cy import Reader, count, find_record
-from commitlog.checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
+from commitlog.checks import CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
+from commitlog.cursor import is_file_end
 from commitlog.findings import Finding, Place, describe
-from commitlog.layout import BLANK_SIZE
 from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.resync import find_in_file
@@ -177,12 +177,12 @@ def _end_of(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
             end, last_ms = at, _store_time(mapped.view, last)
         if why == "full":
             continue
-        if at == size or (why == STOPS[BLANK] and int.from_bytes(mapped.view[at : at + 4], "big") == size - at):
+        is_end = is_file_end(why, size - at, mapped.view[at:])
+        if is_end and why != STOPS[TORN]:
             return base + size, None
         ahead = _next_newer(mapped, at + 1, last_ms)
         if ahead < 0:
-            is_end = why == STOPS[EMPTY] or (why == STOPS[TORN] and size - at < BLANK_SIZE)
-            return base + end, None if is_end else describe(file.path, Place(mapped.view, at, base), why)
+            return base + end, None if is_end or why == STOPS[EMPTY] else describe(file.path, Place(mapped.view, at, base), why)
         at = ahead
 
 

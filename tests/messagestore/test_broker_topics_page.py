@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from commitlog import topic_names as topics
 from messagestore.broker.services import names
 from messagestore.config import DELAY_LEVELS, StoreConfig
 
@@ -19,15 +20,15 @@ def rows(head: str) -> set[str]:
 
 def test_every_topic() -> None:
     """By the names that the code has."""
-    prefixes = {names.RETRY_PREFIX + "group", names.DEAD_PREFIX + "group", names.LIGHT_PREFIX + "name"}
-    assert rows("topic") == {names.HALF_TOPIC, names.OP_TOPIC, names.GIVEN_UP_TOPIC, names.SCHEDULE_TOPIC} | prefixes
+    prefixes = {topics.RETRY_PREFIX + "group", topics.DEAD_PREFIX + "group", topics.LMQ_PREFIX + "name"}
+    assert rows("topic") == {topics.HALF_TOPIC, topics.OP_TOPIC, topics.GIVEN_UP_TOPIC, topics.SCHEDULE_TOPIC} | prefixes
 
 
 def test_every_property() -> None:
     """And no other."""
-    topics = {names.HALF_TOPIC, names.OP_TOPIC, names.GIVEN_UP_TOPIC, names.SCHEDULE_TOPIC, names.TRANSACTION_GROUP}
+    of_topics = {topics.HALF_TOPIC, topics.OP_TOPIC, topics.GIVEN_UP_TOPIC, topics.SCHEDULE_TOPIC, names.TRANSACTION_GROUP}
     known = {value for value in vars(names).values() if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]{4,}", value)}
-    assert rows("property") == {name for name in known - topics if not name.startswith("messagestore")} - {"names"}
+    assert rows("property") == {name for name in known - of_topics if not name.startswith("messagestore")} - {"names"}
 
 
 def test_numbers() -> None:

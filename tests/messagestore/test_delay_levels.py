@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.layout import UNIT
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS

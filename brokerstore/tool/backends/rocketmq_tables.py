@@ -10,6 +10,7 @@ from brokerstore.identify import FolderKind
 from commitlog import StoredMessage
 from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, DiskError, StoreError
 
@@ -17,7 +18,6 @@ from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, time
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 
-LMQ_PREFIX = "%LMQ%"
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
 HOUR_MS = 3_600_000
 _STATS_KEYS = ("messages", "size_bytes", "first_store_timestamp_ms", "last_store_timestamp_ms")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from commitlog.topic_names import LMQ_PREFIX
 from storageio import Disk, InvalidMessage
 
 from .config_files import Document
@@ -17,7 +18,6 @@ from .config_table import INT64_MAX, ConfigTable
 
 JOINT = "@"
 VERSION_STEP = 500  # commits per step of dataVersion, as in the broker
-LMQ_PREFIX = "%LMQ%"
 QUEUE_ID_MAX = (1 << 31) - 1
 
 EndOf = Callable[[str, int], int]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, InvalidMessage
 
 from .config_files import Document

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commitlog.topic_names import LMQ_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage
 
@@ -24,22 +25,6 @@ QUEUE_TYPE = "queue.type"
 BATCH_QUEUES = "BatchCQ"  # a value of QUEUE_TYPE
 MESSAGE_TYPE = "message.type"
 CLEANUP_POLICY = "cleanup.policy"
-
-SYSTEM_TOPICS = frozenset(
-    {
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "SCHEDULE_TOPIC_XXXX",
-        "SELF_TEST_TOPIC",
-        "TBW102",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
-)
-SYSTEM_PREFIX = "rmq_sys_"
-LIGHT_PREFIX = "%LMQ%"
 
 
 def is_system_topic(name: str) -> bool:
@@ -199,7 +184,7 @@ def is_deleted(topics: Topics, name: str) -> bool:
     A deleted topic is missing from a table that is not empty. A rebuild from the log must not restore its queues. LMQs are in
     no table.
     """
-    return not topics.is_empty and name not in topics and not is_system_topic(name) and not name.startswith(LIGHT_PREFIX)
+    return not topics.is_empty and name not in topics and not is_system_topic(name) and not name.startswith(LMQ_PREFIX)
 
 
 def check_config(config: TopicConfig) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commitlog import QueueOffsets
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 
-from ..config.topics import BATCH_QUEUES, LIGHT_PREFIX, PERM_DEFAULT, QUEUE_TYPE, Topics
+from ..config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
 from .names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer
 TOPIC_SIZE_LIMIT = 255
-RETRY_PREFIX = "%RETRY%"
 
 
 class Admission:
@@ -101,7 +100,7 @@ class Admission:
         """Add topics that already have queues to an empty table: a topic missing from a table counts as deleted."""
         if not self._topics.names():
             for name in self._queues.topics():
-                if not name.startswith(LIGHT_PREFIX):
+                if not name.startswith(LMQ_PREFIX):
                     self._topics.create(name, max(self._queues.queue_ids(name), default=0) + 1)
 
 

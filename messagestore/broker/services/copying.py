@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import PutStatus
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.topic_names import LMQ_PREFIX
 from storageio import InvalidMessage, PutRejected
 
 from ..config.subscription_groups import SubscriptionGroups
 from ..config.topics import BATCH_QUEUES, QUEUE_TYPE
-from .names import LIGHT_PREFIX
 
 if TYPE_CHECKING:
     from commitlog import StoredMessage
@@ -58,7 +58,7 @@ def copy_topics(
     """
     wanted = list(dict.fromkeys(topics))
     for topic in wanted:
-        if not topic.startswith(LIGHT_PREFIX):
+        if not topic.startswith(LMQ_PREFIX):
             _prepare(source, target, admission, topic)
     count = 0
     for message in _records(source, set(wanted)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from commitlog import Message, StoredMessage
 from commitlog.java_numbers import is_java_number
 from commitlog.layout import QUEUES_MAX
+from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import InvalidMessage
 
 from .admission import topic_problem
-from .names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
+from .names import DELAY, REAL_QUEUE, REAL_TOPIC
 from .putting import with_pairs
 
 

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog import StoredMessage
 from commitlog.java_numbers import is_java_number
+from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, replace_file
 
 from ...sidecar import read_own_note
-from .names import DELAY, INNER_BASE, LIGHT_OFFSETS, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
+from .names import DELAY, INNER_BASE, LIGHT_OFFSETS, REAL_QUEUE, REAL_TOPIC
 
 if TYPE_CHECKING:
     from ...parts import StoreParts

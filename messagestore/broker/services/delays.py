@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commitlog import Message
+from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.ext import is_ext_address
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
@@ -25,7 +26,6 @@ from ..config.config_files import Source
 from ..config.delay_offsets import DelayOffsets
 from .delay_messages import delivered
 from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
-from .names import SCHEDULE_TOPIC
 from .putting import NEVER
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
 
-from .names import CHECK_TIMES, HALF_TOPIC, OP_TOPIC, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
+from .names import CHECK_TIMES, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -184,7 +185,7 @@ def _committed_end(parts: StoreParts, half: HalfMessage) -> int | None:
 
 def _by_key(parts: StoreParts, topic: str, key: str) -> Iterator[StoredMessage]:
     assert parts.index is not None
-    for offset in parts.index.select(topic, key, parts.config.max_msgs_num_batch, 0, (1 << 63) - 1):
+    for offset in parts.index.select(topic, key, parts.config.max_msgs_num_batch):
         message = parts.log.message_at(offset)
         if message is not None:
             yield message

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus
 from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
+from commitlog.topic_names import LMQ_PREFIX
 
-from .names import LIGHT_NAMES, LIGHT_OFFSETS, LIGHT_PREFIX
+from .names import LIGHT_NAMES, LIGHT_OFFSETS
 from .putting import refused, with_pairs
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ NAME_SIZE_MAX = 255
 def light_refusal(names: str) -> PutResult | None:
     """Return why no message can belong to these LMQs, whatever their number; None if one can."""
     for name in names.split(","):
-        if not name.startswith(LIGHT_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
-            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LIGHT_PREFIX}name can be")
+        if not name.startswith(LMQ_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LMQ_PREFIX}name can be")
     return None
 
 
@@ -79,7 +80,7 @@ class LightPuts:
 
     def _known_names(self) -> set[str]:
         if self._known is None:
-            self._known = {name for name in self._parts.queues.topics() if name.startswith(LIGHT_PREFIX)}
+            self._known = {name for name in self._parts.queues.topics() if name.startswith(LMQ_PREFIX)}
         return self._known
 
 

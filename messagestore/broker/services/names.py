@@ -1,18 +1,10 @@
-"""Name the topics, groups and properties that a broker uses itself (`docs/formats/broker-topics.md`)."""
+"""Name the groups and properties that a broker uses itself (`docs/formats/broker-topics.md`)."""
 
 from __future__ import annotations
 
-from commitlog.java_numbers import SCHEDULE_TOPIC
+from commitlog.topic_names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["SCHEDULE_TOPIC"]
-
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that stayed undecided for too long
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-RETRY_PREFIX = "%RETRY%"
-DEAD_PREFIX = "%DLQ%"
-LIGHT_PREFIX = "%LMQ%"
 SYSTEM_QUEUES = {HALF_TOPIC: 1, OP_TOPIC: 1, GIVEN_UP_TOPIC: 1}  # number of queues, where it is not the default
 
 # Properties.

@@ -17,6 +17,7 @@ from commitlog import CHECK_ALL, STOPS, MappedFile, PutStatus
 from commitlog._record_cy import check
 from commitlog._scan_cy import Reader
 from commitlog.checks import BAD_MAGIC, BLANK, TORN
+from commitlog.cursor import is_whole_blank
 from commitlog.findings import Place, unknown_version, unsupported_record
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
 from commitlog.unknown_version import is_unknown_version
@@ -154,7 +155,7 @@ class _Appending:
         while at < stop:
             where, left = place + at - start, self._file_end(place) - place - at + start
             code = check(data, at, stop, place - start, CHECK_ALL)
-            if code == BLANK and int.from_bytes(data[at : at + 4], "big") != left:
+            if code == BLANK and not is_whole_blank(data[at : at + 4], left):
                 raise _wrong("blank", where, f"a blank of {left} bytes", data[at : at + BLANK_SIZE])
             if code == BLANK or (code == TORN and stop == len(data) and stop - at < limit):
                 return at - start, stamp, code

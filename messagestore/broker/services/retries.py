@@ -13,10 +13,11 @@ import random
 from typing import TYPE_CHECKING
 
 from commitlog import PutResult, StoredMessage
+from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from storageio import InvalidMessage
 
 from ..config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
-from .names import DEAD_PREFIX, DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, RETRY_PREFIX, WAIT
+from .names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, WAIT
 from .putting import with_pairs
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus, decode_properties, encode_properties
 from commitlog.layout import QUEUES_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import InvalidMessage
 
 from ...write.lmq_units import is_eligible
 from .batch_puts import BatchPuts, batch_refusal
 from .delay_messages import delay_level, scheduled
 from .lmq_puts import LightPuts, light_refusal
-from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES, SCHEDULE_TOPIC
+from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES
 from .putting import refused
 
 if TYPE_CHECKING:

@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, StoredMessage, decode_properties, encode_properties
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from commitlog.topic_names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from storageio import InvalidMessage, PutRejected
 
 from .half_messages import HalfMessage, decided, half_messages, op_records
 from .names import (
     CHECK_TIMES,
     DELAY,
-    GIVEN_UP_TOPIC,
-    HALF_TOPIC,
     IS_TRANSACTION,
     LIGHT_NAMES,
     OP_TAG,
-    OP_TOPIC,
     PRODUCER_GROUP,
     REAL_QUEUE,
     REAL_TOPIC,

@@ -1,0 +1,23 @@
+"""Names of topics that the broker gives a meaning (`docs/formats/broker-topics.md`)."""
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that stayed undecided for too long
+SYSTEM_TOPICS = frozenset(
+    {
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        GIVEN_UP_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        SCHEDULE_TOPIC,
+    }
+)
+SYSTEM_PREFIX = "rmq_sys_"
+RETRY_PREFIX = "%RETRY%"
+DEAD_PREFIX = "%DLQ%"
+LMQ_PREFIX = "%LMQ%"
