@@ -140,7 +140,7 @@ def rabbit_segment(data: bytes) -> None:
 
 
 def rabbit_journal(data: bytes) -> None:
-    """Read a journal."""
+    """Read a journal's entries."""
     _found, end = read_journal(data, "fuzz", [])
     assert 0 <= end <= len(data)
 

@@ -66,7 +66,7 @@ def wire_batch(data: bytes) -> None:
 
 
 def broker_properties(data: bytes) -> None:
-    """Parse a broker.conf."""
+    """Parse a broker's broker.conf."""
     parse_broker_properties(data, file="fuzz")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The compiled kernels under AddressSanitizer: built into a copy of the source, run with the fuzzers' corpus and new mutations.
 #     scripts/asan.sh [RUNS_OF_DECODERS] [RUNS_OF_FOLDERS]        PYTHON chooses the interpreter
-# Ends with the sanitizer's own words and an error where it finds anything.
+# If the sanitizer finds anything, its report is printed and the exit code is not 0.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -16,7 +16,7 @@ cd "$copy"
 export PYTHONPATH=$PWD PYTHONDONTWRITEBYTECODE=1 BROKERSTORE_REQUIRE_COMPILED=1
 CFLAGS="-fsanitize=address -fno-omit-frame-pointer -g -O1" LDFLAGS="-fsanitize=address" "$python" setup.py -q build_ext --inplace > asan-build.log 2>&1 \
     || { tail -n 20 asan-build.log; exit 1; }
-# Python's own allocator would hide what lies behind a block; leaks at its end are its own.
+# Python's allocator would hide accesses after a block; leaks at exit are Python's own.
 export LD_PRELOAD=$library ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:exitcode=99 PYTHONMALLOC=malloc
 "$python" -c 'from storebytes.builds import build_name; assert build_name() == "compiled"; print("kernels under AddressSanitizer")'
 "$python" -m fuzz.run decoders --runs "${1:-400000}" --seed 77

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Debian's Chromium and its driver, for the tests of the report's page.
+# Debian's Chromium and its driver, for the tests of the page of `report`.
 set -e
 export DEBIAN_FRONTEND=noninteractive
 if ! command -v chromedriver >/dev/null; then

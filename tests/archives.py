@@ -1,4 +1,4 @@
-"""Unpacks golden folders."""
+"""Unpacks archives of golden folders."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class JavaStores:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the process."""
+        """Kill the JVM's process."""
         self.process.kill()
         self.process.communicate()
         self._errors.close()

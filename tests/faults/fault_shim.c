@@ -1,7 +1,7 @@
-/* Put before the C library by LD_PRELOAD: the FAULT_AT-th call (from 1) that changes a file below FAULT_BELOW fails with
-   FAULT_ERRNO, once, or for ever with FAULT_FOREVER; with FAULT_SHORT a write does half of its work and says so.
-   At the end FAULT_COUNT gets the number of such calls.  FAULT_LOG gets a line for each of them, and for each file that is
-   opened with O_CREAT and was not there and each folder that is removed: thread, call and path, separated by tabs. */
+/* Loaded before the C library by LD_PRELOAD: the FAULT_AT-th call (from 1) that changes a file below FAULT_BELOW fails with
+   FAULT_ERRNO.  It fails once, or with FAULT_FOREVER all later calls fail too; with FAULT_SHORT a write writes half of its bytes.
+   At the end FAULT_COUNT gets the number of such calls.  FAULT_LOG gets a line for each of them, for each file that O_CREAT
+   creates and for each folder that is removed: thread, call and path, separated by tabs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

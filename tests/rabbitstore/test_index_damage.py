@@ -86,7 +86,7 @@ def cut(folder):
         ({0: 16, 1: 16, 2: 16}, 40, None, False, 48),  # numbers that the queue has given already
         ({0: 16, 1: 16}, 48, None, False, 48),
         ({0: 16, 1: 16, 2: 16, 3: 1}, 64, None, False, 48),
-        ({0: 16, 1: 16, 2: 16}, 48, cut, False, 35),  # a file too short for what it is said to hold
+        ({0: 16, 1: 16, 2: 16}, 48, cut, False, 35),  # a file too short for its noted entries
     ],
 )
 def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(tmp_path, noted, next_seq_id, damage, fits, left):

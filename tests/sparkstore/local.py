@@ -105,7 +105,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def copied(store: Path, to: Path) -> Path:
-    """Copy a store."""
+    """Copy a store's folder."""
     shutil.copytree(store, to)
     return to
 

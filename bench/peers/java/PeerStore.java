@@ -35,13 +35,13 @@ import org.apache.rocketmq.store.config.FlushDiskType;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
-/** RocketMQ's store without a broker: one JSON command a line on stdin, one JSON answer a line on stdout; it times itself. */
+/** RocketMQ's store without a broker: one JSON command a line on stdin, one JSON answer a line on stdout; it measures its own times. */
 public class PeerStore {
     static final String[] TAGS = {"TagA", "TagB", "TagC", "TagD"};
     static final InetSocketAddress HOST = new InetSocketAddress(loopback(), 10911);
     static final int PAGE = 32;
     static final Map<Integer, DefaultMessageStore> STORES = new HashMap<>();
-    static long sink;  // what was read is used, so that no compiler leaves the reading out
+    static long sink;  // uses what was read, so that the compiler cannot remove the reads
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -77,7 +77,7 @@ public class PeerStore {
         try { return InetAddress.getByName("127.0.0.1"); } catch (Exception error) { throw new RuntimeException(error); }
     }
 
-    /** The broker's defaults, but nothing is deleted behind our back. */
+    /** The broker's defaults, without deletion of old files. */
     static JSONObject open(JSONObject c) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(c.getString("dir"));
@@ -131,7 +131,7 @@ public class PeerStore {
 
     interface Work { void run(int thread, long[] times) throws Exception; }
 
-    /** Seconds of all threads together, and of all with dispatch; the slow end of single calls when they are timed. */
+    /** Seconds until all threads are done, and until all is dispatched; if calls are timed, also the slowest ones. */
     static JSONObject timed(DefaultMessageStore store, int threads, int calls, boolean isTimed, Work work) throws Exception {
         long[][] times = new long[threads][isTimed ? calls : 0];
         CountDownLatch go = new CountDownLatch(1);
@@ -225,7 +225,7 @@ public class PeerStore {
         return new JSONObject(Map.of("seconds", (System.nanoTime() - before) / 1e9, "count", count));
     }
 
-    /** Seconds of `count` random questions. */
+    /** Seconds of `count` random lookups. */
     static JSONObject probe(DefaultMessageStore store, JSONObject c) {
         int count = c.getIntValue("count"), messages = c.getIntValue("messages");
         String topic = c.getString("topic"), what = c.getString("what");

@@ -1,6 +1,6 @@
 #!/bin/bash
-# RabbitMQ 4.0 of Debian trixie with all that it needs, unpacked into a folder of its own that is run with chroot; the machine's own
-# packages stay as they are.  Root only.  The mirror and its key are those that this machine's apt is set up with.
+# RabbitMQ 4.0 of Debian trixie and its dependencies, unpacked into a folder that is used with chroot; installed packages stay as they
+# are.  Requires root.  Mirror and key are those of the machine's apt configuration.
 #   install.sh [DIR]      DIR/root is the chroot; ~/.cache/brokerstore/rabbitmq-4.0 by default
 set -euo pipefail
 DIR=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/brokerstore/rabbitmq-4.0}

@@ -30,7 +30,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Asked by lines. */
+/** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Commands and answers are lines. */
 public class Client {
     private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
@@ -49,7 +49,7 @@ public class Client {
         admin.setNamesrvAddr(names);
         producer.setNamesrvAddr(names);
         producer.setSendMsgTimeout(TIMEOUT_MS);
-        producer.setRetryTimesWhenSendFailed(0);  // what is acknowledged is there once
+        producer.setRetryTimesWhenSendFailed(0);  // so that an acknowledged message is stored once
         admin.start();
         producer.start();
     }
@@ -85,7 +85,7 @@ public class Client {
         }
     }
 
-    // What the broker keeps as configuration
+    // The broker's configuration
 
     private JSONObject topic(JSONObject command) throws Exception {
         TopicConfig topic = new TopicConfig(command.getString("topic"));
@@ -103,14 +103,14 @@ public class Client {
         return new JSONObject();
     }
 
-    /** Queue id to what the broker says the group has committed; -1 for nothing. */
+    /** Queue id to the group's committed offset according to the broker; -1 if there is none. */
     private JSONObject offsets(JSONObject command) throws Exception {
         DefaultMQPullConsumer consumer = puller(command.getString("group"));
         JSONObject found = new JSONObject();
         for (MessageQueue queue : queues(consumer, command.getString("topic"))) {
             found.put(String.valueOf(queue.getQueueId()), consumer.fetchConsumeOffset(queue, true));
         }
-        consumer.shutdown();  // or it would take queues from the group's next member
+        consumer.shutdown();  // otherwise it would take queues from the group's next member
         return found;
     }
 
@@ -160,7 +160,7 @@ public class Client {
         return told(producer.send(batch, queue(messages.getJSONObject(0))));
     }
 
-    /** Each message with a "decision" of its own. */
+    /** Send transactions; each message has its own "decision". */
     private JSONArray sendTransaction(JSONObject command) throws Exception {
         if (transactions == null) transactions = transactionProducer();
         JSONArray results = new JSONArray();
@@ -180,7 +180,7 @@ public class Client {
                 return LocalTransactionState.valueOf((String) decision);
             }
 
-            /** Asked by the broker for what nobody decided: the message's own word. */
+            /** Answer the broker's check of an undecided transaction with the message's "answer". */
             @Override public LocalTransactionState checkLocalTransaction(MessageExt message) {
                 String answer = message.getUserProperty("answer");
                 return answer == null ? LocalTransactionState.UNKNOW : LocalTransactionState.valueOf(answer);
@@ -190,7 +190,7 @@ public class Client {
         return made;
     }
 
-    /** One message a call over "queues" queues, until "count" or until the broker is gone; a line for each acknowledgement. */
+    /** Send one message a call over "queues" queues, up to "count" or until the broker is gone; print each acknowledgement. */
     private JSONObject stream(JSONObject command) throws Exception {
         for (int number = command.getIntValue("first"), i = 0; i < command.getIntValue("count"); number++, i++) {
             MessageQueue queue = new MessageQueue(command.getString("topic"), brokerName, number % command.getIntValue("queues"));
@@ -207,7 +207,7 @@ public class Client {
         return new JSONObject();
     }
 
-    /** Small messages as fast as the broker takes them, each a send of its own, "ahead" of them on their way. */
+    /** Send small messages as fast as the broker takes them, one a call, with "ahead" of them unacknowledged. */
     private JSONObject flood(JSONObject command) throws Exception {
         String topic = command.getString("topic");
         int count = command.getIntValue("count"), queues = command.getIntValue("queues"), ahead = command.getIntValue("ahead");
@@ -248,7 +248,7 @@ public class Client {
         return new TreeSet<>(consumer.fetchSubscribeMessageQueues(topic));
     }
 
-    /** Every message of a topic that a consumer receives, queue by queue; with "brief" [queue, offset, physical offset, body] of each. */
+    /** Every message of a topic as a consumer receives it, queue by queue; with "brief" [queue, offset, physical offset, body]. */
     private JSONArray read(JSONObject command) throws Exception {
         if (reader == null) reader = puller("interop-reader");
         String tags = command.getString("tags");
@@ -274,7 +274,7 @@ public class Client {
     }
 
     /**
-     * A push consumer until it has done "count" messages, or for "patience_ms"; its offsets are committed when it ends.
+     * Run a push consumer until it has processed "count" messages, or for "patience_ms"; it commits its offsets at the end.
      * The first "failures" tries of each message fail.
      */
     private JSONArray subscribe(JSONObject command) throws Exception {
@@ -283,9 +283,9 @@ public class Client {
         int failures = command.getIntValue("failures");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(names);
-        consumer.setPollNameServerInterval(LOOK_MS);  // a retry topic is made while we run
+        consumer.setPollNameServerInterval(LOOK_MS);  // a retry topic is created meanwhile
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setAwaitTerminationMillisWhenShutdown(TIMEOUT_MS);  // until what failed last is sent back
+        consumer.setAwaitTerminationMillisWhenShutdown(TIMEOUT_MS);  // so that the last failed message is sent back
         if (command.containsKey("max_tries")) consumer.setMaxReconsumeTimes(command.getIntValue("max_tries"));
         if (command.containsKey("sql")) consumer.subscribe(command.getString("topic"), MessageSelector.bySql(command.getString("sql")));
         else consumer.subscribe(command.getString("topic"), "*");

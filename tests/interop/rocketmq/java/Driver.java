@@ -35,8 +35,8 @@ import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * The real store without a broker, asked by lines.
- * Stores are named by a number ("id"), so that many can be open at once.
+ * The real store without a broker; commands and answers are lines.
+ * Stores are named by a number ("id"), so that several can be open.
  */
 public class Driver {
     private static final int BLANK = 0xCBD43194;
@@ -45,7 +45,7 @@ public class Driver {
     private final Map<Integer, Store> stores = new HashMap<>();
     private final Lines lines = new Lines();
 
-    /** A store whose clock can be held. */
+    /** A store whose clock can be set. */
     static class Store extends DefaultMessageStore {
         volatile long heldMs;
         private final SystemClock clock = new SystemClock() {
@@ -109,7 +109,7 @@ public class Driver {
         config.setStorePathRootDir(command.getString("dir"));
         config.setStorePathCommitLog(command.getString("dir") + "/commitlog");
         try (ServerSocket socket = new ServerSocket(0)) { config.setHaListenPort(socket.getLocalPort()); }
-        config.setFileReservedTime(24 * 365 * 50);  // nothing may be deleted under a test
+        config.setFileReservedTime(24 * 365 * 50);  // no file may be deleted during a test
         config.setCleanFileForciblyEnable(false);
         config.setDiskMaxUsedSpaceRatio(95);
         Properties properties = new Properties();
@@ -123,7 +123,7 @@ public class Driver {
         while (store.dispatchBehindBytes() > 0) Thread.sleep(0, 200_000);
     }
 
-    /** A shutdown takes seconds of sleep: all at once. */
+    /** Shut all stores down in parallel, since each shutdown sleeps for seconds. */
     private JSONArray close(JSONArray ids) throws Exception {
         List<Thread> threads = new ArrayList<>();
         for (int i = 0; i < ids.size(); i++) {
@@ -208,7 +208,7 @@ public class Driver {
         return answer;
     }
 
-    /** Puts copies of one message until there are "count" or somebody kills us; a line [offset, number] for each acknowledgement. */
+    /** Put copies of one message until there are "count" or this process is killed; print [offset, number] of each acknowledgement. */
     private JSONObject stream(Store store, JSONObject command) throws Exception {
         JSONObject from = command.getJSONObject("message");
         int count = command.getIntValue("count");
@@ -289,7 +289,7 @@ public class Driver {
         return told;
     }
 
-    /** What a consumer of the whole queue receives. */
+    /** The messages that a consumer of the whole queue receives. */
     private static JSONArray consumed(Store store, String topic, int queueId, long low, long high) {
         JSONArray offsets = new JSONArray();
         for (long at = low; at < high; ) {
@@ -320,7 +320,7 @@ public class Driver {
         return answers;
     }
 
-    /** [topic, key] to the physical offsets of what a client is sent. */
+    /** [topic, key] to the physical offsets of the messages that a client gets. */
     private static JSONArray queries(Store store, JSONObject command) {
         JSONArray answers = new JSONArray();
         JSONArray asked = command.getJSONArray("asked");

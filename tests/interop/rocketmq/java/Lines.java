@@ -8,7 +8,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 
-/** One JSON command a line on stdin, one JSON answer a line on stdout; what a library prints goes to stderr. */
+/** One JSON command a line on stdin, one JSON answer a line on stdout; output of libraries goes to stderr. */
 public class Lines {
     public interface Runner {
         Object run(JSONObject command) throws Exception;

@@ -5,7 +5,7 @@ import java.util.Map;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A message in the words of answers.py. */
+/** A message with the names of answers.py. */
 public class Told {
     static JSONObject message(MessageExt message) {
         JSONObject told = new JSONObject();
