@@ -1,7 +1,7 @@
-"""The commands whose whole answers are kept in `golden/`, and renewing them.
+"""The commands whose complete answers are kept in `golden/`, and their renewal.
 
-`python -m tests.brokerstore.golden_cases` shows what would change; with `--write` it is written.  Look at every changed line:
-what a golden file says is checked against the manifests of the real systems only where `test_golden_outputs` says so.
+`python -m tests.brokerstore.golden_cases` shows what would change; with `--write` it writes the files.  Review every changed
+line: only `test_golden_outputs` compares golden files with the manifests of the real systems.
 """
 
 from __future__ import annotations

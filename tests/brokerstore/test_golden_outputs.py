@@ -1,8 +1,8 @@
-"""The whole answer of each command on the stores that real systems wrote, to the letter: on a pipe and on a terminal.
+"""The complete answer of each command on the stores that real systems wrote, on a pipe and on a terminal.
 
-The files in `golden/` are renewed by `python -m tests.brokerstore.golden_cases` and looked at by eye.  That they say what is so
-was checked against the manifests, which the real RocketMQ and RabbitMQ made with their own readers: the tests at the end do it
-again for each figure that a manifest has.
+`python -m tests.brokerstore.golden_cases` renews the files in `golden/`; every change is reviewed.  The files were compared
+with the manifests, which the real RocketMQ and RabbitMQ made with their own readers.  The tests at the end repeat this for each
+figure that a manifest has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.brokerstore.tool import Ran
 pty = pytest.importorskip("pty")
 CASES = cases()
 HAVE_BARS = ("verify", "recover", "rebuild", "copy", "import", "bench", "export", "stats", "diff")
-BENCH = "none: bench NEW --messages 1000"  # a table of this machine's figures, which a terminal draws in other columns
+BENCH = "none: bench NEW --messages 1000"  # its figures vary by machine, and a terminal draws other columns
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ UNCOVERED = {
 EMPTY_BODY = "the checksum of no body is read by nobody"
 BEHIND = "behind the records"  # zeros and blank records
 STRETCH_RECORDS = 6
-GAP = 200  # zeros after a stretch
+GAP = 200  # zeros after the records of a stretch
 
 
 def golden_log(name: str, above: Path) -> list[LogFile]:

@@ -1,6 +1,6 @@
 """The guarantees of the RabbitMQ-style store, and the tests that check each of them.
 
-The names are of test functions; a module stands for all of its tests.  What is measured and not tested stands in
+A name is that of a test function; a module stands for all of its tests.  Measured guarantees are in
 docs/evidence/performance-notes.md: `bench.rabbitmq.compare`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
 """
 

@@ -130,7 +130,7 @@ def test_verify_names_what_is_not_known_as_a_note(copied, kind, plant):
         pytest.skip(f"{kind} has no place for it")
     found = verify(str(vhost))
     assert set(found.problems) <= set(before.problems) and len(found.lost) <= len(before.lost)
-    if plant != "message term in the transient store":  # of messages that nobody refers to
+    if plant != "message term in the transient store":  # for messages without a reference
         assert len(found.notes) > len(before.notes) and not found.ok
         assert run("verify", vhost).code == (1 if found.problems else UNKNOWN_STORE)
 

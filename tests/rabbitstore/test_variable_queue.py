@@ -471,7 +471,7 @@ def test_a_segment_with_fewer_entries_than_the_last_stop_noted_keeps_no_later_me
         index.publish(seq_id, seq_id.to_bytes(16, "big"), 0, 4, True, b"%04d" % seq_id)
     index.close()
     with (tmp_path / "queue" / "1.idx").open("ab") as file:
-        file.write(b"".join(bytes((0x40, relative)) for relative in range(gone)))  # acknowledged by somebody else
+        file.write(b"".join(bytes((0x40, relative)) for relative in range(gone)))  # as another process acknowledges
     index = QueueIndex(REAL_DISK, f"{tmp_path}/queue", SETTINGS.index)
     assert index.resume({0: 8, 1: 8}, 16)
     store, _ = open_store(REAL_DISK, f"{tmp_path}/persistent", SETTINGS.store, {})
