@@ -23,7 +23,7 @@ def next_command(talk: str) -> list[str]:
     return talk.splitlines()[-1].partition("run: brokerstore ")[2].partition("  (")[0].split()
 
 
-def test_an_offset_inside_a_message_calls_the_store_corrupt(tmp_path: Path) -> None:
+def test_an_offset_inside_a_message_does_not_call_the_store_corrupt(tmp_path: Path) -> None:
     """An operator would repair a healthy store; the answer names the message around the offset instead."""
     log = Log(tmp_path)
     for offset, begins in ((1, 0), (log.offsets[3] + 7, log.offsets[3]), (65535, log.in_file(1)[0])):
@@ -37,7 +37,7 @@ def test_an_offset_inside_a_message_calls_the_store_corrupt(tmp_path: Path) -> N
     assert (ran.code, "StoreCorrupt" in ran.talk, "brokerstore verify" in ran.talk) == (1, True, True)
 
 
-def test_an_offset_past_the_end_of_a_queue_advises_verify(fixture_store: Any, rabbit: Path) -> None:
+def test_an_offset_past_the_end_of_a_queue_does_not_advise_verify(fixture_store: Any, rabbit: Path) -> None:
     """Nothing is wrong; `ls` shows the offsets that exist."""
     for arguments in (
         ["--topic", "HotTopic", "--queue", 0, "--offset", 10**6, fixture_store("plain").store],
@@ -50,7 +50,7 @@ def test_an_offset_past_the_end_of_a_queue_advises_verify(fixture_store: Any, ra
 
 
 @pytest.mark.parametrize("name", ["IPv4", "IPv6"])
-def test_a_unique_key_is_taken_for_an_offset(fixture_store: Any, name: str) -> None:
+def test_a_unique_key_is_not_taken_for_an_offset(fixture_store: Any, name: str) -> None:
     """A unique key holds no offset; `query` finds the message by it."""
     store = fixture_store("broker-live").store
     rows = run("dump", "--json", "--topic", "LiveTran", store).lines
@@ -65,7 +65,7 @@ def test_a_unique_key_is_taken_for_an_offset(fixture_store: Any, name: str) -> N
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_a_mistyped_name_is_answered_with_silence(fixture_store: Any, rabbit: Path, as_json: list[str]) -> None:
+def test_a_mistyped_name_is_reported(fixture_store: Any, rabbit: Path, as_json: list[str]) -> None:
     """An empty answer looks like an empty topic; stderr reports that nothing matches."""
     store = fixture_store("broker-live").store
     for arguments, shown in (
@@ -90,7 +90,7 @@ def test_a_mistyped_name_is_answered_with_silence(fixture_store: Any, rabbit: Pa
      "dump P --from-offset 9 --to-offset 3", "dump R --from-offset 9 --to-offset 3", "query P T k --begin 9 --end 3",
      "export P --begin 2024-01-02 --end 2024-01-01"],
 )  # fmt: skip
-def test_an_option_without_effect_is_passed_over(fixture_store: Any, rabbit: Path, line: str) -> None:
+def test_an_option_without_effect_is_wrong_use(fixture_store: Any, rabbit: Path, line: str) -> None:
     """An option that has no effect is wrong use, because the answer would be about something else."""
     words = {"P": str(fixture_store("plain").store), "R": str(rabbit)}
     ran = run(*(words.get(word, word) for word in line.split()))
@@ -98,13 +98,13 @@ def test_an_option_without_effect_is_passed_over(fixture_store: Any, rabbit: Pat
     assert next(word for word in line.split() if word.startswith("--")) in ran.talk
 
 
-def test_a_log_that_cannot_be_followed_shows_rows_first(fixture_store: Any) -> None:
+def test_a_log_that_cannot_be_followed_shows_no_rows(fixture_store: Any) -> None:
     """The command is refused before it prints a row."""
     ran = run("tail", "-f", fixture_store("plain").store / "commitlog")
     assert (ran.code, ran.out) == (3, "")
 
 
-def test_two_virtual_hosts(tmp_path: Path) -> None:
+def test_one_of_two_virtual_hosts_must_be_named(tmp_path: Path) -> None:
     """The hint is `--vhost`, which `diff` accepts too."""
     for name, vhost in (("A1", "one"), ("B2", "two")):
         with RabbitStore.open(tmp_path / "node" / "msg_stores" / "vhosts" / name, "a", vhost=vhost) as store:

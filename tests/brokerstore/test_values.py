@@ -69,7 +69,7 @@ NO_UTF8 = [
 
 
 @pytest.mark.parametrize("line", TOO_LARGE + NO_UTF8)
-def test_a_value_that_no_store_holds_breaks_the_tool(fixture_store: Any, tmp_path: Path, line: str) -> None:
+def test_a_value_that_no_store_holds_is_wrong_use(fixture_store: Any, tmp_path: Path, line: str) -> None:
     """The error names the option, and nothing is done."""
     words = {"P": str(fixture_store("plain").store), "NEW": str(tmp_path / "new"), "BAD": "\udcff", "a=BAD": "a=\udcff"}
     ran = run(*(words.get(word, word) for word in line.split()))
@@ -85,7 +85,7 @@ def with_subcommands(commands: Iterable[click.Command]) -> Iterator[click.Comman
             yield from with_subcommands(command.commands.values())
 
 
-def test_a_new_option_takes_any_number() -> None:
+def test_every_number_of_an_option_has_bounds() -> None:
     """Every number of every command has both bounds, so that it fits a C integer."""
     kinds = [
         (command.name, param.name, param.type)
@@ -101,7 +101,7 @@ def test_a_new_option_takes_any_number() -> None:
     assert any(isinstance(kind, click.IntRange) for _, _, kind in kinds)
 
 
-def test_the_largest_values_break_the_tool(fixture_store: Any) -> None:
+def test_the_largest_values_do_not_overflow(fixture_store: Any) -> None:
     """Values within the bounds must not overflow either."""
     store, large, top = fixture_store("plain").store, (1 << 63) - 1, (1 << 31) - 1
     for line in (f"--limit {large} --end {large}", f"--from-offset {large}", f"--queue {top}", f"--begin {large}"):
@@ -114,7 +114,7 @@ def test_the_largest_values_break_the_tool(fixture_store: Any) -> None:
     assert run("query", store, "HotTopic", "hot-1", "--begin", large).code == 0
 
 
-def test_the_hint_names_what_is_not_there(tmp_path: Path) -> None:
+def test_the_hint_names_an_existing_folder(tmp_path: Path) -> None:
     """The hint names the nearest existing folder, because `df` fails on a missing file."""
     error = DiskFull("allocate", str(tmp_path / "brokerstore" / "rebuild" / "index" / "0"), 28, "No space left on device")
     assert f"df -h {tmp_path}  " in after_error(error, "rebuild", str(tmp_path))
@@ -122,7 +122,7 @@ def test_the_hint_names_what_is_not_there(tmp_path: Path) -> None:
     assert "ls -ld /proc;" in run("bench", "/proc/nowhere/below").talk
 
 
-def test_a_broken_broker_conf_advises_to_repair_the_store(fixture_store: Any, tmp_path: Path) -> None:
+def test_a_broken_broker_conf_does_not_advise_to_repair_the_store(fixture_store: Any, tmp_path: Path) -> None:
     """The store is healthy, so the hint names the file to correct."""
     conf = tmp_path / "broker.conf"
     conf.write_text(f"maxHashSlotNum={NINES}\n")

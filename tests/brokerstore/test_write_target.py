@@ -33,7 +33,7 @@ def places(fixture_store: Any, tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("line", ["import ROWS --to OTHER", "import R --to OTHER", "copy P --all --to OTHER",
                                   "import P --to-rabbit P"])  # fmt: skip
-def test_the_queues_of_another_store_are_hidden(places: dict[str, Path], line: str) -> None:
+def test_a_store_of_another_kind_is_refused(places: dict[str, Path], line: str) -> None:
     """A second kind of store would hide the queues of the first; the exit code is 3 and no byte changes."""
     target = places["P" if "rabbit" in line else "OTHER"]
     before = contents(target)
@@ -47,7 +47,7 @@ def test_the_queues_of_another_store_are_hidden(places: dict[str, Path], line: s
     "line", ["import ROWS --to NEW", "import R --to NEW", "copy P --all --to NEW", "import P --to-rabbit NEW"]
 )
 @pytest.mark.parametrize("what", ["documents", "file", "log", "queues"])
-def test_a_store_among_other_files(places: dict[str, Path], tmp_path: Path, line: str, what: str) -> None:
+def test_a_folder_of_other_files_is_refused(places: dict[str, Path], tmp_path: Path, line: str, what: str) -> None:
     """A home folder, a file, a bare log, or queues without their log would be mixed with a new store's files."""
     new = tmp_path / "new"
     if what == "file":
@@ -60,7 +60,7 @@ def test_a_store_among_other_files(places: dict[str, Path], tmp_path: Path, line
 
 
 @pytest.mark.parametrize("names", [[], ["lost+found"], ["lock", "brokerstore"], None])
-def test_a_new_folder_is_refused(tmp_path: Path, names: list[str] | None) -> None:
+def test_a_new_folder_is_accepted(tmp_path: Path, names: list[str] | None) -> None:
     """An empty folder, a new disk's, one left by a killed command, and a missing one are accepted."""
     for name in names or ():
         (tmp_path / "new" / name).mkdir(parents=True)
