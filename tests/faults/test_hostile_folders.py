@@ -367,7 +367,7 @@ def test_something_else_in_place_of_a_rabbitmq_file(vhost: Path, strange: Callab
             path.write_bytes(kept)
 
 
-def test_absurd_json_of_our_own_in_a_rabbitmq_folder(vhost: Path) -> None:
+def test_unusable_sidecars_of_a_rabbitmq_folder_are_ignored(vhost: Path) -> None:
     """Unusable sidecars are ignored; they too may come from elsewhere."""
     own = vhost / "brokerstore"
     own.mkdir(exist_ok=True)

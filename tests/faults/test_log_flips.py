@@ -48,7 +48,7 @@ def test_a_flipped_bit_in_a_log_is_named_or_nobodys(log: tuple[str, list[LogFile
     print(f"{name}: {sum(found.values())} bits flipped: {dict(found)}")
 
 
-def test_a_lost_separator_before_a_checksum_is_named(tmp_path: Path) -> None:
+def test_a_lost_separator_before_a_checksum_is_reported(tmp_path: Path) -> None:
     """A flipped bit in the byte before a record's checksum used to make it a record without one, unnoticed.
 
     This holds for the last record and between records without checksums; neighbours with a checksum reveal it.

@@ -158,7 +158,7 @@ def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], n
     assert asked == []
 
 
-def test_thousands_of_groups_are_looked_through_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_groups_need_one_scan(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group used to scan all keys, and each pair all folders: 100,000 groups took hours."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"T@g{number}": {"0": 1} for number in range(300)}})
     looks: list[str] = []

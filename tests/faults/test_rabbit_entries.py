@@ -36,7 +36,7 @@ def test_damage_at_an_entry_is_named_or_changes_nothing(number: int) -> None:
     print(f"{sweep.name}: {found.total()} of {len(sweep.places)}: {dict(found)}")
 
 
-def test_the_entries_of_the_golden_files_are_all_of_their_bytes() -> None:
+def test_the_entries_cover_all_bytes_of_the_golden_files() -> None:
     """A control: entries cover each file from the first byte to the last, and each message has one."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))

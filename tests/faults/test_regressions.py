@@ -26,14 +26,14 @@ def files(*sizes: int, step: int = 65536) -> list[OffsetFile]:
     return [OffsetFile(number * step, f"{number * step:020d}", size, 0) for number, size in enumerate(sizes)]
 
 
-def test_of_two_sizes_the_one_that_the_names_say_is_the_files() -> None:
+def test_the_file_size_is_the_distance_of_names() -> None:
     """With two sizes of files, either one used to be taken; with a cut last file, the whole one counted as damaged."""
     assert common_file_size(files(65536, 1000)) == common_file_size(files(1000, 65536)) == 65536
     assert common_file_size(files(1000, 1000, 65536)) == 65536
     assert common_file_size(files(1 << 42)) is None and common_file_size(files(FILE_SIZE_MAX)) == FILE_SIZE_MAX
 
 
-def test_one_cut_queue_does_not_speak_for_all(tmp_path: Path) -> None:
+def test_one_cut_queue_does_not_set_the_size_of_all(tmp_path: Path) -> None:
     """The first queue's file used to give the size for all; cut to 7 bytes, it made every queue unreadable."""
     for topic, size in (("A", 7), ("B", 2000), ("C", 2000)):
         folder = tmp_path / topic / "0"
@@ -42,7 +42,7 @@ def test_one_cut_queue_does_not_speak_for_all(tmp_path: Path) -> None:
     assert find_file_size(REAL_DISK, str(tmp_path)) == 2000
 
 
-def test_a_record_whose_last_page_is_lost_is_none() -> None:
+def test_a_record_without_its_last_page_is_not_a_record() -> None:
     """The lost page had the checksum property, so the record used to pass as unprotected, with zeros as properties."""
     record = crafted(b"T", properties=b"KEYS\1" + b"k" * 200 + b"\2__CRC32#\x010000000000\2")
     for lost in (1, 8, 100, 210):

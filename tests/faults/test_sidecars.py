@@ -181,7 +181,7 @@ def test_an_unreadable_marker_of_a_failed_sync_still_counts(store: Path, monkeyp
     assert not (store / "brokerstore" / "doubt.json").exists()
 
 
-def test_what_a_recovery_kept_may_be_anything(store: Path) -> None:
+def test_a_backup_of_a_recovery_may_be_a_link(store: Path) -> None:
     """A backup may be a link that stood in place of a folder of the store."""
     put_in_place(store, "kept-consumequeue-0", link_to_a_folder)
     assert run("verify", store).code == 0

@@ -105,14 +105,14 @@ def test_a_gap_in_a_queue_is_rebuilt_only_once() -> None:
     SmallFolder(is_rabbit=False, is_closed=False).run(368_520)
 
 
-def test_a_parquet_file_whose_head_is_damaged_is_no_traceback() -> None:
+def test_a_parquet_file_with_a_damaged_head_is_a_named_error() -> None:
     """Found by fuzzing: pyarrow's OSError used to leave an import, which expected only one kind of error."""
     data = (corpus.FOLDER / "parquet_rows" / "085b18999289f4f1").read_bytes()
     with pytest.raises(StoreCorrupt, match="not a Parquet file"):
         TARGETS["parquet_rows"](data)
 
 
-def test_a_row_nested_without_end_is_no_traceback() -> None:
+def test_a_deeply_nested_row_is_a_named_error() -> None:
     """A line of brackets used to end an import with a RecursionError."""
     with pytest.raises(StoreCorrupt, match="row 1 of"):
         TARGETS["json_lines"](b'{"topic":' + b"[" * 100_000 + b"\n")

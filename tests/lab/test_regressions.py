@@ -61,7 +61,7 @@ def test_a_record_whose_checksum_sector_was_lost_is_not_taken_for_one_without_a_
         lab.abandon(run.store)
 
 
-def test_log_files_are_not_left_empty_before_others(lab: Any) -> None:
+def test_only_the_last_log_file_may_be_empty_after_a_crash(lab: Any) -> None:
     """Only the name of a new log file was synced: a crash left two empty files, and the store refused to open."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 4500, 0), ("prepare",))
@@ -81,7 +81,7 @@ def test_a_queue_whose_first_file_was_lost_gets_its_units_back(lab: Any) -> None
     assert recover(run, image, flushed) == 7
 
 
-def test_units_of_a_queue_file_far_back_that_never_reached_the_disk_are_made_again(lab: Any) -> None:
+def test_lost_units_of_an_old_queue_file_are_rebuilt(lab: Any) -> None:
     """A real broker syncs a queue each minute; recovery used to examine only the last three files."""
     run = lab.Run(tries=False)
     put_all(run, ("put_batch", "T", 0, 30, 10), ("flush",), ("dispatch",))
@@ -207,7 +207,7 @@ def entries_of(index: Any) -> list[int]:
     return found
 
 
-def test_entries_are_not_put_behind_the_zeros_that_a_crash_left_in_a_segment(index_of: Any) -> None:
+def test_entries_are_not_appended_after_zeros_in_a_segment(index_of: Any) -> None:
     """The segment kept its size but not its bytes: the journal's entries were appended after the zeros and never read."""
     disk = ForgettingDisk()
     index = index_of(disk)

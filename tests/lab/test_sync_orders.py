@@ -112,7 +112,7 @@ def test_the_checkpoint_does_not_tell_of_what_was_put_while_the_log_was_synced(
     lab.abandon(run.store)
 
 
-def test_records_of_a_ring_are_on_the_disk_before_the_ring_goes(lab: Any) -> None:
+def test_records_of_a_ring_are_durable_before_the_ring_is_deleted(lab: Any) -> None:
     """A killed process left records in the ring alone, and the opening that moved them to the log lost power too.
 
     The ring's deletion must not be durable before the log's pages are.

@@ -75,7 +75,7 @@ def test_a_gap_in_the_numbers_of_a_queue(numbered: Path, split_bytes: str) -> No
 
 
 @pytest.mark.parametrize("split_bytes", ["0", "7001", "900"])
-def test_a_number_of_a_queue_given_twice(numbered: Path, split_bytes: str) -> None:
+def test_a_duplicate_offset_of_a_queue(numbered: Path, split_bytes: str) -> None:
     """Two writers on one folder would leave such a duplicate."""
     renumber(numbered, 31, -1)
     report = audited(numbered, splitBytes=split_bytes)
@@ -118,7 +118,7 @@ def test_a_record_whose_checksum_was_lost_is_suspect(tmp_path: Path, victim: int
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (2,), (3,), (1, 2), (1, 2, 3), (2, 4), (1, 4, 5)])
-def test_seams_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
+def test_splits_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
     """For every pattern of six records and every way to split them, results within splits and at borders are complete."""
     from commitlog.verify import Protection
 
@@ -154,7 +154,7 @@ def test_units_of_lmqs(fixture_store: Any, tmp_path: Path, split_bytes: str) -> 
     assert {"wrong_unit", "dangling_unit"} <= kinds(agreed(store, splitBytes=split_bytes))
 
 
-def test_a_queue_that_the_log_knows_nothing_of(made: Path) -> None:
+def test_a_queue_without_records_in_the_log(made: Path) -> None:
     """Its units lead to records of another queue."""
     copied(made / "consumequeue" / "topic-1" / "0", made / "consumequeue" / "nobody" / "0")
     assert "dangling_queue" in kinds(agreed(made, splitBytes="50001"))

@@ -46,7 +46,7 @@ def test_reindex_gives_the_bytes_of_the_real_broker(
 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext", "cqext"])
-def test_reindex_keeps_what_the_log_does_not_say(fixture_store: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reindex_keeps_what_the_log_does_not_contain(fixture_store: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delivery times and addresses of extended units are those of the old queues."""
     store = fixture_store(name, own=True).store
     before = {folder: tree(store / folder) for folder in (QUEUES, "consumequeue_ext")}
@@ -54,7 +54,7 @@ def test_reindex_keeps_what_the_log_does_not_say(fixture_store: Any, name: str, 
     assert {folder: tree(store / folder) for folder in before} == before
 
 
-def test_delay_levels_of_another_broker_are_kept_or_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delay_levels_of_another_broker_are_kept_or_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit accepts correct units; the reindex keeps delivery times and invents none."""
     store = tmp_path / "store"
     config = SMALL.but(message_delay_level="1s 1h", deliver_delayed=False)
@@ -147,7 +147,7 @@ def test_a_log_that_was_written_while_it_was_read_keeps_its_old_queues(made: Pat
     assert verify_store(str(made), SMALL).is_ok
 
 
-def test_reindex_wants_a_store(made: Path, fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reindex_needs_a_store(made: Path, fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log folder alone, another kind of store and an unknown part are refused."""
     with pytest.raises(UnknownStore, match="without its store"):
         reindex(made / "commitlog", monkeypatch)
@@ -164,7 +164,7 @@ NARROWING = (
 
 
 @pytest.mark.parametrize("name", NARROWING)
-def test_reindex_refuses_what_leaves_records_out(made: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_reindex_refuses_options_that_skip_records(made: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Queues and index of a part of the log would replace complete ones."""
     before = tree(made)
     value = {"badRecords": "skip", "checkCrc": "false", "failOnDataLoss": "false"}.get(name, "70000")
@@ -189,7 +189,7 @@ def test_two_concurrent_reindexes(made: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("lost", [f"{QUEUES}/topic-1/2", QUEUES, f"{INDEX}/*", INDEX, ""])
-def test_a_part_that_is_gone_at_the_commit(made: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+def test_a_part_missing_at_the_commit(made: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     """The result used to be a store without some of its queues, and no error."""
     before = tree(made / QUEUES), tree(made / INDEX)
     writer, messages = reindex_tasks(made, monkeypatch)
@@ -200,7 +200,7 @@ def test_a_part_that_is_gone_at_the_commit(made: Path, monkeypatch: pytest.Monke
     assert (tree(made / QUEUES), tree(made / INDEX)) == before
 
 
-def test_what_a_killed_reindex_left_goes_after_a_week(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_reindex_are_deleted_after_a_week(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to stay; a younger folder may belong to a running job."""
     reindex_tasks(made, monkeypatch)
     killed = _works(made)
@@ -308,7 +308,7 @@ def test_audit_of_a_unit_too_many(made: Path) -> None:
     assert [(row["kind"], row["file"], row["offset"]) for row in problems] == [("dangling_unit", str(folder), 20 * count)]
 
 
-def test_audit_of_an_index_item_of_no_record(made: Path) -> None:
+def test_audit_of_an_index_item_without_a_record(made: Path) -> None:
     """A changed physical offset makes one item missing and one dangling; its chain stays valid."""
     file = sorted((made / INDEX).iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -327,7 +327,7 @@ def test_audit_of_a_broken_chain(made: Path) -> None:
     assert ("damaged_index", str(file)) in {(row["kind"], row["file"]) for row in audited(made).problems}
 
 
-def test_an_audit_finds_stretches_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_finds_ranges_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that cannot look back far enough takes a copy in a body for a record."""
     assert audited(forged, splitBytes=333).is_ok
     monkeypatch.setattr(split_reader, "LOOK_BACK", 50)

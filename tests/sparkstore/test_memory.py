@@ -54,7 +54,7 @@ def measured(script: str, path: Path) -> tuple[int, int]:
     return count, growth
 
 
-def test_a_stream_that_looks_for_the_durable_end(tmp_path: Path) -> None:
+def test_memory_of_a_search_for_the_durable_end(tmp_path: Path) -> None:
     """The process beside the driver used to hold every page of the last file, a gigabyte, while the query ran."""
     log = CommitLog(LogPaths(REAL_DISK, [str(tmp_path)]), file_size_bytes=FILE_BYTES, writable=True)
     bodies = b"x" * 1000
@@ -67,7 +67,7 @@ def test_a_stream_that_looks_for_the_durable_end(tmp_path: Path) -> None:
     assert growth < GROWTH_MAX, growth
 
 
-def test_an_audit_that_looks_through_an_index_file(tmp_path: Path) -> None:
+def test_memory_of_an_audit_of_an_index_file(tmp_path: Path) -> None:
     """Each index file used to take four hundred megabytes beyond a task's limit."""
     slots, count = 4, 10_000_000
     made = np.zeros(count, stored_item())

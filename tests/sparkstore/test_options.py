@@ -103,7 +103,7 @@ def test_a_value_that_is_neither_text_nor_number_nor_flag_is_refused(wrong: obje
         option_texts({"topic": wrong})
 
 
-def test_what_python_gives_becomes_sparks_text() -> None:
+def test_python_values_become_option_texts() -> None:
     """None means that the option is not given."""
     given = option_texts({"checkCrc": True, "batchRows": 5, "topic": "T", "key": None})
     assert given == {"checkCrc": "true", "batchRows": "5", "topic": "T"}

@@ -77,7 +77,7 @@ def those_that_matter(calls: list[Call]) -> list[int]:
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["one call fails", "the disk is gone from there on"])
-def test_a_commit_that_fails_at_any_call_and_is_done_again(begun: Path, work: Path, for_ever: bool) -> None:
+def test_a_commit_that_fails_at_any_call_is_repeated(begun: Path, work: Path, for_ever: bool) -> None:
     """Whichever call failed, each message is there once and in order, and nothing is left staged."""
     calls = calls_of_a_commit(begun, work)
     assert {"write", "sync", "rename", "delete", "create", "map"} <= {call.operation for call in calls}
@@ -209,7 +209,7 @@ def test_the_same_batch_after_a_whole_commit(begun: Path) -> None:
     assert bodies(begun) == WANTED
 
 
-def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
+def test_a_begun_commit_is_completed_before_a_later_batch(begun: Path) -> None:
     """The next batch of this sink, whatever its number, comes after it."""
     assert commit_until(begun, _DiesInTheMiddle()) is None
     assert len(FIRST) < len(bodies(begun)) < len(WANTED)
@@ -218,7 +218,7 @@ def test_a_begun_commit_is_ended_before_a_later_batch(begun: Path) -> None:
     assert bodies(begun) == WANTED + [row["body"] for row in third]
 
 
-def test_a_begun_commit_nobody_comes_back_for(begun: Path) -> None:
+def test_an_abandoned_commit_can_be_completed(begun: Path) -> None:
     """`finish_commits` completes it; a second call has nothing to do."""
     assert commit_until(begun, _DiesInTheMiddle()) is None
     assert finish_commits(options_for(begun)) == {SINK: Committed(30, 15)}
@@ -289,7 +289,7 @@ def test_a_new_batch_where_old_files_are_gone(tmp_path: Path) -> None:
     assert bodies(options.path)[-45:] == [row["body"] for row in SECOND]
 
 
-def test_a_staged_part_that_is_damaged_or_gone(begun: Path) -> None:
+def test_a_staged_part_that_is_damaged_or_missing(begun: Path) -> None:
     """The error names the part, and nothing of the batch is written."""
     options = options_for(begun)
     for damage, number in (("flip", 0), ("flip", 2), ("cut", 1), ("delete", 2)):
@@ -338,7 +338,7 @@ def killing(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 @pytest.mark.spark
-def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_task_of_a_batch_is_repeated(killing: SparkSession, tmp_path: Path) -> None:
     """Two of three tasks are killed in their first attempt; the log is the same as without a kill."""
     frame = killing.range(0, 300, 1, 3).selectExpr("'t' topic", "cast(string(id) as binary) body")
     (tmp_path / "deaths").mkdir()
@@ -350,7 +350,7 @@ def test_a_task_of_a_batch_killed_in_the_middle(killing: SparkSession, tmp_path:
 
 
 @pytest.mark.spark
-def test_a_task_of_a_stream_killed_in_the_middle(killing: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_task_of_a_stream_is_repeated(killing: SparkSession, tmp_path: Path) -> None:
     """The second task of each batch is killed with half of its rows staged; no row is lost or repeated."""
     wanted = source_store(tmp_path / "source", 120)
     (tmp_path / "deaths").mkdir()

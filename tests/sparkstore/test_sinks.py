@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_row_that_no_store_takes_is_named(case: str) -> None:
+def test_a_row_that_no_store_accepts_is_named(case: str) -> None:
     """The task's error has the row's number and partition."""
     change, text = REFUSED[case]
     good = {
@@ -162,7 +162,7 @@ def test_missing_and_unknown_columns(kinds: dict[str, str], topic: str | None, e
         check_columns(kinds, topic)
 
 
-def test_columns_that_do() -> None:
+def test_the_topic_option_replaces_the_column() -> None:
     """The option topic replaces the column."""
     check_columns(KINDS, None)
     check_columns({"body": "string"}, "orders")
@@ -183,7 +183,7 @@ def test_columns_that_do() -> None:
         ({"path": "s3://bucket/x"}, "not through s3:"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, str], text: str) -> None:
+def test_invalid_options_are_named(given: dict[str, str], text: str) -> None:
     """The error names the option and the expected value."""
     with pytest.raises(BadOption, match=text):
         parse_sink_options(given)
@@ -221,7 +221,7 @@ def test_an_empty_job_makes_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_ordinals_are_found_whatever_their_number(tmp_path: Path) -> None:
+def test_any_number_of_ordinals_is_found(tmp_path: Path) -> None:
     """The search with doubling steps finds the last one."""
     options = options_for(tmp_path)
     for count in (1, 2, 3, 4, 7, 8, 9, 33):
@@ -233,7 +233,7 @@ def test_ordinals_are_found_whatever_their_number(tmp_path: Path) -> None:
             assert find_present(store, f"job-{count}", Manifest(0, tuple(parts))) == (count, True)
 
 
-def test_two_sinks_whose_ids_begin_alike(tmp_path: Path) -> None:
+def test_two_sinks_with_similar_ids(tmp_path: Path) -> None:
     """The ids `a`, `a1` and `a.1` are not mixed up."""
     for sink in ("a", "a1", "a.1"):
         assert commit_rows(options_for(tmp_path), sink, 0, rows_of(3)) == Committed(3, 0)
@@ -288,7 +288,7 @@ def test_a_store_that_is_open_elsewhere(tmp_path: Path) -> None:
     assert commit_batch(options, "job", 1, parts) == Committed(5, 0)
 
 
-def test_a_disk_without_room_is_met_before_the_first_message(tmp_path: Path) -> None:
+def test_a_full_disk_is_detected_before_the_first_message(tmp_path: Path) -> None:
     """A disk that is known to be too full gets no part of the batch."""
 
     class Full(WrappedDisk):
@@ -354,7 +354,7 @@ def test_a_first_commit_that_fails_takes_no_store_of_another(tmp_path: Path) -> 
     assert bodies(tmp_path) == [row["body"] for row in rows_of(4)]
 
 
-def test_a_new_store_is_wanted(tmp_path: Path) -> None:
+def test_new_store_refuses_an_existing_one(tmp_path: Path) -> None:
     """An existing store is refused before any task, and again at the commit."""
     pytest.importorskip("pyspark")
     from sparkstore.sink.writers import check_target
@@ -391,7 +391,7 @@ def test_a_store_with_something_unknown_in_it_is_not_written_to(fixture_store: A
     assert snapshot(store) == before
 
 
-def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
+def test_pieces_of_large_bodies_are_bounded_by_bytes(tmp_path: Path) -> None:
     """A piece of a part is limited by bytes too."""
     import pyarrow as pa
 
@@ -407,7 +407,7 @@ def test_great_bodies_are_held_few_at_a_time(tmp_path: Path) -> None:
     assert all(pa.compute.sum(pa.compute.binary_length(piece.column("body"))).as_py() <= PIECE_BYTES for piece in pieces)
 
 
-def test_what_killed_jobs_left_goes_after_a_week(tmp_path: Path) -> None:
+def test_leftovers_of_killed_jobs_are_deleted_after_a_week(tmp_path: Path) -> None:
     """Younger files and those of a begun commit stay."""
     options = options_for(tmp_path)
     stage_rows(options, "killed", rows_of(5))
@@ -430,7 +430,7 @@ def test_an_invalid_commit_manifest_is_an_error(tmp_path: Path, text: str) -> No
         read_manifest(REAL_DISK, str(tmp_path), "job")
 
 
-def test_a_part_of_another_place_is_not_opened(tmp_path: Path) -> None:
+def test_a_part_outside_of_its_folder_is_not_opened(tmp_path: Path) -> None:
     """`commit.json` may name only files in its folder."""
     folder = tmp_path / "brokerstore" / "sink" / "job"
     folder.mkdir(parents=True)

@@ -101,7 +101,7 @@ def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatc
     assert [row["physical_offset"] for row in told if row["problem"] is None] == [row["physical_offset"] for row in others]
 
 
-def test_checksums_are_looked_at_where_bodies_are_read(made: Path) -> None:
+def test_checksums_are_checked_if_bodies_are_read(made: Path) -> None:
     """Without bodies they are checked only if checkCrc is set."""
     damage(made, next(row for row in dumped(made) if len(row["body"]) == 300))
     assert len(places(made)) == 1500
@@ -138,7 +138,7 @@ def test_a_record_that_is_being_written_is_no_damage(made: Path, monkeypatch: py
     assert rows(made) == expected
 
 
-def test_a_file_that_retention_took_while_it_was_wanted(made: Path) -> None:
+def test_a_file_deleted_by_retention_during_a_read(made: Path) -> None:
     """The error names the file; with failOnDataLoss=false it is skipped."""
     source = BrokerStoreSource({"path": str(made)})
     reader = source.reader(message_schema(["physical_offset"]))
@@ -154,7 +154,7 @@ def test_a_file_that_retention_took_while_it_was_wanted(made: Path) -> None:
     assert found == expected
 
 
-def test_a_start_that_is_gone_is_data_loss(made: Path) -> None:
+def test_a_deleted_start_is_data_loss(made: Path) -> None:
     """As in Kafka's source; without failOnDataLoss the read begins at the log's first record."""
     sorted((made / "commitlog").iterdir())[0].unlink()
     with pytest.raises(DataLost):
@@ -163,7 +163,7 @@ def test_a_start_that_is_gone_is_data_loss(made: Path) -> None:
 
 
 @pytest.mark.parametrize("is_log_alone", [False, True])
-def test_a_queue_offset_that_is_gone_is_data_loss(made: Path, is_log_alone: bool) -> None:
+def test_a_deleted_queue_offset_is_data_loss(made: Path, is_log_alone: bool) -> None:
     """The read used to return fewer messages without an error."""
     with MessageStore.open(made, "r+", SMALL) as store:
         store.delete_before(131072)
@@ -195,7 +195,7 @@ def test_filters_give_what_filtering_the_dump_gives(made: Path, options: dict[st
     assert rows(made, splitBytes="30000", **options) == [row for row in dumped(made) if wanted(row)]
 
 
-def test_queue_offsets_as_kafka_says_them(made: Path) -> None:
+def test_queue_offsets_in_the_form_of_kafka(made: Path) -> None:
     """Queues that are not named keep all messages; the end is exclusive."""
     start = json.dumps({"topic-0": {"0": 20, "1": -2}})
     stop = json.dumps({"topic-0": {"0": 30, "1": -1}})
@@ -218,7 +218,7 @@ def test_a_time_range(fixture_store: Any) -> None:
     assert len(reader.partitions()) <= 1
 
 
-def test_conditions_of_where_are_taken_where_they_are_exact(made: Path) -> None:
+def test_exact_conditions_are_pushed_down(made: Path) -> None:
     """Conditions on numbers and topic are pushed down; the others go back to Spark."""
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, StringStartsWith
 
@@ -232,7 +232,7 @@ def test_conditions_of_where_are_taken_where_they_are_exact(made: Path) -> None:
     assert [row["physical_offset"] for row in found] == [row["physical_offset"] for row in wanted]
 
 
-def test_conditions_that_no_column_decides() -> None:
+def test_inexact_conditions_are_not_pushed_down() -> None:
     """They go back to Spark."""
     assert not Condition("topic", "lt", "a").is_known
     assert not Condition("queue_id", "eq", True).is_known
@@ -502,7 +502,7 @@ def test_an_unknown_column_is_named(made: Path) -> None:
         rows(made, message_schema(["topic"]), badRecords="report")
 
 
-def test_what_is_no_store(tmp_path: Path, fixture_store: Any) -> None:
+def test_what_is_not_a_store_is_named(tmp_path: Path, fixture_store: Any) -> None:
     """A missing folder, a folder of something else, and two kinds of stores together are errors."""
     with pytest.raises(UnknownStore, match="no such folder"):
         rows(tmp_path / "nothing")
@@ -543,7 +543,7 @@ def looked_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return places_seen[0]
 
 
-def test_the_end_of_a_log_at_rest_is_known_from_its_note(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_closed_log_is_in_its_hint(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `clean.json` the headers of the last file are not walked; without it the result is the same."""
     last = dumped(made)[-1]["physical_offset"] % 65536
     assert looked_from(made, monkeypatch) == last > 0

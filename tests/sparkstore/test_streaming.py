@@ -126,7 +126,7 @@ def test_a_writer_that_never_synced_has_nothing_durable(tmp_path: Path) -> None:
         assert ends_of(tmp_path).end() == Position(0)
 
 
-def test_a_writer_that_died_is_one_that_writes(tmp_path: Path) -> None:
+def test_a_dead_writer_counts_as_a_running_one(tmp_path: Path) -> None:
     """The rule for writers applies until an opening determines the log's end."""
     last = fill(tmp_path, 60)[-1]
     (tmp_path / "abort").write_text("1")
@@ -161,7 +161,7 @@ def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
     assert ends_of(tmp_path).end().physical_offset == end
 
 
-def test_damage_with_newer_records_behind_it_is_no_end(tmp_path: Path) -> None:
+def test_damage_before_newer_records_is_not_the_end(tmp_path: Path) -> None:
     """The task that reads the damage reports it."""
     results = fill(tmp_path, 20)
     damage(tmp_path, results[10].physical_offset)
@@ -394,7 +394,7 @@ def delete_first_files(root: Path, count: int) -> int:
         return low
 
 
-def test_retention_was_faster(tmp_path: Path) -> None:
+def test_retention_deleted_unread_records(tmp_path: Path) -> None:
     """The error has both offsets; with failOnDataLoss=false a log line does, and the rest is read."""
     results = fill(tmp_path, 150)
     strict = Stream(tmp_path, maxBytesPerTrigger="4k")
@@ -410,7 +410,7 @@ def test_retention_was_faster(tmp_path: Path) -> None:
     assert Stream(tmp_path).run() == [body(number) for number in kept]
 
 
-def test_retention_took_where_a_queue_was_to_begin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_deleted_the_start_of_a_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A new query by queue offsets used to start later without an error."""
     results = fill(tmp_path, 150)
     low = delete_first_files(tmp_path, 2)
@@ -425,7 +425,7 @@ def test_retention_took_where_a_queue_was_to_begin(tmp_path: Path, caplog: pytes
     assert Stream(tmp_path, startingOffsets=start).run() == [body(n) for n in kept if n % 2 == 0]
 
 
-def test_retention_took_the_record_by_which_the_stream_stood(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_deleted_the_anchor_of_a_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its loss alone is no data loss; unread bytes are, and the log line has their number."""
     clock = Clock()
     fill(tmp_path, 100, clock=clock)
@@ -441,7 +441,7 @@ def test_retention_took_the_record_by_which_the_stream_stood(tmp_path: Path, cap
     assert f"{low - stood} bytes of the log were deleted before they were read" in caplog.text
 
 
-def test_retention_is_faster_than_a_task(tmp_path: Path) -> None:
+def test_retention_deletes_a_file_before_its_task(tmp_path: Path) -> None:
     """A file is deleted between plan and read."""
     fill(tmp_path, 250)
     for is_error in (True, False):

@@ -75,7 +75,7 @@ def read_and_refused(node):
     assert tree(node / "msg_stores") == before
 
 
-def test_two_hundred_confirmed_messages_survive_us(server):
+def test_two_hundred_confirmed_messages_survive_every_command(server):
     """Messages are read after a kill and after a stop; the server started again delivers all in order."""
     # A declaration is logged only seconds after it was answered: a server killed before that starts without the queue.
     server.start()

@@ -156,7 +156,7 @@ def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None
     assert len(consumed) == len(served.facts["ours"]) == in_queues
 
 
-def test_a_real_consumer_of_some_tags_receives_those(served: Station) -> None:
+def test_a_real_consumer_receives_the_tags_that_it_asks_for(served: Station) -> None:
     """The broker filters by the hash in our units, the client by the text."""
     wanted = [
         one for one in served.facts["ours"] if one["topic"] == "topic-1" and one["properties"].get("TAGS") in ("A", "тег")
