@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commitlog import Message, PutStatus
     from consumequeue import Boundary
-    from messagestore import FlushMode, MessageStore, Role, StoreConfig
+    from messagestore import FlushMode, MessageStore, Role, SharedStore, StoreConfig
+    from messagestore.shared.store import connect
     from storageio import (
         DiskError,
         DiskFull,
@@ -56,9 +57,10 @@ _ERRORS = (
 _PACKAGES: dict[str, str] = {
     **dict.fromkeys(_ERRORS, "storageio"),
     **dict.fromkeys(("Message", "PutStatus"), "commitlog"),
-    **dict.fromkeys(("FlushMode", "MessageStore", "Role", "StoreConfig"), "messagestore"),
+    **dict.fromkeys(("FlushMode", "MessageStore", "Role", "SharedStore", "StoreConfig"), "messagestore"),
     "Boundary": "consumequeue",
     "RabbitStore": "rabbitstore",
+    "connect": "messagestore.shared.store",
     "open": "brokerstore.opening",
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "PutStatus",
     "RabbitStore",
     "Role",
+    "SharedStore",
     "StoreClosed",
     "StoreConfig",
     "StoreCorrupt",
@@ -86,6 +89,7 @@ __all__ = [
     "UnsupportedFormat",
     "UnsupportedPlatform",
     "__version__",
+    "connect",
     "open",
 ]
 

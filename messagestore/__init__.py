@@ -44,16 +44,29 @@ if TYPE_CHECKING:
     from .read.consumer import Consumer
     from .read.follower import Follower
     from .read.queue_reader import GetStatus, Page
+    from .shared.store import SharedStore
     from .store import MessageStore, PutFuture
 
 _LAZY = {
     **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
     **dict.fromkeys(("MessageStore", "PutFuture"), ".store"),
     **dict.fromkeys(("GetStatus", "Page"), ".read.queue_reader"),
+    "SharedStore": ".shared.store",
     "Consumer": ".read.consumer",
     "Follower": ".read.follower",
 }
-__all__ = ["Consumer", "FlushMode", "Follower", "GetStatus", "MessageStore", "Page", "PutFuture", "Role", "StoreConfig"]
+__all__ = [
+    "Consumer",
+    "FlushMode",
+    "Follower",
+    "GetStatus",
+    "MessageStore",
+    "Page",
+    "PutFuture",
+    "Role",
+    "SharedStore",
+    "StoreConfig",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,145 @@
+"""The answers of the owner: results of puts, values, and errors, which arrive with their types and fields.
+
+An error of a type that is not listed arrives as `StoreError` with its text; the owner logs it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from commitlog import PutResult, PutStatus
+from storageio import (
+    DiskError,
+    DiskFull,
+    FlushTimeout,
+    InvalidMessage,
+    InvalidSetting,
+    MissingExtra,
+    PutRejected,
+    RefusedMessage,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    StoreRewound,
+    UnknownStore,
+    UnsupportedFormat,
+)
+
+from .protocol import BadFrame, Frame, Operation, pack_frame
+
+LOG = logging.getLogger(__name__)
+_RESULT = struct.Struct(">BiqqqIIBI")
+_PLAIN: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        FlushTimeout,
+        InvalidMessage,
+        InvalidSetting,
+        MissingExtra,
+        OverflowError,
+        StoreClosed,
+        StoreError,
+        StoreLocked,
+        StoreReadOnly,
+        StoreRewound,
+        TypeError,
+        UnknownStore,
+        ValueError,
+    )
+}
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "DiskError": ("operation", "file", "errno", "text"),
+    "DiskFull": ("operation", "file", "errno", "text"),
+    "PutRejected": ("status", "reason", "message_count"),
+    "RefusedMessage": ("status", "reason", "message_count"),
+    "StoreCorrupt": ("reason", "file", "offset", "expected", "found"),
+    "UnsupportedFormat": ("what", "file", "found", "supported", "offset"),
+}
+_MAKERS: dict[str, Callable[..., Exception]] = {
+    "DiskError": DiskError,
+    "DiskFull": DiskFull,
+    "PutRejected": lambda status, *rest: PutRejected(PutStatus(status), *rest),
+    "RefusedMessage": lambda status, *rest: RefusedMessage(PutStatus(status), *rest),
+    "StoreCorrupt": lambda reason, file, offset, expected, found: StoreCorrupt(
+        reason, file=file, offset=offset, expected=expected, found=found
+    ),
+    "UnsupportedFormat": lambda what, file, found, supported, offset: UnsupportedFormat(
+        what, file=file, found=found, supported=supported, offset=offset
+    ),
+}
+
+
+def pack_value(value: Any) -> bytes:
+    """Return the answer to a call."""
+    return pack_frame(Operation.VALUE, json.dumps(value).encode())
+
+
+def pack_result(result: PutResult) -> bytes:
+    """Return the answer to a put."""
+    reason = (result.reason or "").encode("utf-8", "replace")
+    row = _RESULT.pack(
+        result.status, result.queue_id, result.queue_offset, result.physical_offset, result.store_timestamp_ms,
+        result.size_bytes, result.message_count, len(result.store_host), len(reason),
+    )  # fmt: skip
+    return pack_frame(Operation.RESULT, row + result.store_host + reason)
+
+
+def unpack_result(payload: bytes) -> PutResult:
+    """Return the result of a put."""
+    row = _RESULT.unpack_from(payload)
+    status, queue_id, queue_offset, physical_offset, time_ms, size_bytes, count, host_size, reason_size = row
+    result: PutResult = PutResult.__new__(PutResult)
+    result.status = PutStatus(status)
+    result.queue_id, result.queue_offset, result.physical_offset = queue_id, queue_offset, physical_offset
+    result.store_timestamp_ms, result.size_bytes, result.message_count = time_ms, size_bytes, count
+    at = _RESULT.size + host_size
+    result.store_host = payload[_RESULT.size : at]
+    result.reason = payload[at : at + reason_size].decode() or None
+    return result
+
+
+def pack_error(error: Exception) -> bytes:
+    """Return the answer to a request that raised."""
+    name = type(error).__name__
+    arguments: list[Any] = [str(error)]
+    if name in _FIELDS:
+        arguments = [_plain(_field(error, field)) for field in _FIELDS[name]]
+    elif _PLAIN.get(name) is not type(error):
+        LOG.error("a request failed", exc_info=error)
+        name, arguments = "StoreError", [f"{name}: {error}"]
+    return pack_frame(Operation.ERROR, json.dumps([name, *arguments]).encode())
+
+
+def _field(error: Exception, name: str) -> Any:
+    """Return an argument of an error; a `DiskError` keeps its text in its message only."""
+    if isinstance(error, DiskError) and name == "text":
+        return str(error).partition(" failed: ")[2].rpartition(" (errno ")[0]
+    return getattr(error, name)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | str) else str(value)
+
+
+def unpack_error(payload: bytes) -> Exception:
+    """Return the error of an answer."""
+    name, *arguments = json.loads(payload)
+    maker = _MAKERS.get(name) or _PLAIN.get(name, StoreError)
+    return maker(*arguments)
+
+
+def unpack_answer(frame: Frame) -> Any:
+    """Return what a request returned; raise what it raised."""
+    if frame.operation == Operation.RESULT:
+        return unpack_result(frame.payload)
+    if frame.operation == Operation.VALUE:
+        return json.loads(frame.payload)
+    if frame.operation == Operation.ERROR:
+        raise unpack_error(frame.payload)
+    raise BadFrame(f"operation {frame.operation} is no answer")

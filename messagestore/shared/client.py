@@ -1,0 +1,90 @@
+"""The connections of a process to the owner of a store."""
+
+from __future__ import annotations
+
+import threading
+
+from storageio.local_sockets import connect_local
+
+from .answers import unpack_answer
+from .protocol import BadFrame, Frame, FrameReader, Operation, pack_frame
+
+CONNECTIONS_MAX = 16  # requests of a process that wait for an answer at the same time
+
+
+class Channel:
+    """One connection. A thread at a time uses it, or one that sends and one that receives."""
+
+    def __init__(self, address: str) -> None:
+        """Connect. Raises `PeerGone` if nobody serves the address, `UnsupportedFormat` for another version of the protocol."""
+        self._connection = connect_local(address)
+        self._reader = FrameReader(self._connection)
+        try:
+            unpack_answer(self.exchange(pack_frame(Operation.HELLO, b"")))
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, data: bytes) -> None:
+        """Send a request. Raises `PeerGone`."""
+        self._connection.send(data)
+
+    def receive(self) -> list[Frame]:
+        """Wait for the next answers. Raises `PeerGone`."""
+        return self._reader.read()
+
+    def exchange(self, data: bytes) -> Frame:
+        """Send a request and return its answer. Raises `PeerGone`."""
+        self._connection.send(data)
+        frames = self._reader.read()
+        if len(frames) != 1:
+            raise BadFrame(f"{len(frames)} answers to one request")
+        return frames[0]
+
+    def shut_down(self) -> None:
+        """End the calls of other threads."""
+        self._connection.shut_down()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class Channels:
+    """Connections for requests that wait for their answers; a thread takes one for the time of a request."""
+
+    def __init__(self, address: str) -> None:
+        """Connect at first use."""
+        self._address = address
+        self._idle: list[Channel] = []
+        self._limit = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._is_closed = False
+
+    def exchange(self, data: bytes) -> Frame:
+        """Send a request and return its answer; wait while CONNECTIONS_MAX others do. Raises `PeerGone`."""
+        with self._limit:
+            channel = self._taken()
+            try:
+                answer = channel.exchange(data)
+            except BaseException:  # the answer may still come, so the connection cannot be used again
+                channel.close()
+                raise
+            self._idle.append(channel)
+            if self._is_closed:
+                self.close()
+            return answer
+
+    def _taken(self) -> Channel:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Channel(self._address)
+
+    def close(self) -> None:
+        """Close idle connections now and the others after their request."""
+        self._is_closed = True
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return

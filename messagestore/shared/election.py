@@ -1,0 +1,247 @@
+"""Which process owns the store: the one that gets the lock. When it ends, another process takes over.
+
+A process that is not the owner has one connection that a thread reads. It carries the pipelined puts, and ends with the owner.
+That thread alone changes the role of the process: it looks for the next owner, or takes the lock, recovers the store and
+serves. Requests of other threads meanwhile try again until there is an owner.
+
+Pipelined puts that were not answered are sent to the next owner in their order, before any later one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from commitlog import PutResult
+from storageio import REAL_DISK, StoreClosed, StoreError, StoreLocked, process_id
+from storageio.background import BackgroundThread
+from storageio.local_sockets import PeerGone
+
+from ..config import StoreConfig
+from ..paths import StorePaths
+from ..store import MessageStore, PutFuture
+from ..write.progress import Progress
+from .answers import unpack_answer
+from .client import Channel, Channels
+from .owner import Owner
+from .protocol import Frame, marked_again, parse_frame
+from .service import Service
+
+ADDRESS = "owner.socket"
+RETRY_S = 0.002
+RETRY_MAX_S = 0.020
+IN_FLIGHT_MAX = 1024  # pipelined puts of a process
+LOG = logging.getLogger(__name__)
+
+
+class Member:
+    """One process's part in a shared store."""
+
+    def __init__(self, path: str, config: StoreConfig, wait_s: float) -> None:
+        """Connect to the owner, or become it. Raises `StoreLocked` if neither is possible within `wait_s` seconds."""
+        places = StorePaths(path, config.store_path_commit_log)
+        self.path = path
+        self.local: MessageStore | None = None  # of the owner
+        self.service: Service | None = None
+        self.failure: StoreError | None = None
+        self._config = config
+        self._wait_s = wait_s
+        self._lock_path = places.lock
+        self._own = places.own
+        self._address = os.path.join(places.own, ADDRESS)
+        self._process_id = process_id()
+        self._is_closed = False
+        self._changes = Progress()  # of the role, and of answered puts
+        self._channels = Channels(self._address)
+        self._channel: Channel | None = None
+        self._owner: Owner | None = None
+        self._pending: deque[tuple[bytes, PutFuture]] = deque()
+        self._window = threading.BoundedSemaphore(IN_FLIGHT_MAX)
+        self._send_guard = threading.RLock()  # a callback of a future may put
+        self._join(time.monotonic() + wait_s)
+        self._watcher = BackgroundThread("brokerstore-watcher", self._watch)
+        if self._channel is not None:
+            self._watcher.start()
+
+    # The role
+
+    def _join(self, deadline: float | None) -> None:
+        pause_s = RETRY_S
+        while not self._try_to_join():
+            if deadline is not None and time.monotonic() >= deadline:
+                raise StoreLocked(f"{self.path}: another process has the store open, and does not share it")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            if self._is_closed:
+                return
+
+    def _try_to_join(self) -> bool:
+        """Connect to the owner, or take the lock; return False while another process has the lock and does not serve."""
+        try:
+            self._channel = Channel(self._address)
+            return True
+        except PeerGone:
+            if REAL_DISK.is_locked(self._lock_path):
+                return False
+        try:
+            store = MessageStore.open(self.path, "a", self._config)
+        except StoreLocked:
+            return False
+        try:
+            REAL_DISK.make_folder(self._own)
+            self._owner = Owner(store, self._address)
+        except BaseException:
+            store.close()
+            raise
+        self.local, self.service, self._channel = store, self._owner.service, None
+        return True
+
+    def _watch(self) -> float | None:
+        """Take the answers to pipelined puts; when the owner ends, find the next one or become it."""
+        channel = self._channel
+        assert channel is not None
+        try:
+            for frame in channel.receive():
+                self._resolve(frame)
+        except PeerGone:
+            channel.close()
+            if not self._is_closed:
+                self._change_owner()
+        except StoreError as error:
+            self._fail(error)
+        self._watcher.is_stopping = self._is_closed or self.service is not None or self.failure is not None
+        return 0.0
+
+    def _change_owner(self) -> None:
+        with self._send_guard:
+            try:
+                self._join(None)
+                if self.service is not None:
+                    LOG.info("%s: this process took over the store", self.path)
+                self._repeat_pending()
+            except PeerGone:  # the next owner ended as well: the next look finds that out
+                pass
+            except StoreError as error:
+                self._fail(error)
+        self._changes.notify()
+
+    def _fail(self, error: StoreError) -> None:
+        LOG.error("%s: this process lost the store: %s", self.path, error)
+        with self._send_guard:
+            self.failure = error
+            while self._pending:
+                self._settle_first(error)
+
+    def _repeat_pending(self) -> None:
+        """Send unanswered puts to the next owner, or carry them out here. The answers fit the socket's buffer."""
+        pending = [marked_again(data) for data, _ in self._pending]
+        if self.service is None:
+            assert self._channel is not None
+            for data in pending:
+                self._channel.send(data)
+            return
+        for data in pending:
+            self._resolve(parse_frame(self.service.answer(parse_frame(data))))
+
+    # Requests
+
+    def check_open(self) -> None:
+        """Raise `StoreClosed` after `close` and in a forked child, and the error that ended a takeover."""
+        if self._is_closed or self._process_id != process_id():
+            raise StoreClosed(f"{self.path}: the store is closed")
+        if self.failure is not None:
+            raise self.failure
+
+    def request(self, data: bytes) -> Any:
+        """Return what a request returned, or raise what it raised, whichever process is the owner by then."""
+        deadline: float | None = None
+        while True:
+            self.check_open()
+            seen = self._changes.count
+            service = self.service
+            if service is not None:
+                return unpack_answer(parse_frame(service.answer(parse_frame(data))))
+            try:
+                return unpack_answer(self._channels.exchange(data))
+            except PeerGone as error:
+                data = marked_again(data)
+                deadline = deadline or time.monotonic() + self._wait_s
+                if time.monotonic() >= deadline:
+                    raise StoreLocked(f"{self.path}: no process serves the store: {error}") from error
+                self._changes.wait(seen, RETRY_S)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a pipelined put is not answered yet."""
+        return bool(self._pending)
+
+    def wait_pending(self) -> None:
+        """Wait until every pipelined put is answered."""
+        self._changes.wait_until(lambda: not self._pending, None)
+
+    def submit(self, data: bytes) -> PutFuture:
+        """Send a put without waiting for its answer; wait while IN_FLIGHT_MAX others are unanswered."""
+        self.check_open()
+        future = PutFuture()
+        future.set_running_or_notify_cancel()
+        self._window.acquire()
+        with self._send_guard:
+            if self.failure is not None:
+                raise self.failure
+            channel = self._channel
+            try:
+                self._pending.append((data, future))
+                if channel is not None:
+                    channel.send(data)
+            except PeerGone:  # the watcher sends it again
+                pass
+            except BaseException:  # perhaps sent in part
+                if channel is not None:
+                    channel.shut_down()
+                raise
+            if channel is None:
+                assert self.service is not None
+                self._resolve(parse_frame(self.service.answer(parse_frame(data))))
+        return future
+
+    def _resolve(self, frame: Frame) -> None:
+        try:
+            self._settle_first(unpack_answer(frame))
+        except Exception as error:
+            self._settle_first(error)
+
+    def _settle_first(self, outcome: PutResult | Exception) -> None:
+        """Resolve the oldest unanswered put."""
+        _, future = self._pending.popleft()
+        self._window.release()
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+        if not self._pending:
+            self._changes.notify()
+
+    # Closing
+
+    def close(self) -> None:
+        """Wait for pipelined puts, and leave; an owner stops cleanly, so another process takes over. In a child do nothing."""
+        if self._is_closed or self._process_id != process_id():
+            return
+        self._changes.wait_until(lambda: not self._pending, self._wait_s)
+        self._is_closed = True
+        channel = self._channel
+        if channel is not None:
+            channel.shut_down()
+        self._watcher.stop()
+        self._channels.close()
+        if self._channel is not None:
+            self._channel.close()
+        if self._owner is not None:
+            self._owner.close()
+        if self.local is not None:
+            self.local.close()
+        self._changes.notify()

@@ -1,0 +1,111 @@
+"""The owner's side: a listener, and a thread for each connection.
+
+Back-pressure: a connection's requests are answered one after the other, so a process that sends faster waits in its own `send`.
+At most CONNECTIONS_MAX connections are served; further ones wait until one ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from storageio import StoreClosed, StoreError, UnsupportedFormat
+from storageio.background import BackgroundThread
+from storageio.local_sockets import LocalListener, LocalSocket, PeerGone
+
+from ..store import MessageStore
+from .answers import pack_error, pack_value
+from .protocol import BadFrame, Frame, FrameReader, Operation
+from .service import Service
+
+CONNECTIONS_MAX = 512
+REFUSED_PAUSE_S = 0.05
+LOG = logging.getLogger(__name__)
+
+
+class Owner:
+    """Serves a store on an address until it is closed."""
+
+    def __init__(self, store: MessageStore, address: str) -> None:
+        """Begin to listen."""
+        self.service = Service(store)
+        self._listener = LocalListener(address)
+        self._sessions: set[_Session] = set()
+        self._guard = threading.Lock()
+        self._acceptor = BackgroundThread("brokerstore-owner", self._accept)
+        self._acceptor.start()
+
+    def _accept(self) -> float | None:
+        if len(self._sessions) >= CONNECTIONS_MAX:
+            return REFUSED_PAUSE_S
+        try:
+            connection = self._listener.accept()
+        except PeerGone:
+            self._acceptor.is_stopping = True
+            return 0.0
+        if connection is None:
+            return REFUSED_PAUSE_S
+        session = _Session(self, connection)
+        with self._guard:
+            self._sessions.add(session)
+        session.thread.start()
+        return 0.0
+
+    def forget(self, session: _Session) -> None:
+        """Drop a session that ended."""
+        with self._guard:
+            self._sessions.discard(session)
+
+    def close(self) -> None:
+        """End all connections. A request that is being carried out is answered; the next owner answers the others."""
+        self._listener.end()
+        self._acceptor.stop()
+        self._listener.close()
+        with self._guard:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.connection.end_input()
+        for session in sessions:
+            session.thread.stop()
+            session.connection.close()
+
+
+class _Session:
+    """One connection of another process."""
+
+    def __init__(self, owner: Owner, connection: LocalSocket) -> None:
+        self.connection = connection
+        self.thread = BackgroundThread("brokerstore-session", self._step)
+        self._owner = owner
+        self._reader = FrameReader(connection)
+
+    def _step(self) -> float | None:
+        """Answer what has arrived; end the thread with the connection."""
+        try:
+            frames = self._reader.read()
+            self.connection.send(b"".join(self._answers(frames)))
+            return 0.0
+        except PeerGone:
+            pass
+        except StoreClosed:  # the other process asks the next owner
+            pass
+        except (BadFrame, UnsupportedFormat) as error:
+            LOG.warning("a connection is closed: %s", error)
+            self._report(error)
+        self.thread.is_stopping = True
+        self.connection.close()
+        self._owner.forget(self)
+        return 0.0
+
+    def _answers(self, frames: list[Frame]) -> list[bytes]:
+        hello = []
+        if frames[0].operation == Operation.HELLO:
+            hello = [pack_value([])]
+            frames = frames[1:]
+        return hello + self._owner.service.answer_all(frames)
+
+    def _report(self, error: StoreError) -> None:
+        try:
+            self.connection.send(pack_error(error))
+        except PeerGone:
+            return

@@ -1,0 +1,180 @@
+"""Answer requests of other processes with the store that this process has open for writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from commitlog import Message, PutResult, PutStatus, StoredMessage
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
+from storageio import InvalidMessage, StoreClosed
+
+from ..broker.services.half_messages import HalfMessage
+from ..store import MessageStore
+from .answers import pack_error, pack_result, pack_value
+from .protocol import (
+    AGAIN,
+    NO_CHECK,
+    BadFrame,
+    Frame,
+    Operation,
+    unique_key_of,
+    unpack_call,
+    unpack_message,
+    unpack_messages,
+)
+
+
+class Service:
+    """The requests of one owner. Any thread may call it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        """Serve a store that is open for writing."""
+        self._store = store
+        self._is_sync = store.config.is_sync_flush
+        self._calls: dict[str, Callable[..., Any]] = {
+            "begin": self._begin,
+            "commit": self._commit,
+            "committed_offsets": lambda topic, group: list(store.committed_offsets(topic, group).items()),
+            "create_topic": lambda topic, queues, attributes: store.create_topic(topic, queues, attributes=attributes),
+            "delete_before": store.delete_before,
+            "delete_expired": store.delete_expired,
+            "flush": store.flush,
+            "next_offset": lambda topic, queue_id: store.max_offset(topic, queue_id, committed=False),
+            "roll_back": self._roll_back,
+            "settle": store.engine.settle,
+            "undecided": self._undecided,
+        }
+
+    def answer_all(self, frames: list[Frame]) -> list[bytes]:
+        """Return the answers to requests that arrived together. With synchronous flush their puts share a sync."""
+        if len(frames) == 1 or not self._is_sync:
+            return [self.answer(frame) for frame in frames]
+        return [pending() for pending in [self._begin_answer(frame) for frame in frames]]
+
+    def _begin_answer(self, frame: Frame) -> Callable[[], bytes]:
+        """Begin a put and return what waits for it; answer every other request immediately."""
+        if frame.operation != Operation.PUT or frame.flags:
+            answer = self.answer(frame)
+            return lambda: answer
+        future: Future[PutResult] = self._store.put_async(unpack_message(frame.payload, 0)[0])
+        return lambda: _resolved(future)
+
+    def answer(self, frame: Frame) -> bytes:
+        """Return the answer to a request. Raises `StoreClosed` and `BadFrame`, which end the connection."""
+        try:
+            return self._answer(frame)
+        except (StoreClosed, BadFrame):
+            raise
+        except Exception as error:
+            return pack_error(error)
+
+    def _answer(self, frame: Frame) -> bytes:
+        is_again, check = bool(frame.flags & AGAIN), not frame.flags & NO_CHECK
+        if frame.operation == Operation.PUT:
+            message = unpack_message(frame.payload, 0)[0]
+            found = self._found(message.topic, unique_key_of(message)) if is_again else None
+            return pack_result(found or self._store.put(message, check=check))
+        if frame.operation == Operation.PUT_MANY:
+            messages = unpack_messages(frame.payload)
+            return pack_result(
+                self._put_many_again(messages, check) if is_again else self._store.put_many(messages, check=check)
+            )
+        if frame.operation != Operation.CALL:
+            raise BadFrame(f"operation {frame.operation} is no request")
+        name, arguments, messages = unpack_call(frame.payload)
+        if name not in self._calls:
+            raise BadFrame(f"no call {name!r}")
+        more: tuple[Any, ...] = (messages, is_again) if name in ("begin", "commit", "roll_back") else ()
+        return pack_value(self._calls[name](*arguments, *more))
+
+    # Requests that an earlier owner may have carried out
+
+    def _found(self, topic: str, unique_key: str) -> PutResult | None:
+        """Return where an earlier owner stored a message, in its topic or among the delayed ones; None if it did not."""
+        for place in (topic, SCHEDULE_TOPIC):
+            found = self._store.query(place, unique_key, max_count=1)
+            if found:
+                return self._durable(result_of(found[0]))
+        return None
+
+    def _durable(self, result: PutResult) -> PutResult:
+        if self._is_sync:
+            self._store.flush()
+        return result
+
+    def _put_many_again(self, messages: list[Message], check: bool) -> PutResult:
+        """Put those messages that an earlier owner did not store: it may have ended between two of them."""
+        stored = [self._found(message.topic, unique_key_of(message)) for message in messages]
+        missing = [message for message, result in zip(messages, stored, strict=True) if result is None]
+        first = stored[0] if stored else None
+        if not missing and first is not None:
+            first.message_count = len(messages)
+            return first
+        result = self._store.put_many(missing, check=check)
+        if first is None or result.status is not PutStatus.PUT_OK:
+            return result
+        first.message_count = len(messages)
+        return first
+
+    # Transactions
+
+    def _begin(self, producer_group: str, messages: list[Message], is_again: bool) -> list[Any]:
+        message = messages[0]
+        unique_key = unique_key_of(message)
+        known = self._store.query(HALF_TOPIC, unique_key, max_count=1) if is_again else []
+        if known:
+            return [_packed(self._durable(result_of(known[0]))), unique_key]
+        transaction = self._store.begin_transaction(message, producer_group=producer_group)
+        return [_packed(transaction.half), transaction.transaction_id]
+
+    def _commit(self, half_offset: int, topic: str, unique_key: str, _messages: list[Message], is_again: bool) -> str:
+        try:
+            return _packed(self._store.engine.transactions.commit(half_offset))
+        except InvalidMessage:
+            committed = self._committed(topic, unique_key) if is_again else None
+            if committed is None:
+                raise
+            return _packed(self._durable(result_of(committed)))
+
+    def _committed(self, topic: str, unique_key: str) -> StoredMessage | None:
+        found = self._store.query(topic, unique_key)
+        return next((item for item in found if item.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT), None)
+
+    def _roll_back(self, half_offset: int, _messages: list[Message], is_again: bool) -> None:
+        try:
+            self._store.engine.transactions.rollback(half_offset)
+        except InvalidMessage:
+            if not is_again:
+                raise
+
+    def _undecided(self, older_than_ms: int) -> list[list[int]]:
+        halves: list[HalfMessage] = self._store.undecided_transactions(older_than_ms)
+        return [[half.queue_offset, half.message.physical_offset] for half in halves]
+
+
+def _resolved(future: Future[PutResult]) -> bytes:
+    try:
+        return pack_result(future.result())
+    except StoreClosed:
+        raise
+    except Exception as error:
+        return pack_error(error)
+
+
+def _packed(result: PutResult) -> str:
+    """Return a result as text, for a JSON answer."""
+    return pack_result(result).hex()
+
+
+def result_of(message: StoredMessage) -> PutResult:
+    """Return the result of the put that stored a message."""
+    result: PutResult = PutResult.__new__(PutResult)
+    result.status, result.reason, result.message_count = PutStatus.PUT_OK, None, 1
+    result.queue_id, result.queue_offset = message.queue_id, message.queue_offset
+    result.physical_offset, result.size_bytes = message.physical_offset, message.size
+    result.store_timestamp_ms = message.store_timestamp_ms
+    result.store_host = bytes.fromhex(message.message_id)[:-8]  # the id is the host and the offset
+    return result

@@ -1,0 +1,366 @@
+"""The store that an application opens in several processes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from commitlog import Message, PutResult, PutStatus, StoredMessage
+from consumequeue import Boundary
+from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreCorrupt, random_bytes
+from storageio.settings import settings_or_default
+
+from ..broker.services.half_messages import HalfMessage
+from ..config import StoreConfig
+from ..read.follower import Follower
+from ..read.queue_reader import Page
+from ..store import PRODUCER_GROUP, MessageStore, PutFuture
+from .answers import unpack_result
+from .election import Member
+from .protocol import (
+    HEADER,
+    NO_CHECK,
+    Operation,
+    batches,
+    pack_call,
+    pack_frame,
+    pack_message,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WAIT_S = 60.0
+
+
+class SharedStore:
+    """A RocketMQ store folder that several processes of one user have open, each for reading and writing.
+
+    One of the processes owns the store: it has the lock and serves the others. When it ends or is killed, another process
+    recovers the store and takes over; calls wait meanwhile. Methods have the signatures of `MessageStore`. All of them may be
+    called from any thread. In a forked child the store is closed; connect again there.
+
+    Each message gets a UNIQ_KEY property if it has none. A put whose answer was lost is repeated with this key, so the message
+    is stored once. A UNIQ_KEY that the program sets must be unique.
+    """
+
+    def __init__(self, member: Member, config: StoreConfig) -> None:
+        """Create it from a member; use `brokerstore.connect`."""
+        self._member = member
+        self._config = config
+        self._reader: MessageStore | None = None
+        self._guard = threading.Lock()
+        self._key_prefix = random_bytes(12).hex().upper()
+        self._count = itertools.count()
+        self._finalizer = weakref.finalize(self, member.close)
+
+    def close(self) -> None:
+        """Wait for the puts of `put_async`, and leave the store to the other processes. A second call does nothing.
+
+        An owner stops cleanly, as `MessageStore.close` does.
+        """
+        self._finalizer()
+        with self._guard:
+            if self._reader is not None:
+                self._reader.close()
+
+    def __enter__(self) -> Self:
+        """Return the store."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the store."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show the folder and the role of this process."""
+        return f"<SharedStore {self.path} {'owner' if self.is_owner else 'served'}>"
+
+    @property
+    def path(self) -> str:
+        """The store's folder."""
+        return self._member.path
+
+    @property
+    def config(self) -> StoreConfig:
+        """The configuration; in the owner with the sizes that were detected."""
+        local = self._member.local
+        return local.config if local is not None else self._config
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has the lock and serves the others."""
+        return self._member.local is not None
+
+    # Writing
+
+    def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
+        """Create a topic with a number of queues, as `MessageStore.create_topic`."""
+        self._member.request(pack_call("create_topic", topic, queues, attributes))
+
+    def put(self, message: Message, *, check: bool = True) -> PutResult:
+        """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
+        local = self._member.local
+        if local is not None:
+            return local.put(message, check=check)
+        packed = pack_message(message, self._unique_key())
+        if check and self._member.has_pending:  # behind the puts of `put_async`
+            return self._member.submit(pack_frame(Operation.PUT, packed)).result()
+        found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
+        return found
+
+    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
+        """Put messages as `MessageStore.put_many`.
+
+        More than 32 MiB go to the owner in several requests. A refusal then leaves those of earlier requests in the store;
+        `message_count` has their number.
+        """
+        local = self._member.local
+        if local is not None:
+            return local.put_many(messages, check=check)
+        packed = [pack_message(message, self._unique_key()) for message in messages]
+        if self._member.has_pending:
+            self._member.wait_pending()
+        first: PutResult | None = None
+        for batch in batches(packed) if packed else [[]]:
+            result = self._put_batch(b"".join(batch), check, first.message_count if first is not None else 0)
+            if first is None or result.status is not PutStatus.PUT_OK:
+                first = result
+            else:
+                first.message_count += result.message_count
+            if result.status is not PutStatus.PUT_OK:
+                break
+        assert first is not None
+        return first
+
+    def _put_batch(self, packed: bytes, check: bool, before: int) -> PutResult:
+        """Put what fits one request; a refusal also counts the messages of the requests before."""
+        try:
+            data = pack_frame(Operation.PUT_MANY, packed, 0 if check else NO_CHECK)
+            result: PutResult = self._member.request(data)
+        except PutRejected as error:
+            error.message_count += before
+            raise
+        if result.status is not PutStatus.PUT_OK:
+            result.message_count += before
+        return result
+
+    def put_async(self, message: Message) -> PutFuture:
+        """Put one message without waiting, as `MessageStore.put_async`. Puts of one process keep their order."""
+        local = self._member.local
+        if local is not None:
+            return local.put_async(message)
+        return self._member.submit(pack_frame(Operation.PUT, pack_message(message, self._unique_key())))
+
+    def flush(self) -> int:
+        """Sync everything that is written; return the flushed physical offset."""
+        found: int = self._member.request(pack_call("flush"))
+        return found
+
+    def delete_expired(self) -> int:
+        """Delete expired log files, as `MessageStore.delete_expired`."""
+        found: int = self._member.request(pack_call("delete_expired"))
+        return found
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Delete log files that end at or before an offset, as `MessageStore.delete_before`."""
+        found: int = self._member.request(pack_call("delete_before", physical_offset))
+        return found
+
+    def _unique_key(self) -> str:
+        return f"{self._key_prefix}{next(self._count) & 0xFFFFFFFF:08X}"
+
+    # Transactions
+
+    def begin_transaction(self, message: Message, *, producer_group: str = PRODUCER_GROUP) -> SharedTransaction:
+        """Prepare a message that is invisible until `commit()`, as `MessageStore.begin_transaction`.
+
+        Any owner can decide it: the transaction survives the end of the owner that prepared it.
+        """
+        packed = pack_message(message, self._unique_key())
+        half, transaction_id = self._member.request(pack_call("begin", producer_group, messages=packed))
+        return SharedTransaction(self._member, _result(half), message.topic, transaction_id)
+
+    def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
+        """Return prepared messages that nobody committed or rolled back, oldest first."""
+        found = self._member.request(pack_call("undecided", older_than_ms))
+        return [HalfMessage(offset, self._message_at(place)) for offset, place in found]
+
+    def commit_transaction(self, half: HalfMessage) -> PutResult:
+        """Commit a message that `undecided_transactions` returned."""
+        return _commit(self._member, half.queue_offset, half.topic, half.transaction_id)
+
+    def roll_back_transaction(self, half: HalfMessage) -> None:
+        """Roll back a message that `undecided_transactions` returned."""
+        self._member.request(pack_call("roll_back", half.queue_offset))
+
+    # Reading
+
+    def topics(self) -> list[str]:
+        """Return the topics that have queues on the disk, and those that only topics.json has."""
+        return self._reading().topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues that ever had a message."""
+        return self._reading().queue_ids(topic)
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
+        tags: set[str] | None = None,
+    ) -> Page:  # fmt: skip
+        """Return one page of messages from a queue offset on, as `MessageStore.get`."""
+        return self._reading().get(topic, queue_id, offset, max_count, max_bytes=max_bytes, tags=tags)
+
+    def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
+        """Iterate over the messages of a queue from `start` to before `stop`, or to the end at the time of the call."""
+        return self._reading().read(topic, queue_id, start, stop)
+
+    def read_raw(
+        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, check: bool = True
+    ) -> Iterator[list[memoryview]]:
+        """Iterate over lists of views of the records' bytes, as `MessageStore.read_raw`."""
+        return self._reading().read_raw(topic, queue_id, start, stop, check=check)
+
+    def read_columns(
+        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """Read into Arrow batches, as `MessageStore.read_columns`."""
+        return self._reading().read_columns(topic, queue_id, start, stop, columns=columns)
+
+    def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
+        """Follow the log in log order as it grows, as `MessageStore.follow`."""
+        return self._reading().follow(start, end, timeout_s=timeout_s)
+
+    def query(
+        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
+    ) -> list[StoredMessage]:
+        """Return messages of a topic with a key, oldest first."""
+        return self._reading().query(topic, key, begin_ms, end_ms, max_count)
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return the message whose record begins there, None when none does."""
+        return self._reading().message_at(physical_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """Return a queue offset from a store time; 0 for an unknown queue."""
+        return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
+        """Return the offset of the first message that a group has not acknowledged, by queue id."""
+        return dict(self._member.request(pack_call("committed_offsets", topic, group)))
+
+    def plain_body(self, message: StoredMessage) -> bytes:
+        """Return a message's body, decompressed if a client compressed it."""
+        return self._reading(settled=False).plain_body(message)
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return when a message was stored, in milliseconds; -1 without the message."""
+        return self._reading().store_time(topic, queue_id, queue_offset)
+
+    def earliest_time(self) -> int:
+        """Return the store time of the oldest record in milliseconds, -1 without one."""
+        return self._reading().earliest_time()
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that still has its message."""
+        return self._reading().min_offset(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
+        """Return the offset behind the last readable message; with `committed=False` the next offset that a put will get."""
+        if committed:
+            return self._reading().max_offset(topic, queue_id)
+        found: int = self._member.request(pack_call("next_offset", topic, queue_id))
+        return found
+
+    def _reading(self, *, settled: bool = True) -> MessageStore:
+        """Return the store to read from, with everything that was put before the call."""
+        if settled and self._member.local is None:
+            self._member.request(pack_call("settle"))
+        self._member.check_open()
+        local = self._member.local
+        if local is not None:
+            return local
+        with self._guard:
+            if self._reader is None:
+                self._reader = MessageStore.open(self.path, "r", self._config)
+            return self._reader
+
+    def _message_at(self, physical_offset: int) -> StoredMessage:
+        """Return a record that the owner named."""
+        message = self._reading(settled=False).message_at(physical_offset)
+        if message is None:
+            raise StoreCorrupt("no record", file=self.path, offset=physical_offset, expected="a record", found="none")
+        return message
+
+
+class SharedTransaction:
+    """One prepared message. As a context manager it commits at the end of the block, and rolls back if the block raises."""
+
+    def __init__(self, member: Member, half: PutResult, topic: str, transaction_id: str) -> None:
+        """Create it; called by `SharedStore.begin_transaction`."""
+        self._member = member
+        self._topic = topic
+        self.half = half
+        self.transaction_id = transaction_id
+        self.committed: PutResult | None = None
+        self.is_decided = False
+
+    def commit(self) -> PutResult:
+        """Put the message to its topic and return the result. Raises `InvalidMessage` if it is already decided."""
+        if self.is_decided:
+            raise InvalidMessage(f"half message {self.half.queue_offset} is decided")
+        self.committed = _commit(self._member, self.half.queue_offset, self._topic, self.transaction_id)
+        self.is_decided = True
+        return self.committed
+
+    def rollback(self) -> None:
+        """Discard the message. Raises `InvalidMessage` if it is already decided."""
+        if self.is_decided:
+            raise InvalidMessage(f"half message {self.half.queue_offset} is decided")
+        self._member.request(pack_call("roll_back", self.half.queue_offset))
+        self.is_decided = True
+
+    def __enter__(self) -> Self:
+        """Return the transaction itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Commit or roll back, unless the block did."""
+        if self.is_decided:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+
+def connect(path: str | os.PathLike[str], config: StoreConfig | None = None, *, wait_s: float = WAIT_S) -> SharedStore:
+    """Open a store that other processes of the same user may have open too; create it if it does not exist.
+
+    The first process owns the store and serves the others. All of them pass the same `config`, since each may become the owner.
+    `wait_s` limits how long this call, and a call without an owner, waits for one.
+
+    Raises `StoreLocked` if another process has the store open and does not share it; `InvalidSetting` for a `config` without
+    the key index, which finds repeated puts; and what `MessageStore.open` raises.
+    """
+    config = settings_or_default(config, StoreConfig, "config")
+    if not config.message_index_enable:
+        raise InvalidSetting("message_index_enable=False: a shared store finds repeated puts through the key index")
+    root = os.fspath(path)
+    if not isinstance(root, str):
+        raise ValueError("the path is text")
+    return SharedStore(Member(root, config, wait_s), config)
+
+
+def _commit(member: Member, half_offset: int, topic: str, transaction_id: str) -> PutResult:
+    return _result(member.request(pack_call("commit", half_offset, topic, transaction_id)))
+
+
+def _result(packed: Any) -> PutResult:
+    """Return the result that an answer has as text."""
+    return unpack_result(bytes.fromhex(packed)[HEADER.size :])

@@ -1,0 +1,283 @@
+"""The owner ends or is killed at any moment: another process goes on, and no message is lost or stored twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import FlushMode, MessageStore, SharedStore
+from messagestore.shared.service import Service
+from storageio import StoreCorrupt
+from tests.shared.processes import CONFIG, Child, Counters, die, open_shared, owning_child
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def bodies(store: Any, queue_id: int = 0) -> list[bytes]:
+    return [message.body for message in store.read("T", queue_id)]
+
+
+def numbered(count: int) -> list[Message]:
+    return [Message("T", b"%d" % number, queue_id=0) for number in range(count)]
+
+
+def dies_after(name: str, count: int = 1) -> Callable[[SharedStore], None]:
+    """Have the owner end after the n-th call of a method of its store, before the answer is sent."""
+
+    def prepare(store: SharedStore) -> None:
+        local: Any = store._member.local
+        original, left = getattr(local, name), [count]
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = original(*arguments, **options)
+            left[0] -= 1
+            if not left[0]:
+                die()
+            return result
+
+        service = Service(_Patched(local, name, call))  # type: ignore[arg-type]
+        store._member._owner.service = service  # type: ignore[union-attr]
+
+    return prepare
+
+
+class _Patched:
+    """A store with one other method."""
+
+    def __init__(self, store: MessageStore, name: str, call: Callable[..., Any]) -> None:
+        self._store = store
+        setattr(self, name, call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@contextlib.contextmanager
+def dying_owner(folder: Path, prepare: Callable[[SharedStore], None]) -> Iterator[SharedStore]:
+    """Open a store whose owner will end."""
+    owner = owning_child(folder, prepare)
+    with open_shared(folder) as store:
+        yield store
+    os.waitpid(owner.process_id, 0)
+
+
+def test_a_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
+    """The owner stored it and was killed; the caller gets the result from the next owner, which is this process."""
+    with dying_owner(tmp_path / "s", dies_after("put", 3)) as store:
+        results = [store.put(message) for message in numbered(5)]
+        assert store.is_owner
+        assert [result.queue_offset for result in results] == [0, 1, 2, 3, 4]
+        assert bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_result_of_a_repeated_put_is_that_of_the_first(tmp_path: Path) -> None:
+    """All its fields; expected are those of the record that the message has."""
+    with dying_owner(tmp_path / "s", dies_after("put")) as store:
+        result = store.put(Message("T", b"x", keys="k", queue_id=1))
+        (found,) = store.query("T", "k")
+        assert result.message_id == found.message_id
+        assert (result.physical_offset, result.size_bytes, result.queue_id) == (found.physical_offset, found.size, 1)
+        assert (result.queue_offset, result.store_timestamp_ms) == (found.queue_offset, found.store_timestamp_ms)
+
+
+def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
+    """It is found among the delayed messages, or where it was delivered."""
+    with dying_owner(tmp_path / "s", dies_after("put")) as store:
+        store.put(Message("T", b"late", queue_id=0, properties={"DELAY": "1"}))
+        store.put(Message("T", b"end", queue_id=1))
+        deadline = time.monotonic() + 5
+        while not bodies(store) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.1)
+        assert bodies(store) == [b"late"]
+
+
+def test_several_whose_answer_was_lost_are_stored_once(tmp_path: Path) -> None:
+    """Also when the owner was killed between two of them."""
+
+    def part(store: SharedStore) -> None:
+        local: Any = store._member.local
+
+        def put_some(messages: list[Message], *, check: bool = True) -> None:
+            local.put_many(messages[:3])
+            die()
+
+        store._member._owner.service = Service(_Patched(local, "put_many", put_some))  # type: ignore[union-attr,arg-type]
+
+    for place, prepare in enumerate((dies_after("put_many"), part)):
+        with dying_owner(tmp_path / str(place), prepare) as store:
+            result = store.put_many(numbered(7))
+            assert (result.message_count, result.queue_offset) == (7, 0)
+            assert bodies(store) == [b"%d" % number for number in range(7)]
+
+
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_pipelined_puts_are_stored_once_and_in_order(mode: FlushMode, tmp_path: Path) -> None:
+    """The unanswered ones are repeated before any later one."""
+    config = CONFIG.but(flush_disk_type=mode)
+    folder = tmp_path / "s"
+    ready = Counters(1)
+
+    def own() -> None:
+        store = open_shared(folder, config=config)
+        dies_after("put_async" if mode is FlushMode.SYNC else "put", 120)(store)
+        ready[0] = 1
+        time.sleep(60)
+
+    owner = Child(own)
+    ready.wait_for(0, 1)
+    with open_shared(folder, config=config) as store:
+        futures = [store.put_async(message) for message in numbered(300)]
+        if mode is FlushMode.SYNC:  # the puts may have arrived one at a time
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(owner.process_id, 9)
+        assert [future.result(20).queue_offset for future in futures] == list(range(300))
+        assert bodies(store) == [b"%d" % number for number in range(300)]
+    os.waitpid(owner.process_id, 0)
+
+
+def test_a_transaction_survives_the_owner_that_prepared_it(tmp_path: Path) -> None:
+    """The next owner commits or rolls back, and a repeated begin or commit is carried out once."""
+    for place, name in enumerate(("begin_transaction", "put")):
+        with dying_owner(tmp_path / str(place), dies_after(name)) as store:
+            with store.begin_transaction(Message("T", b"x", queue_id=0)) as transaction:
+                store.put(Message("other", b""))
+            assert transaction.committed is not None and transaction.committed.queue_offset == 0
+            assert bodies(store) == [b"x"]
+            assert store.undecided_transactions() == []
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_a_decision_whose_answer_was_lost_counts_once(decision: str, tmp_path: Path) -> None:
+    """The caller sees no error."""
+
+    def prepare(store: SharedStore) -> None:
+        transactions: Any = store._member.local.engine.transactions  # type: ignore[union-attr]
+        original = getattr(transactions, decision)
+        setattr(transactions, decision, lambda half_offset: (original(half_offset), die()))
+
+    with dying_owner(tmp_path / "s", prepare) as store:
+        transaction = store.begin_transaction(Message("T", b"x", queue_id=0))
+        getattr(transaction, decision)()
+        assert bodies(store) == ([b"x"] if decision == "commit" else [])
+        assert store.undecided_transactions() == []
+
+
+def test_an_idle_process_takes_over(tmp_path: Path) -> None:
+    """Delays and retention need an owner although nobody puts."""
+    owner = owning_child(tmp_path / "s")
+    with open_shared(tmp_path / "s") as store:
+        owner.kill()
+        deadline = time.monotonic() + 10
+        while not store.is_owner and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert store.is_owner
+
+
+def test_a_failed_takeover_is_the_error_of_every_call(tmp_path: Path) -> None:
+    """A damaged store stays closed, and unanswered puts fail."""
+    owner = owning_child(tmp_path / "s", lambda store: store.put(Message("T", b"0", queue_id=0)))
+    with open_shared(tmp_path / "s") as store:
+        (tmp_path / "s" / "commitlog" / "stray").write_bytes(b"?")
+        owner.kill()
+        with pytest.raises(StoreCorrupt):
+            store.put(Message("T", b"1"))
+        with pytest.raises(StoreCorrupt):
+            store.put_async(Message("T", b"1"))
+
+
+# Kills
+
+
+class Producers:
+    """Processes that put numbered messages, each to a queue of its own, and count what was acknowledged."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.count = count
+        self.acknowledged: dict[tuple[int, int], int] = {}
+        self.slowest_s = 0.0
+        self._counters = Counters(2 * count)  # acknowledged, longest pause in ms
+        self._lives = [0] * count
+        self._children = [self._start(place) for place in range(count)]
+
+    def _start(self, place: int) -> Child:
+        self._counters[2 * place] = 0
+        life = self._lives[place]
+
+        def produce() -> None:
+            with open_shared(self.folder) as store:
+                for number in range(1_000_000):
+                    began = time.monotonic()
+                    self._put(store, place, life, number)
+                    self._counters[2 * place] = number + 1
+                    pause_ms = int(1000 * (time.monotonic() - began))
+                    self._counters[2 * place + 1] = max(self._counters[2 * place + 1], pause_ms)
+
+        return Child(produce)
+
+    def _put(self, store: SharedStore, place: int, life: int, number: int) -> None:
+        store.put(Message("T", b"%d.%d" % (life, number), queue_id=place))
+
+    def kill(self, place: int, *, again: bool = True) -> None:
+        """Kill one, note what it was promised, and start its successor."""
+        self._children[place].kill()
+        self.acknowledged[place, self._lives[place]] = self._counters[2 * place]
+        self._lives[place] += 1
+        if again:
+            self._children[place] = self._start(place)
+
+    def stop(self) -> None:
+        for place in range(self.count):
+            self.kill(place, again=False)
+
+    def longest_pause_ms(self) -> int:
+        return max(self._counters[2 * place + 1] for place in range(self.count))
+
+    def check(self) -> int:
+        """Each life's numbers are in its queue without a gap or a repeat, and none that was acknowledged is missing."""
+        total = 0
+        with MessageStore.open(self.folder, config=CONFIG) as store:
+            for place in range(self.count):
+                found: dict[int, list[int]] = {}
+                for body in bodies(store, place):
+                    life, number = map(int, body.split(b"."))
+                    found.setdefault(life, []).append(number)
+                for life in range(self._lives[place]):
+                    numbers, promised = found.get(life, []), self.acknowledged[place, life]
+                    assert numbers == list(range(len(numbers))), f"producer {place}, life {life}"
+                    assert promised <= len(numbers) <= promised + 1, f"producer {place}, life {life}"
+                    total += len(numbers)
+        return total
+
+
+def run_kills(folder: Path, seconds: float, seed: int) -> Producers:
+    chance = random.Random(seed)
+    producers = Producers(folder, 3)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(chance.uniform(0.02, 0.25))
+        producers.kill(chance.randrange(producers.count))
+    producers.stop()
+    return producers
+
+
+def test_processes_killed_at_random(tmp_path: Path) -> None:
+    """Owner or not: nothing acknowledged is lost, nothing is stored twice, the order of each producer is kept."""
+    assert run_kills(tmp_path / "s", 1.5, 1).check() > 0
+
+
+@pytest.mark.deep
+def test_processes_killed_at_random_for_a_minute(tmp_path: Path) -> None:
+    """As above, for longer, and no call waits for more than a few seconds."""
+    producers = run_kills(tmp_path / "s", 60, 2)
+    assert producers.check() > 1000
+    assert producers.longest_pause_ms() < 5000
