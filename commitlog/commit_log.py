@@ -1,4 +1,4 @@
-"""The log: its files, its write end, and reading by physical offset."""
+"""The commit log: its files, its write end, and reads by physical offset."""
 
 from __future__ import annotations
 
@@ -29,44 +29,45 @@ HOST_DEFAULT = "127.0.0.1:10911"
 
 
 class Stop(NamedTuple):
-    """Where a walk over records ended and why: `end` (of what was asked), `empty`, or a kind of `checks.STOPS`."""
+    """Where and why a walk over records ended: `end` (of the requested range), `empty`, or another name of `checks.STOPS`."""
 
     offset: int
     why: str
     records: int
     protected: int
-    last_offset: int = -1  # of the last record walked over
+    last_offset: int = -1  # the last record of the walk
 
 
 class WriteBuffers(Protocol):
-    """What may stand between the appender and the files: appends go there, and reach the files when they are committed."""
+    """Buffers between the appender and the files: appends go to memory and reach the files when they are committed."""
 
     committed_offset: int
 
     def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
-        """Have the appender go on behind `file.written`."""
+        """Let the appender continue at `file.written`."""
 
     def next_file(self) -> tuple[memoryview, int]:
-        """As `Appender` wants it."""
+        """Return what `Appender` expects of its `next_file`."""
 
     def commit(self, least_pages: int = 0) -> int:
-        """Bring to the files what is written; the committed offset."""
+        """Write what is appended to the files; return the committed offset."""
 
     def pin(self, offset: int, size_bytes: int) -> tuple[memoryview, int, int] | None:
-        """What was appended from a physical offset on, as (view, index of the offset, how many bytes lie there in one piece).
+        """Return appended bytes from a physical offset on, as (view, index of the offset, number of contiguous bytes).
 
-        It stays there until `unpin`, which goes with every call.  None where memory has it no more: it is in the file.
+        They stay valid until `unpin`, which must follow every call.  Return None if they are no longer in memory but in the
+        file.
         """
 
     def unpin(self) -> None:
-        """What was pinned may be written over."""
+        """Allow the pinned bytes to be overwritten."""
 
 
 class CommitLog:
     """Records, back to back, in files that each end in a blank record.
 
-    Opened for writing it goes on behind the last record; its queue offsets are the caller's (`offsets`), since the log alone
-    does not keep them.  Not a store: no threads, no lock file, no abort file.
+    A writer continues after the last record.  The caller provides the queue offsets (`offsets`), because the log alone does not
+    keep them.  This is not a store: it has no threads, lock file or abort file.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class CommitLog:
         clock: Callable[[], int] | None = None,
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
     ) -> None:
-        """The file size is found from the files where it is not given; an empty folder gets 1 GiB files."""
+        """Open the log.  The file size is detected from the files unless it is given; an empty folder gets 1 GiB files."""
         listed = paths.listed()
         size = file_size_bytes or common_file_size(sorted(chain.from_iterable(listed))) or FILE_SIZE_DEFAULT
         self.disk = disk
@@ -96,39 +97,39 @@ class CommitLog:
         if writable:
             paths.make()
             for files in listed:
-                if files and files[-1].size_bytes == 0:  # a crash left it
+                if files and files[-1].size_bytes == 0:  # left by a crash
                     disk.delete(files[-1].path)
 
     @property
     def file_size_bytes(self) -> int:
-        """Of every file."""
+        """The size of every file."""
         return self.queue.file_size_bytes
 
     @property
     def min_offset(self) -> int:
-        """-1 when there is no file."""
+        """The first offset of the log, -1 if there is no file."""
         return self.queue.min_offset
 
     @property
     def written_offset(self) -> int:
-        """Behind the last byte appended."""
+        """The offset after the last byte appended."""
         return self.appender.end_offset
 
     @property
     def committed_offset(self) -> int:
-        """Behind the last byte that is in the files; without buffers that is the last one appended."""
+        """The offset after the last byte in the files; without buffers that is the written offset."""
         return self.written_offset if self.buffers is None else self.buffers.committed_offset
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before it is on the disk."""
+        """The offset up to which everything is on the disk."""
         for file in reversed(self.queue.files):
             if file.flushed > 0:
                 return file.start_offset + file.flushed
         return max(self.min_offset, 0)
 
     def attach(self, offset: int, store_timestamp_ms: int = 0) -> None:
-        """Go on writing at a physical offset: where recovery found the end of the records."""
+        """Continue writing at a physical offset: where recovery found the end of the records."""
         self.queue.truncate(offset)
         if self.buffers is not None:
             self.buffers.committed_offset = offset
@@ -143,18 +144,18 @@ class CommitLog:
             self.appender.attach(last.view, last.start_offset, last.size_bytes, store_timestamp_ms)
 
     def _next_file(self) -> tuple[memoryview, int]:
-        """Called by the appender, under its lock, before the file it leaves is closed with a blank record."""
+        """Return the next file; the appender calls this under its lock, before it closes the present file with a blank."""
         if self.buffers is not None:
             return self.buffers.next_file()
         files = self.queue.files
         base, position = self.appender.base, self.appender.position
         last = files[-1].start_offset if files else -1
         is_taken = base > last or (base == last and position > 0)
-        made = self.queue.next_file() if is_taken else files[-1]  # an interrupt may have come before it was taken
+        made = self.queue.next_file() if is_taken else files[-1]  # after an interrupt the last file may be unused
         return made.view, made.start_offset
 
     def update_written(self) -> None:
-        """Take the appender's position over to the files; without buffers what is written counts as committed."""
+        """Copy the appender's position to the files; without buffers everything written counts as committed."""
         with self.appender.lock:
             base, position = self.appender.base, self.appender.position
             files = self.queue.files
@@ -168,7 +169,7 @@ class CommitLog:
             file.written = file.committed = goal
 
     def _update_buffered(self, files: list[MappedFile], base: int, position: int) -> None:
-        """`written` only: what is committed the buffers know."""
+        """Set `written` only; the buffers set `committed`."""
         for file in reversed(files):
             if file.start_offset <= base:
                 file.written = position if file.start_offset == base else file.size_bytes
@@ -176,11 +177,11 @@ class CommitLog:
                     break
 
     def commit(self, least_pages: int = 0) -> int:
-        """Bring to the files what is in buffers; the committed offset."""
+        """Write the buffers to the files; return the committed offset."""
         return self.written_offset if self.buffers is None else self.buffers.commit(least_pages)
 
     def flush(self, least_pages: int = 0) -> int:
-        """Sync every file that has something committed to sync, oldest first; the flushed offset."""
+        """Sync every file with committed bytes to sync, oldest first; return the flushed offset."""
         self.update_written()
         unsynced = []
         for file in reversed(self.queue.files):
@@ -193,8 +194,9 @@ class CommitLog:
         return self.flushed_offset
 
     def sync_from(self, offset: int) -> None:
-        """Sync the file of `offset` and all behind it, whatever is believed of them: what a killed process wrote is in
-        the files, but maybe not on the disk.
+        """Sync the file of `offset` and all later ones, whatever their flushed positions.
+
+        A killed process may have left bytes in the files that are not on the disk.
         """
         for file in self.queue.files:
             if file.end_offset > offset:
@@ -202,15 +204,15 @@ class CommitLog:
                 file.flush()
 
     def reader(self, file: MappedFile) -> Reader:
-        """A reader over one file, kept while its map is."""
+        """Return the reader of one file, kept as long as its map."""
         return self.readers.of_file(file)
 
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
-        """The record that begins at a physical offset, None where none does."""
+        """Return the record that starts at a physical offset, None if none does."""
         return self.readers.message_at(offset, checks)
 
     def select(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Raw bytes inside one file, as a view of the map; None when they are not all there."""
+        """Return raw bytes inside one file, as a view of the map; None if they are not all there."""
         file = self.queue.find(offset)
         if file is None or size_bytes < 0 or offset + size_bytes > file.end_offset:
             return None
@@ -218,14 +220,14 @@ class CommitLog:
         return self.queue.view(file)[position : position + size_bytes]
 
     def check(self, offset: int, checks: int = CHECK_ALL) -> int:
-        """The size of the record at `offset`, or a code of `checks.STOPS`."""
+        """Return the size of the record at `offset`, or a code of `checks.STOPS`."""
         file = self.queue.find(offset)
         if file is None:
             return TORN
         return self.reader(file).check(offset - file.start_offset, checks)
 
     def walk_file(self, file: MappedFile, start: int | None = None, checks: int = CHECK_ALL, stop: int | None = None) -> Stop:
-        """From `start` (the file's first byte) over whole records to the first place that is none, or to `stop`."""
+        """Walk whole records from `start` (default: the first byte) up to `stop`, or to the first position without one."""
         at = 0 if start is None else start - file.start_offset
         end = file.size_bytes if stop is None else stop - file.start_offset
         where, why, records, protected, last = count(self.queue.view(file), at, end, file.start_offset, checks)
@@ -233,15 +235,15 @@ class CommitLog:
         return Stop(file.start_offset + where, why, records, protected, last_offset)
 
     def is_end(self, stop: Stop) -> bool:
-        """Whether a walk of a file ended as the last file of a whole log may: in zeros, or at the file's end."""
+        """Return whether a walk ended where the last file of a whole log may end: in zeros, or at the file's end."""
         file = self.queue.find(stop.offset)
         left = file.end_offset - stop.offset if file else 0
-        return stop.why in ("end", STOPS[EMPTY]) or is_file_end(stop.why, left, any_blank=True)  # a real store reads on, too
+        return stop.why in ("end", STOPS[EMPTY]) or is_file_end(stop.why, left, any_blank=True)  # RocketMQ reads on, too
 
     def find_end(self) -> Stop:
-        """The end of the records, by a walk of the last file that begins with one; nothing is changed.
+        """Return the end of the records, by a walk of the last file that starts with one; nothing is changed.
 
-        Raises `StoreCorrupt` where that walk ends in anything but zeros or the file's end: recovery has to look first.
+        Raises `StoreCorrupt` if that walk ends in anything but zeros or the file's end: then recovery is required first.
         """
         for file in reversed(self.queue.files):
             stop = self.walk_file(file)
@@ -255,7 +257,7 @@ class CommitLog:
         return Stop(max(self.min_offset, 0), "empty", 0, 0)
 
     def problem(self, stop: Stop) -> StoreCorrupt | UnsupportedFormat:
-        """Return the error for a walk that ended at a bad place: a record of an unknown version is not damage."""
+        """Return the error for a walk that ended at a bad position; a record of an unknown version is not damage."""
         file = self.queue.find(stop.offset)
         assert file is not None, "a walk ends in a file"
         at = stop.offset - file.start_offset
@@ -265,7 +267,7 @@ class CommitLog:
         return StoreCorrupt(stop.why, file=file.path, offset=at, expected="a record, a blank or zeros", found=found)
 
     def refuse_unknown_version(self, offset: int) -> None:
-        """Raise `UnsupportedFormat` for a record of an unknown version at `offset` or anywhere behind it."""
+        """Raise `UnsupportedFormat` for a record of an unknown version at or after `offset`."""
         for file in self.queue.files:
             at = max(0, offset - file.start_offset)
             if at >= file.size_bytes:
@@ -277,7 +279,7 @@ class CommitLog:
                 raise unsupported_record(unknown_version(file.path, Place(view, found, file.start_offset)))
 
     def find_record(self, offset: int) -> int:
-        """The first whole record at or behind `offset` that lies where it says, in any file; -1 when there is none."""
+        """Return the first whole record at or after `offset` that has its own offset, in any file; -1 if there is none."""
         for file in self.queue.files:
             if file.end_offset <= offset:
                 continue
@@ -288,9 +290,9 @@ class CommitLog:
         return -1
 
     def messages(self, start: int | None = None, stop: int | None = None, checks: int = CHECK_ALL) -> Iterator[StoredMessage]:
-        """Every record from `start` on that ends by `stop`, in log order, over all files.
+        """Yield every record from `start` on that ends by `stop`, in log order, over all files.
 
-        Raises `StoreCorrupt` at the first bad place.
+        Raises `StoreCorrupt` at the first bad position.
         """
         for file in self.queue.files:
             at = max(0, (start or 0) - file.start_offset)
@@ -313,14 +315,14 @@ class CommitLog:
                 return
 
     def close(self) -> None:
-        """Let go of everything; nothing is synced."""
+        """Close appender, maps and descriptors; nothing is synced."""
         if not self.appender.is_closed:
             self.appender.close()
         self.queue.close()
 
 
 def open_log(folder: str, disk: Disk = REAL_DISK, file_size_bytes: int | None = None) -> CommitLog:
-    """A log for reading; several folders are separated by commas.  Raises `UnknownStore` where there is none."""
+    """Open a log for reading; several folders are separated by commas.  Raises `UnknownStore` if a folder is missing."""
     paths = LogPaths.parse(disk, folder)
     for path in paths.folders:
         if disk.stat(path) is None:

@@ -1,4 +1,4 @@
-"""One file of the log in memory."""
+"""One mapped file of the log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ PAGE_SIZE = 4096
 class MappedFile(ReadableFile):
     """A file of fixed size, named by the physical offset of its first byte.
 
-    Three positions, each a byte in this file: *written* (appended; every process sees it, or, with a pool buffer, only this
-    one), *committed* (in the file, where a pool buffer stands before it; else equal to written) and *flushed* (on the disk).
-    flushed <= committed <= written <= size.
+    It has three positions: *written* (appended; visible to every process, or, with a pool buffer, only to this one),
+    *committed* (in the file, if there is a pool buffer; else equal to written) and *flushed* (on the disk).  flushed <=
+    committed <= written <= size.
 
-    The map is made on first use and lives as long as its last view: deleting the file or dropping this object takes nothing
-    away from a reader.  A writable file keeps its descriptor until it is full and flushed.
+    The map is created on first use and lives as long as its last view: deleting the file or dropping this object does not
+    affect a reader.  A writable file keeps its descriptor until it is full and flushed.
     """
 
     def __init__(self, disk: Disk, path: str, start_offset: int, size_bytes: int, *, writable: bool) -> None:
-        """Of a file that exists; nothing is opened yet."""
+        """Take an existing file; nothing is opened yet."""
         self._disk = disk
         self.path = path
         self.start_offset = start_offset
@@ -31,17 +31,17 @@ class MappedFile(ReadableFile):
         self.written = 0
         self.committed = 0
         self.flushed = 0
-        self._failure: DiskError | None = None  # of a sync: what it was to bring to the disk may be dropped by the system
-        self.is_synced = True  # its size is on the disk: since the first sync of one that was made here
-        self.inode = 0  # as a folder listed it; 0 for one made here
+        self._failure: DiskError | None = None  # of a sync: the system may have dropped the pages that it was to write
+        self.is_synced = True  # its size is on the disk; False for a file created here until its first sync
+        self.inode = 0  # from the folder listing; 0 for a file created here
         self._file: File | None = None
         self._direct: File | None = None
         self._map: Map | None = None
-        self.reader = None  # over the map, made by who wants one
+        self.reader = None  # the reader over the map, created on demand
 
     @classmethod
     def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int) -> MappedFile:
-        """A new file with all its blocks, mapped.  Where that fails nothing is left behind.
+        """Create a file with all its blocks and map it.  A failure leaves nothing behind.
 
         The folder is not synced here: `MappedFileQueue` does that.
         """
@@ -63,19 +63,19 @@ class MappedFile(ReadableFile):
 
     @classmethod
     def of(cls, disk: Disk, found: OffsetFile, *, writable: bool) -> MappedFile:
-        """One that a folder lists."""
+        """Return a file of a folder listing."""
         listed = cls(disk, found.path, found.start_offset, found.size_bytes, writable=writable)
         listed.inode = found.inode
         return listed
 
     @property
     def end_offset(self) -> int:
-        """The physical offset behind the file's last byte."""
+        """The physical offset after the file's last byte."""
         return self.start_offset + self.size_bytes
 
     @property
     def is_mapped(self) -> bool:
-        """Whether a map is held here."""
+        """Whether this object holds a map."""
         return self._map is not None
 
     @property
@@ -85,7 +85,7 @@ class MappedFile(ReadableFile):
 
     @property
     def view(self) -> memoryview:
-        """All of the file's bytes, writable where the file is."""
+        """All bytes of the file, writable if the file is."""
         if self._map is None:
             self._map = self._opened().map(self.size_bytes, writable=self.writable)
             if not self.writable or self.flushed == self.size_bytes:
@@ -93,7 +93,7 @@ class MappedFile(ReadableFile):
         return self._map.view
 
     def next_data(self, position: int) -> int:
-        """The first place at or behind `position` that may hold something but zeros; the size when there is none."""
+        """Return the first position at or after `position` that may hold other bytes than zeros; the size if there is none."""
         if position >= self.size_bytes:
             return self.size_bytes
         found = min(self._opened().next_data(position), self.size_bytes)
@@ -102,15 +102,16 @@ class MappedFile(ReadableFile):
         return found
 
     def forget_zeros(self, position: int) -> None:
-        """See `storageio.File.forget_zeros`."""
+        """Drop clean cached pages, as `storageio.File.forget_zeros` does."""
         if position < self.size_bytes:
             self._opened().forget_zeros(position)
 
     def pieces_of_data(self, position: int, size_bytes: int) -> list[tuple[int, int]]:
-        """Stretches of at most so many bytes, from `position` on, that hold all that may be something but zeros.
+        """Return ranges of at most `size_bytes` bytes, from `position` on, that cover all bytes that may not be zeros.
 
-        Reading ahead makes pages of what was never written, and they look like data then.  So all are found before one is
-        read, and none goes on behind the data's end: else each opening would find, and read, more zeros than the one before.
+        Reading ahead creates pages for ranges that were never written, which then look like data.  So all ranges are found
+        before one is read, and none extends past the end of its data; otherwise each open would find and read more zeros than
+        the one before.
         """
         pieces = []
         at = self.next_data(position)
@@ -121,13 +122,13 @@ class MappedFile(ReadableFile):
         return pieces
 
     def select(self, position: int, size_bytes: int) -> memoryview | None:
-        """A stretch of what is written, None when it is not all inside."""
+        """Return a range of the written bytes, None if it is not all inside."""
         if position < 0 or size_bytes < 0 or position + size_bytes > self.written:
             return None
         return self.view[position : position + size_bytes]
 
     def can_flush(self, least_pages: int) -> bool:
-        """The rule of format page section 6.2."""
+        """Return whether a flush is due (docs/formats/mapped-files.md#flush-rule)."""
         if self.flushed == self.size_bytes:
             return False
         if self.committed == self.size_bytes:
@@ -137,7 +138,7 @@ class MappedFile(ReadableFile):
         return self.committed > self.flushed
 
     def flush(self) -> int:
-        """Sync what was committed at the call; the flushed position.  After an error the position stays where it was."""
+        """Sync the bytes committed at the call; return the flushed position, which an error does not change."""
         goal = self.committed
         if goal > self.flushed:
             self.sync()
@@ -147,7 +148,7 @@ class MappedFile(ReadableFile):
         return self.flushed
 
     def sync(self) -> None:
-        """Size, allocation and every byte, whatever is believed of them.  Failed once it fails ever after: see `_failure`."""
+        """Sync size, allocation and every byte.  After one failure it fails forever: see `_failure`."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -158,36 +159,37 @@ class MappedFile(ReadableFile):
         self.is_synced = True
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        """Past the map: how a pool buffer is committed, and how recovery zeroes."""
+        """Write without the map: used to commit a pool buffer, and by recovery to zero bytes."""
         self._opened().write(position, data)
 
     def write_direct(self, position: int, pieces: list[memoryview]) -> None:
-        """As `write`, past the page cache: whole aligned blocks (`DIRECT_BLOCK`) of memory that is aligned so too.
+        """Write past the page cache: whole blocks of `DIRECT_BLOCK` from memory that is aligned to them.
 
-        Nobody may have written to these pages through the map.  A `DiskError` of EINVAL: not on this file system.
+        These pages must not have been written through the map.  A file system without direct writes raises `DiskError` with
+        EINVAL.
         """
         if self._direct is None:
             self._direct = self._disk.open(self.path, Mode.DIRECT)
         self._direct.write_pieces(position, pieces)
 
     def set_positions(self, position: int) -> None:
-        """All three, at opening and after a cut."""
+        """Set all three positions, when the file is opened or cut."""
         self.written = self.committed = self.flushed = position
 
     def drop_map(self) -> None:
-        """Views that others hold live on."""
+        """Drop the map; views that others hold stay valid."""
         self.reader = None
         if self._map is not None:
             self._map.close()
             self._map = None
 
     def close(self) -> None:
-        """Let go of map and descriptor; nothing is synced."""
+        """Close map and descriptor; nothing is synced."""
         self.drop_map()
         self._close_file()
 
     def delete(self) -> None:
-        """Take the name away and let go."""
+        """Unlink the file and close it."""
         self._disk.delete(self.path)
         self.close()
 
@@ -200,6 +202,6 @@ class MappedFile(ReadableFile):
         direct, self._direct = self._direct, None
         if direct is not None:
             direct.close()
-        file, self._file = self._file, None  # first: an interrupt must not leave a closed one here
+        file, self._file = self._file, None  # first: an interrupt must not leave a closed file here
         if file is not None:
             file.close()

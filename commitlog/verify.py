@@ -1,4 +1,4 @@
-"""Verification of a log: every file, every record with all its checks, every blank record."""
+"""Verification of a log: every file, every record with all checks, every blank record."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .layout import CRC_DIGITS, CRC_NAME, CRC_SIZE, NAME_END, PAIR_END
 from .walk import Blank, LogFiles, Piece
 
 Progress = Callable[[int], None]
-PROTECTED, DAMAGED, BARE, MALFORMED = range(4)  # what a record has in the place of the checksum property
+PROTECTED, DAMAGED, BARE, MALFORMED = range(4)  # states of a record's checksum property
 
 
 class LogReport:
-    """What verification found.
+    """The result of a verification.
 
-    `checked_to` is the offset up to which a log in use was checked, None for one at rest.
-    `problems` is damage, `notes` is not: bytes that a truncation left behind the end, an empty last file, a tail that opening
-    for writing would cut.  `records` counts good ones, `protected_records` those with a checksum over the whole record.
+    `checked_to` is the offset up to which a log in use was checked, None for a log at rest.  `problems` is damage.  `notes` is
+    not: bytes that a truncation left after the end, an empty last file, a tail that opening for writing would cut.  `records`
+    counts good records, `protected_records` those with a checksum over the whole record.
     """
 
     def __init__(self, files: LogFiles) -> None:
-        """Nothing counted yet."""
+        """Create a report with no records counted."""
         self.file_size_bytes = files.file_size_bytes
         self.files = len(files.files)
         self.size_bytes = sum(file.size_bytes for file in files.files)
@@ -40,25 +40,25 @@ class LogReport:
 
     @property
     def is_ok(self) -> bool:
-        """No damage."""
+        """Whether no damage was found."""
         return not self.problems
 
     def add(self, finding: Finding) -> None:
-        """To the problems or to the notes."""
+        """Add a finding to the problems or to the notes."""
         (self.problems if finding.is_problem else self.notes).append(finding)
 
     def counts(self) -> dict[str, int]:
-        """All figures, by name."""
+        """Return all counts by name."""
         names = ("files", "file_size_bytes", "size_bytes", "records", "protected_records", "blanks", "end_offset")
         return {name: getattr(self, name) for name in names}
 
 
 class Protection:
-    """Reports records whose checksum property is damaged; it takes records in log order.
+    """Search for records whose checksum property is damaged; records are passed in log order.
 
-    A record is suspect when its last bytes are nearly such a property.  Between two records that have one it is also suspect
-    when its properties are not whole pairs.  Any other record without the property is a note there: a broker does not write
-    it, and a filler may have no room for it.
+    A record is suspect if its last bytes are nearly such a property.  Between two records that have one it is also suspect if
+    its properties are not whole pairs.  Any other record without the property is a note there: brokers do not write one, and a
+    filler record may have no room for it.
     """
 
     def __init__(self) -> None:
@@ -67,9 +67,10 @@ class Protection:
         self._bare: Finding | None = None
 
     def take(self, piece: Piece, protected: int, shift: int = 0) -> Iterator[Finding]:
-        """Only a piece of both kinds needs a look at each record; of another its ends tell all.
+        """Yield findings of a piece, of which `protected` records have the checksum.
 
-        `shift`: where the piece's view begins in the file.
+        Each record is checked only in a piece of both kinds; otherwise its first and last record suffice.  `shift` is the
+        position of the piece's view in the file.
         """
         positions = piece.positions
         if protected in (0, len(positions)):
@@ -92,7 +93,7 @@ class Protection:
         return DAMAGED if _is_damaged_checksum(end) else BARE if _has_whole_pairs(view, at) else MALFORMED
 
     def next(self, file: str, at: int, state: int) -> Iterator[Finding]:
-        """Take one record more; a finding is about the record before it."""
+        """Add the state of one more record; a finding is about the record before it."""
         here = state in (PROTECTED, DAMAGED)
         if here and self._bare is not None:
             yield self._bare
@@ -108,14 +109,14 @@ class Protection:
 
 
 def _is_damaged_checksum(end: bytes) -> bool:
-    """Whether a record's last bytes are the checksum property but for one of them, or for a part of its name."""
+    """Return whether a record's last bytes are the checksum property with one wrong byte, or with a part of its name."""
     names = sum(a == b for a, b in zip(end, CRC_NAME + bytes([NAME_END]), strict=False))
     good = names + sum(0x30 <= digit <= 0x39 for digit in end[-1 - CRC_DIGITS : -1]) + (end[-1:] == bytes([PAIR_END]))
     return good >= CRC_SIZE - 1 or 2 * names > len(CRC_NAME)
 
 
 def _has_whole_pairs(view: memoryview, at: int) -> bool:
-    """Whether every property has a name and a value.  RocketMQ may leave out what ends the last one."""
+    """Return whether every property has a name and a value.  RocketMQ may omit the end of the last one."""
     message = Reader(view).decode(at, 0)
     pairs = (message.properties_raw or b"").removesuffix(bytes([PAIR_END])) if message is not None else b""
     return not pairs or all(pair.find(NAME_END) > 0 for pair in pairs.split(bytes([PAIR_END])))
@@ -125,10 +126,10 @@ def verify_log(
     folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None, *,
     end_offset: int | None = None,
 ) -> LogReport:  # fmt: skip
-    """Walk all files of a log's folders; never stops at damage, changes nothing.
+    """Check all files of a log's folders without stopping at damage; nothing is changed.
 
-    `progress` is called with the bytes that came to be behind the walk since it was called last.
-    `end_offset`: of a log that a writer appends to, the end that `growing.whole_end` found; nothing behind it is checked.
+    `progress` is called with the bytes walked since its last call.  `end_offset` of a log that a writer appends to is the
+    result of `growing.whole_end`; nothing after it is checked.
     """
     files = LogFiles(disk, folders, file_size_bytes, end_offset=end_offset)
     report = LogReport(files)

@@ -1,8 +1,8 @@
-"""Over every record of a log, past whatever is damaged.
+"""Walk over every record of a log, continuing after damage.
 
-`CommitLog` refuses a folder that a real store would refuse.  This reads such a folder too: it says what is wrong, and goes on
-with the next record that lies where it says and is not older than the last good one (older ones are what a truncation left
-behind).  Nothing is changed.
+`CommitLog` rejects a folder that RocketMQ would reject.  This module reads such a folder too: it reports damage and continues
+with the next record that has its own offset and is not older than the last good one (older records are what a truncation
+left).  Nothing is changed.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .resync import find_in_file
 from .unknown_version import find_unknown_version, fits_known_version
 
-PIECE_RECORDS = 65536  # positions found at once
-HELD_MAX = 256  # maps held at once of a log that a writer takes files from; each costs a descriptor
-END_RECORDS = 2048  # the same while only the end is looked for: a record brings at most some 128 KiB of its pages along
+PIECE_RECORDS = 65536  # positions found in one call
+HELD_MAX = 256  # maps of a log whose files a writer may delete; each costs a descriptor
+END_RECORDS = 2048  # positions in one call of the search for the end: a record maps up to about 128 KiB of pages
 _ZEROS = bytes(1 << 20)
 
 
 class Piece(NamedTuple):
-    """Whole records in a row, all checked: bytes start..stop of `view`, which begins at physical offset `base`."""
+    """Consecutive whole records, all checked: bytes start..stop of `view`, which starts at physical offset `base`."""
 
     file: str
     view: memoryview
     base: int
     start: int
     stop: int
-    positions: array[int]  # of each record in `view`
+    positions: array[int]  # of the records in `view`
 
     def messages(self) -> Iterator[StoredMessage]:
-        """Each record as an object."""
+        """Yield each record as an object."""
         reader = Reader(self.view, self.base)
         at = self.start
         while at < self.stop:
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """A good blank record, which ends its file."""
+    """A valid blank record, which ends its file."""
 
     file: str
     offset: int
@@ -62,7 +62,7 @@ class Blank(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The physical offset behind the last record, that record, and what is wrong behind it."""
+    """The physical offset after the last record, that record, and the problem after it."""
 
     offset: int
     last: StoredMessage | None
@@ -73,15 +73,15 @@ Step = Piece | Blank | Finding
 
 
 class LogFiles:
-    """What lies in the folders of a log, good or not."""
+    """The files in the folders of a log, valid or not."""
 
     def __init__(
         self, disk: Disk, folders: list[str], file_size_bytes: int | None = None, *, end_offset: int | None = None
     ) -> None:
-        """Lists; opens nothing.  The file size is found from the files where it is not given.
+        """List the folders; open nothing.  The file size is detected from the files unless it is given.
 
-        `end_offset`: for a log that a writer appends to: where its whole records end (`growing.whole_end`).  Nothing behind it
-        is looked at then, and files that retention deletes are passed over.
+        `end_offset` of a log that a writer appends to is where its whole records end (`growing.whole_end`).  Nothing after it
+        is read, and files that retention deletes meanwhile are skipped.
         """
         self._disk = disk
         self.end_offset = end_offset
@@ -98,7 +98,7 @@ class LogFiles:
             self.files = [file for file in self.files if file.start_offset < end_offset]
 
     def _take(self, folder: str, entry: Entry) -> None:
-        """A file of the log, a folder (passed over), or a stray."""
+        """Add a file of the log or a stray; skip a folder."""
         path = os.path.join(folder, entry.name)
         is_number = entry.name.isascii() and entry.name.isdigit() and int(entry.name[:30]) <= OFFSET_MAX
         if entry.kind is Kind.FILE and is_number:
@@ -108,7 +108,7 @@ class LogFiles:
             self.strays.append(Finding(path, 0, "stray_file", "regular files named by a decimal offset", found))
 
     def check(self) -> Iterator[Finding]:
-        """Names, sizes and gaps; what a real store would refuse to load is a problem."""
+        """Yield findings about names, sizes and gaps; what RocketMQ would refuse to load is a problem."""
         yield from self.strays
         for file in self.files:
             yield from self._check_file(file)
@@ -129,13 +129,13 @@ class LogFiles:
         if file.size_bytes == 0:
             expected = f"{size} bytes" if size else "a file with bytes"
             finding = Finding(file.path, 0, "empty_file", expected, "0 bytes")
-            # the real store deletes an empty last file at its start: a crash came between making and filling it
+            # RocketMQ deletes an empty last file at its start: a crash came between its creation and its allocation
             yield finding._replace(is_problem=file is not self.files[-1])
         elif file.size_bytes != size:
             yield Finding(file.path, 0, "wrong_file_size", f"{size} bytes", f"{file.size_bytes} bytes")
 
     def walk(self) -> Iterator[Step]:
-        """Every record of every file, and what is wrong between them."""
+        """Yield the records of every file, and what is wrong between them."""
         if self.end_offset is None:
             return _Walk((MappedFile.of(self._disk, found, writable=False) for found in self.files), None).steps()
         self.hold()
@@ -143,9 +143,9 @@ class LogFiles:
         return _Walk(held or [], self.end_offset).steps()
 
     def hold(self) -> None:
-        """Map the files for the next walk, the newest first, so that none that a writer deletes is missing in the middle.
+        """Map the files for the next walk, newest first, so that none that a writer deletes is missing in the middle.
 
-        `files` begins with the oldest that is still there.
+        Afterwards `files` starts with the oldest file that still exists.
         """
         held: list[MappedFile] = []
         try:
@@ -162,7 +162,7 @@ class LogFiles:
         self._held = held[::-1]
 
     def messages(self) -> Iterator[StoredMessage | Finding]:
-        """Every message in log order, and what is wrong between them."""
+        """Yield every message in log order, and what is wrong between them."""
         for step in self.walk():
             if isinstance(step, Piece):
                 yield from step.messages()
@@ -170,7 +170,7 @@ class LogFiles:
                 yield step
 
     def end(self) -> LogEnd:
-        """Where the records end, by the headers of the last file that has any: quick, checks no checksum."""
+        """Return the end of the records, by the headers of the last file that has any; fast, checks no checksum."""
         for found in reversed(self.files):
             if found.size_bytes == 0:
                 continue
@@ -181,23 +181,23 @@ class LogFiles:
         return LogEnd(self.files[0].start_offset if self.files else 0, None, None)
 
     def _stop(self, file: MappedFile) -> int:
-        """Where the bytes of a file that are looked at end."""
+        """Return where the bytes of a file that are read end."""
         return file.size_bytes if self.end_offset is None else min(file.size_bytes, self.end_offset - file.start_offset)
 
     def first(self) -> StoredMessage | None:
-        """The log's first record, if it is a good one."""
+        """Return the log's first record if it is a good one."""
         for file in self.files:
             try:
                 found = self.message_at(file.start_offset)
             except DiskError as error:
                 if self.end_offset is None or error.errno != errno.ENOENT:
                     raise
-                continue  # deleted by a writer meanwhile
+                continue  # a writer deleted it meanwhile
             return found if isinstance(found, StoredMessage) else None
         return None
 
     def find(self, offset: int) -> OffsetFile | None:
-        """The file that holds a physical offset."""
+        """Return the file that holds a physical offset."""
         for file in self.files:
             if file.start_offset <= offset < file.start_offset + file.size_bytes:
                 return file
@@ -210,7 +210,7 @@ class LogFiles:
         return fits_known_version(file.view, finding.offset, file.start_offset)
 
     def message_at(self, offset: int) -> StoredMessage | Finding | None:
-        """The record that begins at a physical offset, what is wrong with it, or None outside of all files."""
+        """Return the record that starts at a physical offset, or what is wrong with it; None outside of all files."""
         found = self.find(offset)
         if found is None:
             return None
@@ -232,8 +232,8 @@ class _Walk:
         self._files = files
         self._end = end_offset
         self._last_ms = 0  # store time of the last good record
-        self._open: list[Finding] = []  # zeros that are the log's end, unless a later file goes on
-        self._tail: Finding | None = None  # a bad place with nothing good behind it so far
+        self._open: list[Finding] = []  # zeros that end the log, unless a later file has records
+        self._tail: Finding | None = None  # a bad position with no good record after it so far
 
     def steps(self) -> Iterator[Step]:
         for file in self._files:
@@ -244,7 +244,7 @@ class _Walk:
             yield note(self._tail.file, self._tail.offset, "tail", expected, ends)
 
     def _is_there(self, file: MappedFile) -> bool:
-        """False for one that a writer deleted, as it may those that were too many to be held."""
+        """Return False for a file that a writer deleted; too many files for `hold` are not protected from that."""
         try:
             return bool(file.view)
         except DiskError as error:
@@ -253,7 +253,7 @@ class _Walk:
             return False
 
     def _file(self, file: MappedFile) -> Iterator[Step]:
-        """Each turn gets further, so there are at most as many as bytes."""
+        """Yield the steps of one file; each turn advances, so there are at most as many turns as bytes."""
         view, at = file.view, 0
         stop = file.size_bytes if self._end is None else min(file.size_bytes, self._end - file.start_offset)
         while at < stop:
@@ -272,7 +272,7 @@ class _Walk:
         file.close()
 
     def _went_on(self, piece: Piece) -> Iterator[Finding]:
-        """Good records: what looked like the end before them was not."""
+        """Handle good records: what looked like the end before them was not."""
         yield from self._open
         self._open, self._tail = [], None
         last = Reader(piece.view, piece.base).decode(piece.positions[-1], 0)
@@ -280,11 +280,11 @@ class _Walk:
         self._last_ms = last.store_timestamp_ms
 
     def _stopped(self, file: MappedFile, place: Place, why: str, stop: int) -> Generator[Step, None, int]:
-        """Say what lies at the place; returns where to go on."""
+        """Report what is at the position; return where to continue."""
         is_growing = stop < file.size_bytes
         if is_file_end(why, place.left, place.view[place.at :]):
             yield Blank(file.path, place.at, place.left)
-            if self._end is None:  # beside a writer the descriptor to look for them with may be gone
+            if self._end is None:  # beside a writer the descriptor for this search may be gone
                 yield from _stale_bytes(file, place.at + BLANK_SIZE)
             return file.size_bytes
         finding = describe(file.path, place, why)
@@ -304,16 +304,16 @@ class _Walk:
         return ahead if ahead >= 0 else file.size_bytes
 
     def _unknown_behind(self, file: MappedFile, place: Place, ahead: int) -> Iterator[Finding]:
-        """A record of an unknown version between a bad place and the next good record: no opening cuts it off."""
+        """Yield a record of an unknown version between a bad position and the next good record: no opening cuts it off."""
         inside = find_unknown_version(file, place.at + 1, ahead if ahead >= 0 else None)
         if inside >= 0:
             self._tail = None
             yield unknown_version(file.path, Place(place.view, inside, place.base))
 
     def _next_record(self, file: MappedFile, place: Place) -> int:
-        """The next record that lies where it says and is no older than the last good one, -1 without one.
+        """Return the next record that has its own offset and is no older than the last good one, -1 if there is none.
 
-        The least record has a topic of one letter: what is nearer lies inside of the damaged one, a record in its body.
+        The smallest record has a topic of one letter: anything nearer lies inside the damaged record, for example in its body.
         """
         reader = Reader(place.view, place.base)
         at = find_in_file(file, place.at + RECORD_SIZE_MIN + 1)
@@ -329,7 +329,7 @@ class _Walk:
 def _piece(
     file: MappedFile, at: int, checks: int, most: int = PIECE_RECORDS, *, stop: int | None = None
 ) -> tuple[Piece, str]:  # fmt: skip
-    """Records from `at` on, as many as lie in a row, and why there are no more."""
+    """Return consecutive records from `at` on, and why there are no more."""
     view = file.view
     end = file.size_bytes if stop is None else stop
     room = min(most, (end - at) // BLANK_SIZE + 1)
@@ -339,10 +339,10 @@ def _piece(
 
 
 def _end_of(file: MappedFile, stop: int) -> LogEnd:
-    """Where the records of one file end, of which the bytes before `stop` are looked at."""
+    """Return the end of the records of one file, of which the bytes before `stop` are read."""
     last, at, why = -1, 0, "full"
     while why == "full":
-        file.drop_map()  # the pages of a whole file would count as this process's memory
+        file.drop_map()  # otherwise the pages of a whole file would count as this process's memory
         piece, why = _piece(file, at, CHECK_PLACE, END_RECORDS, stop=stop)
         at = piece.stop
         last = piece.positions[-1] if piece.positions else last
@@ -355,7 +355,7 @@ def _end_of(file: MappedFile, stop: int) -> LogEnd:
 
 
 def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:
-    """A note where bytes behind the end are not zero, as a truncation leaves them."""
+    """Yield a note if bytes after the end are not zero, as a truncation leaves them."""
     view, at = file.view, file.next_data(start)
     while at < file.size_bytes:
         part = bytes(view[at : at + len(_ZEROS)])

@@ -299,7 +299,7 @@ def test_a_log_names_the_file_and_byte_of_the_damage(world: World, tmp_path: Pat
 
 
 def test_a_blank_that_does_not_reach_the_files_end(world: World, tmp_path: Path) -> None:
-    """A walk accepts it, as RocketMQ does; `blank_problem` reports it."""
+    """It does not end the file; with `any_blank`, as in RocketMQ's dispatcher, it does."""
     log = broken_log(world, tmp_path, {})
     stop = log.walk_file(log.queue.files[0])
     is_file_end, left = world.module("commitlog.cursor").is_file_end, 4096 - stop.offset
