@@ -1,4 +1,4 @@
-"""Reject banned wording and docstrings that say nothing, in the product's docstrings, comments and messages.
+"""Reject banned wording and docstrings that say nothing, in docstrings and comments, and in the product's messages.
 
 python scripts/prose.py            check; ends with 1 where something is found
 python scripts/prose.py --shrink   remove clean files from the list of files that are not converted yet
@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = sorted(marker.parent.name for marker in ROOT.glob("*/py.typed"))
+TESTS = "brokerstore faults fuzz interop lab mutants packaging rabbitstore sparkstore storageio storebytes"
+OTHERS = ("bench", "examples", "fuzz", "scripts", *(f"tests/{name}" for name in TESTS.split()))
 UNCONVERTED = ROOT / "scripts" / "prose_unconverted.txt"
 WORDS_MIN = 4
 PROGRAMS = (
@@ -39,10 +42,10 @@ BANNED = {
 PATTERNS = [(re.compile(pattern), instead) for pattern, instead in BANNED.items()]
 
 
-def product_files() -> list[Path]:
-    """Return the sources and declarations of all packages."""
-    packages = sorted(marker.parent for marker in ROOT.glob("*/py.typed"))
-    return [path for package in packages for path in sorted(package.rglob("*")) if path.suffix in (".py", ".pxd")]
+def checked_files() -> list[Path]:
+    """Return the sources and declarations of all packages, and the Python files of the other folders."""
+    found = [path for name in (*PACKAGES, *OTHERS) for path in sorted((ROOT / name).rglob("*"))]
+    return [path for path in found if path.suffix in (".py", ".pxd")]
 
 
 def comments(path: Path, source: str) -> Iterator[tuple[int, str]]:
@@ -78,7 +81,7 @@ def findings(path: Path) -> list[str]:
     found = []
     if path.suffix == ".py":
         module = ast.parse(source)
-        texts += strings(module)
+        texts += strings(module) if path.relative_to(ROOT).parts[0] in PACKAGES else docstrings(module)
         for line, text in docstrings(module):
             if len(text.split()) < WORDS_MIN:
                 found.append((line, f"a docstring of fewer than {WORDS_MIN} words: {text!r}"))
@@ -92,7 +95,7 @@ def findings(path: Path) -> list[str]:
 def main() -> int:
     """Check every file that is not listed as unconverted."""
     listed = set(UNCONVERTED.read_text().split())
-    found = {path.relative_to(ROOT).as_posix(): findings(path) for path in product_files()}
+    found = {path.relative_to(ROOT).as_posix(): findings(path) for path in checked_files()}
     if "--shrink" in sys.argv[1:]:
         UNCONVERTED.write_text("".join(f"{name}\n" for name in sorted(listed) if found.get(name)))
         return 0

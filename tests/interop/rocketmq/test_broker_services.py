@@ -103,7 +103,7 @@ def test_a_real_broker_decides_the_transactions_that_were_undecided_in_our_store
 
 
 def test_a_real_consumer_gets_what_was_sent_back_in_our_store(passed: Passed) -> None:
-    """Of three messages one comes again with its count, one is a dead letter, one is done."""
+    """One of three messages comes again with its count, one is a dead letter, one is done."""
     assert bodies(passed.facts["retried"]) == ["failing 0"]
     assert [one["reconsume_times"] for one in passed.facts["retried"]] == [1]
     assert bodies(passed.facts["%DLQ%G_here"]) == ["failing 1"]
