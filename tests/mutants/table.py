@@ -29,7 +29,7 @@ GROUPS = {
         _below("commitlog", "_append_cy", "mapped_file", "mapped_file_queue", "commit_log"),
         (
             *_tests("commitlog", "append_refusals", "columns", "commit_log", "mapped_files", "quick_append", "regressions"),
-            *_tests("commitlog", "rooms"),
+            *_tests("commitlog", "buffer_pool"),
             *_tests("messagestore", "lifecycle", "put_many", "retention", "pool", "failing_disk_at_opening"),
             *_LAB,
         ),
