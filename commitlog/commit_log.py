@@ -15,7 +15,7 @@ from ._offsets_cy import QueueOffsets
 from ._scan_cy import Reader, count
 from .checks import BAD_MAGIC, BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .cursor import is_file_end
-from .findings import Place, unknown_version, unsupported_record
+from .findings import Location, unknown_version, unsupported_record
 from .hosts import encode_host
 from .layout import BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
@@ -262,7 +262,7 @@ class CommitLog:
         assert file is not None, "a walk ends in a file"
         at = stop.offset - file.start_offset
         if stop.why == STOPS[BAD_MAGIC] and is_unknown_version(self.queue.view(file), at, file.start_offset):
-            return unsupported_record(unknown_version(file.path, Place(self.queue.view(file), at, file.start_offset)))
+            return unsupported_record(unknown_version(file.path, Location(self.queue.view(file), at, file.start_offset)))
         found = bytes(self.queue.view(file)[at : at + 16]).hex(" ")
         return StoreCorrupt(stop.why, file=file.path, offset=at, expected="a record, a blank or zeros", found=found)
 
@@ -276,7 +276,7 @@ class CommitLog:
             is_first = file.start_offset + at == offset
             found = at if is_first and is_unknown_version(view, at, file.start_offset) else find_unknown_version(file, at)
             if found >= 0:
-                raise unsupported_record(unknown_version(file.path, Place(view, found, file.start_offset)))
+                raise unsupported_record(unknown_version(file.path, Location(view, found, file.start_offset)))
 
     def find_record(self, offset: int) -> int:
         """Return the first whole record at or after `offset` that has its own offset, in any file; -1 if there is none."""

@@ -70,7 +70,7 @@ def note(file: str, offset: int, kind: str, expected: Value, found: Value) -> Fi
     return Finding(file, offset, kind, expected, found, is_problem=False)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A position in a file's bytes where a walk stopped; `base` is the file's first physical offset."""
 
     view: memoryview
@@ -116,57 +116,61 @@ class Place(NamedTuple):
         return self.integer(at, size) if size > 1 else self.view[self.at + at]
 
 
-def _sizes(place: Place) -> tuple[Value, Value]:
-    least = RECORD_SIZE_MIN + place.grown + place.topic_size_size - TOPIC_SIZE_SIZE if place.left > BODY_AT else RECORD_SIZE_MIN
-    return f"at least {least} bytes", place.integer(SIZE_AT)
+def _sizes(location: Location) -> tuple[Value, Value]:
+    least = (
+        RECORD_SIZE_MIN + location.grown + location.topic_size_size - TOPIC_SIZE_SIZE
+        if location.left > BODY_AT
+        else RECORD_SIZE_MIN
+    )
+    return f"at least {least} bytes", location.integer(SIZE_AT)
 
 
-def _properties_sizes(place: Place) -> tuple[Value, Value]:
-    at = BODY_AT + place.grown + place.body_size + place.topic_size_size + place.topic_size
-    return place.room - place.body_size - place.topic_size, place.integer(at, PROPERTIES_SIZE_SIZE)
+def _properties_sizes(location: Location) -> tuple[Value, Value]:
+    at = BODY_AT + location.grown + location.body_size + location.topic_size_size + location.topic_size
+    return location.room - location.body_size - location.topic_size, location.integer(at, PROPERTIES_SIZE_SIZE)
 
 
-def _body_crcs(place: Place) -> tuple[Value, Value]:
-    start = place.at + BODY_AT + place.grown
-    return place.integer(BODY_CRC_AT), checksum(bytes(place.view[start : start + place.body_size])) & CRC_MASK
+def _body_crcs(location: Location) -> tuple[Value, Value]:
+    start = location.at + BODY_AT + location.grown
+    return location.integer(BODY_CRC_AT), checksum(bytes(location.view[start : start + location.body_size])) & CRC_MASK
 
 
-def _record_crcs(place: Place) -> tuple[Value, Value]:
-    end = place.at + place.integer(SIZE_AT)
-    digits = bytes(place.view[end - 1 - CRC_DIGITS : end - 1])
+def _record_crcs(location: Location) -> tuple[Value, Value]:
+    end = location.at + location.integer(SIZE_AT)
+    digits = bytes(location.view[end - 1 - CRC_DIGITS : end - 1])
     if not digits.isdigit():
         return "a checksum over the record", "one that never reached the disk"
-    return int(digits[::-1]), checksum(bytes(place.view[place.at : end - CRC_SIZE])) & CRC_MASK
+    return int(digits[::-1]), checksum(bytes(location.view[location.at : end - CRC_SIZE])) & CRC_MASK
 
 
-_WORDS: dict[int, Callable[[Place], tuple[Value, Value]]] = {
-    BLANK: lambda place: (place.left, place.integer(SIZE_AT)),
-    TORN: lambda place: (f"at most {place.left} bytes", place.integer(SIZE_AT)),
-    EMPTY: lambda place: ("a record or a blank record", "zeros"),
-    BAD_MAGIC: lambda place: ("daa320a7, daa320ab or cbd43194", f"{place.integer(MAGIC_AT) & 0xFFFFFFFF:08x}"),
+_WORDS: dict[int, Callable[[Location], tuple[Value, Value]]] = {
+    BLANK: lambda location: (location.left, location.integer(SIZE_AT)),
+    TORN: lambda location: (f"at most {location.left} bytes", location.integer(SIZE_AT)),
+    EMPTY: lambda location: ("a record or a blank record", "zeros"),
+    BAD_MAGIC: lambda location: ("daa320a7, daa320ab or cbd43194", f"{location.integer(MAGIC_AT) & 0xFFFFFFFF:08x}"),
     BAD_SIZE: _sizes,
-    BAD_BODY_SIZE: lambda place: (f"0 to {place.room}", place.body_size),
-    BAD_TOPIC_SIZE: lambda place: (f"0 to {place.room - place.body_size}", place.topic_size),
+    BAD_BODY_SIZE: lambda location: (f"0 to {location.room}", location.body_size),
+    BAD_TOPIC_SIZE: lambda location: (f"0 to {location.room - location.body_size}", location.topic_size),
     BAD_PROPERTIES_SIZE: _properties_sizes,
-    MISPLACED: lambda place: (place.base + place.at, place.integer(PHYSICAL_OFFSET_AT, 8)),
+    MISPLACED: lambda location: (location.base + location.at, location.integer(PHYSICAL_OFFSET_AT, 8)),
     BAD_BODY_CRC: _body_crcs,
     BAD_RECORD_CRC: _record_crcs,
-    TORN_PROPERTIES: lambda place: ("properties up to the record's end", "zeros at their end"),
+    TORN_PROPERTIES: lambda location: ("properties up to the record's end", "zeros at their end"),
 }
 _CODES = {word: code for code, word in STOPS.items()}
 
 
-def describe(file: str, place: Place, why: str) -> Finding:
+def describe(file: str, location: Location, why: str) -> Finding:
     """Return the finding for a position where a walk stopped because of `why`, one of `checks.STOPS`."""
-    if _CODES[why] == BAD_MAGIC and is_unknown_version(place.view, place.at, place.base):
-        return unknown_version(file, place)
-    expected, found = _WORDS[_CODES[why]](place)
-    return Finding(file, place.at, "bad_blank_size" if why == STOPS[BLANK] else why, expected, found)
+    if _CODES[why] == BAD_MAGIC and is_unknown_version(location.view, location.at, location.base):
+        return unknown_version(file, location)
+    expected, found = _WORDS[_CODES[why]](location)
+    return Finding(file, location.at, "bad_blank_size" if why == STOPS[BLANK] else why, expected, found)
 
 
-def unknown_version(file: str, place: Place) -> Finding:
+def unknown_version(file: str, location: Location) -> Finding:
     """Return the finding for a record of an unknown version."""
-    return Finding(file, place.at, UNKNOWN_VERSION, SUPPORTED_MAGICS, f"{place.integer(MAGIC_AT) & 0xFFFFFFFF:08x}")
+    return Finding(file, location.at, UNKNOWN_VERSION, SUPPORTED_MAGICS, f"{location.integer(MAGIC_AT) & 0xFFFFFFFF:08x}")
 
 
 def unsupported_record(finding: Finding) -> UnsupportedFormat:

@@ -20,7 +20,7 @@ from ._message_cy import StoredMessage
 from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from .cursor import is_file_end
-from .findings import UNKNOWN_VERSION, Finding, Place, describe, note, unknown_version
+from .findings import UNKNOWN_VERSION, Finding, Location, describe, note, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
@@ -217,12 +217,12 @@ class LogFiles:
         file = MappedFile.of(self._disk, found, writable=False)
         reader = Reader(file.view, file.start_offset)
         code = reader.check(offset - file.start_offset, CHECK_ALL)
-        place = Place(file.view, offset - file.start_offset, file.start_offset)
+        location = Location(file.view, offset - file.start_offset, file.start_offset)
         if code == BLANK:
-            return Finding(file.path, place.at, "blank", "a record", f"a blank record of {place.integer(0)} bytes")
-        if code == TORN and place.left < BLANK_SIZE:
-            return Finding(file.path, place.at, STOPS[TORN], "a record", f"the last {place.left} bytes of the file")
-        return reader.decode(place.at, 0) if code > 0 else describe(file.path, place, STOPS[code])
+            return Finding(file.path, location.at, "blank", "a record", f"a blank record of {location.integer(0)} bytes")
+        if code == TORN and location.left < BLANK_SIZE:
+            return Finding(file.path, location.at, STOPS[TORN], "a record", f"the last {location.left} bytes of the file")
+        return reader.decode(location.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
 
 
 class _Walk:
@@ -259,19 +259,19 @@ class _Walk:
         while at < stop:
             piece, why = _piece(file, at, CHECK_ALL, stop=stop)
             if piece.positions:
-                yield from self._went_on(piece)
+                yield from self._resume(piece)
                 yield piece
-            place = Place(view, piece.stop, file.start_offset)
+            location = Location(view, piece.stop, file.start_offset)
             if why == "full":
                 at = piece.stop
-            elif why == "end" or (why == STOPS[TORN] and is_file_end(why, place.left, view[place.at :])):
+            elif why == "end" or (why == STOPS[TORN] and is_file_end(why, location.left, view[location.at :])):
                 break
             else:
-                at = yield from self._stopped(file, place, why, stop)
-                assert at > place.at, "a walk goes forward"
+                at = yield from self._report_stop(file, location, why, stop)
+                assert at > location.at, "a walk goes forward"
         file.close()
 
-    def _went_on(self, piece: Piece) -> Iterator[Finding]:
+    def _resume(self, piece: Piece) -> Iterator[Finding]:
         """Handle good records: what looked like the end before them was not."""
         yield from self._open
         self._open, self._tail = [], None
@@ -279,16 +279,16 @@ class _Walk:
         assert last is not None, "a record that was checked"
         self._last_ms = last.store_timestamp_ms
 
-    def _stopped(self, file: MappedFile, place: Place, why: str, stop: int) -> Generator[Step, None, int]:
+    def _report_stop(self, file: MappedFile, location: Location, why: str, stop: int) -> Generator[Step, None, int]:
         """Report what is at the position; return where to continue."""
         is_growing = stop < file.size_bytes
-        if is_file_end(why, place.left, place.view[place.at :]):
-            yield Blank(file.path, place.at, place.left)
+        if is_file_end(why, location.left, location.view[location.at :]):
+            yield Blank(file.path, location.at, location.left)
             if self._end is None:  # beside a writer the descriptor for this search may be gone
-                yield from _stale_bytes(file, place.at + BLANK_SIZE)
+                yield from _stale_bytes(file, location.at + BLANK_SIZE)
             return file.size_bytes
-        finding = describe(file.path, place, why)
-        ahead = self._next_record(file, place)
+        finding = describe(file.path, location, why)
+        ahead = self._next_record(file, location)
         ahead = -1 if ahead >= stop else ahead
         if why != STOPS[EMPTY]:
             yield finding
@@ -298,25 +298,25 @@ class _Walk:
         else:
             self._open.append(finding)
             if not is_growing:
-                yield from _stale_bytes(file, place.at)
+                yield from _stale_bytes(file, location.at)
         if self._end is None:
-            yield from self._unknown_behind(file, place, ahead)
+            yield from self._unknown_after(file, location, ahead)
         return ahead if ahead >= 0 else file.size_bytes
 
-    def _unknown_behind(self, file: MappedFile, place: Place, ahead: int) -> Iterator[Finding]:
+    def _unknown_after(self, file: MappedFile, location: Location, ahead: int) -> Iterator[Finding]:
         """Yield a record of an unknown version between a bad position and the next good record: no opening cuts it off."""
-        inside = find_unknown_version(file, place.at + 1, ahead if ahead >= 0 else None)
+        inside = find_unknown_version(file, location.at + 1, ahead if ahead >= 0 else None)
         if inside >= 0:
             self._tail = None
-            yield unknown_version(file.path, Place(place.view, inside, place.base))
+            yield unknown_version(file.path, Location(location.view, inside, location.base))
 
-    def _next_record(self, file: MappedFile, place: Place) -> int:
+    def _next_record(self, file: MappedFile, location: Location) -> int:
         """Return the next record that has its own offset and is no older than the last good one, -1 if there is none.
 
         The smallest record has a topic of one letter: anything nearer lies inside the damaged record, for example in its body.
         """
-        reader = Reader(place.view, place.base)
-        at = find_in_file(file, place.at + RECORD_SIZE_MIN + 1)
+        reader = Reader(location.view, location.base)
+        at = find_in_file(file, location.at + RECORD_SIZE_MIN + 1)
         while at >= 0:
             message = reader.decode(at, 0)
             assert message is not None, "a record that was checked"
@@ -346,12 +346,12 @@ def _end_of(file: MappedFile, stop: int) -> LogEnd:
         piece, why = _piece(file, at, CHECK_PLACE, END_RECORDS, stop=stop)
         at = piece.stop
         last = piece.positions[-1] if piece.positions else last
-    place = Place(file.view, at, file.start_offset)
-    is_finished = is_file_end(why, place.left, file.view[at:])
+    location = Location(file.view, at, file.start_offset)
+    is_finished = is_file_end(why, location.left, file.view[at:])
     is_end = is_finished or why in ("end", STOPS[EMPTY])
     message = Reader(file.view, file.start_offset).decode(last, 0) if last >= 0 else None
     end_offset = file.start_offset + (file.size_bytes if is_finished and why == STOPS[BLANK] else at)
-    return LogEnd(end_offset, message, None if is_end else describe(file.path, place, why))
+    return LogEnd(end_offset, message, None if is_end else describe(file.path, location, why))
 
 
 def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:

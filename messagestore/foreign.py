@@ -12,7 +12,7 @@ import os
 import re
 
 from commitlog import LogPaths, MappedFile
-from commitlog.findings import UNKNOWN_VERSION, Place, unknown_version, unsupported_record
+from commitlog.findings import UNKNOWN_VERSION, Location, unknown_version, unsupported_record
 from commitlog.layout import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from commitlog.offset_files import OffsetFile
 from commitlog.unknown_version import is_unknown_version
@@ -126,6 +126,6 @@ def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
     mapped = MappedFile.of(disk, found, writable=False)
     try:
         if is_unknown_version(mapped.view, 0, found.start_offset):
-            raise unsupported_record(unknown_version(found.path, Place(mapped.view, 0, found.start_offset)))
+            raise unsupported_record(unknown_version(found.path, Location(mapped.view, 0, found.start_offset)))
     finally:
         mapped.close()

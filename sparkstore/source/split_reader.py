@@ -16,7 +16,7 @@ from commitlog._scan_cy import Reader, count, find_record, scan
 from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.columns import Batch
 from commitlog.cursor import is_file_end
-from commitlog.findings import Finding, Place, describe
+from commitlog.findings import Finding, Location, describe
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import Disk, DiskError, Mode
 
@@ -94,7 +94,7 @@ class SplitReader:
 
     def describe(self, at: int, why: str) -> Finding:
         """Return a finding for a position; its offset is relative to the file."""
-        found = describe(self.split.file, Place(self.view, at - self.base, self.base), why)
+        found = describe(self.split.file, Location(self.view, at - self.base, self.base), why)
         return found._replace(offset=at - self.split.file_start)
 
     def is_done(self, at: int, why: str) -> bool:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from commitlog._scan_cy import Reader, count, find_record
 from commitlog.checks import CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.cursor import is_file_end
-from commitlog.findings import Finding, Place, describe
+from commitlog.findings import Finding, Location, describe
 from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.resync import find_in_file
@@ -182,7 +182,9 @@ def _end_of(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
             return base + size, None
         ahead = _next_newer(mapped, at + 1, last_ms)
         if ahead < 0:
-            return base + end, None if is_end or why == STOPS[EMPTY] else describe(file.path, Place(mapped.view, at, base), why)
+            return base + end, None if is_end or why == STOPS[EMPTY] else describe(
+                file.path, Location(mapped.view, at, base), why
+            )
         at = ahead
 
 

@@ -18,7 +18,7 @@ from commitlog._record_cy import check
 from commitlog._scan_cy import Reader
 from commitlog.checks import BAD_MAGIC, BLANK, TORN
 from commitlog.cursor import is_whole_blank
-from commitlog.findings import Place, unknown_version, unsupported_record
+from commitlog.findings import Location, unknown_version, unsupported_record
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
 from commitlog.unknown_version import is_unknown_version
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
@@ -211,7 +211,7 @@ def _refuse_unknown_version(data: bytes, at: int, base: int) -> None:
     """Raise `UnsupportedFormat` for a record of an unknown version."""
     view = memoryview(data + bytes(BLANK_SIZE))  # a record is always followed by space for a blank record
     if is_unknown_version(view, at, base):
-        raise unsupported_record(unknown_version("log bytes", Place(view, at, base))._replace(offset=base + at))
+        raise unsupported_record(unknown_version("log bytes", Location(view, at, base))._replace(offset=base + at))
 
 
 def _wrong(reason: str, offset: int, expected: str, found: bytes) -> StoreCorrupt:
