@@ -1,0 +1,94 @@
+"""Verify a stream: every chunk, entry, tracking entry and index record (docs/formats/rabbitmq-streams.md#damage)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..format.problems import Problem, to_problem
+from . import layout
+from .chunk import read_records
+from .folder import OpenSegment, StreamFolder
+from .index import IndexRecord, record_of
+from .scan import Scan
+from .tracking import Tracking, apply_chunk
+
+
+class CheckedStream(NamedTuple):
+    """What a check found.  `notes` are states that a killed server leaves and repairs itself."""
+
+    chunks: int
+    messages: int
+    problems: list[Problem]
+    notes: list[Problem]
+
+
+def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = None) -> CheckedStream:
+    """Read everything; `advance` is called with the bytes of each segment."""
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    numbers = folder.segments()
+    counts = [0, 0]
+    expected: int | None = None
+    for number in numbers:
+        is_last = number == numbers[-1]
+        try:
+            with folder.open_segment(number, problems) as segment:
+                if expected is not None and number != expected:
+                    problems.append(Problem(segment.file, 0, "lost_offsets", f"offset {expected}", f"offset {number}"))
+                expected = _check_segment(segment, problems, notes if is_last else problems, counts)
+                if advance is not None:
+                    advance(len(segment.view))
+        except UnsupportedFormat as error:
+            problems.append(to_problem(error, ""))
+            expected = None
+    problems += _without_segment(folder, numbers)
+    return CheckedStream(counts[0], counts[1], list(dict.fromkeys(problems)), notes)
+
+
+def _without_segment(folder: StreamFolder, numbers: list[int]) -> list[Problem]:
+    alone = sorted(set(folder.numbers("index")) - set(numbers))
+    return [
+        Problem(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file") for number in alone
+    ]
+
+
+def _check_segment(segment: OpenSegment, problems: list[Problem], ahead: list[Problem], counts: list[int]) -> int | None:
+    """Check one segment and its index; return the first offset of the next segment, None when it is not known."""
+    positions = [record.position for record in segment.index_records]
+    scan = Scan(segment.view, segment.file, problems, positions, segment.number)
+    found: list[IndexRecord] = []
+    for chunk in scan.chunks():
+        found.append(record_of(chunk))
+        counts[0] += 1
+        try:
+            apply_chunk(Tracking(), segment.view, chunk, segment.file)
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            problems.append(to_problem(error, "bad_tracking"))
+        try:
+            counts[1] += len(read_records(segment.view, chunk, segment.file)) if chunk.kind == layout.USER else 0
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            problems.append(to_problem(error, "bad_chunk"))
+    if segment.index_records or segment.view[layout.FILE_HEAD_SIZE :]:
+        _compare(segment, found, problems, ahead)
+    return scan.chunk_id if scan.position >= len(segment.view) else None
+
+
+def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Problem], ahead: list[Problem]) -> None:
+    """Report where index and segment differ; the server writes a record before its chunk."""
+    file = segment.file.removesuffix("segment") + "index"
+    whole = {record.position: record for record in chunks}
+    for number, record in enumerate(segment.index_records):
+        at = layout.FILE_HEAD_SIZE + number * layout.INDEX_RECORD.size
+        other = whole.pop(record.position, None)
+        if other is None:
+            is_ahead = number == len(segment.index_records) - 1 and record.position >= len(segment.view)
+            target = ahead if is_ahead else problems
+            target.append(Problem(file, at, "index_ahead" if is_ahead else "bad_stream_index", "a chunk", f"{record}"))
+        elif other != record:
+            problems.append(Problem(file, at, "bad_stream_index", f"{other}", f"{record}"))
+    if segment.index_records:
+        for record in whole.values():
+            problems.append(Problem(file, 0, "bad_stream_index", f"{record}", "no record"))

@@ -1,0 +1,189 @@
+"""Read a stream's folder (docs/formats/rabbitmq-streams.md#folder)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
+
+from ..files import mapped
+from ..format.problems import Problem, to_problem
+from . import layout
+from .chunk import Chunk, Record, View, check_file_head, read_records
+from .index import IndexRecord, first_at_or_after, read_index
+from .message import StreamMessage, to_message
+from .scan import Scan
+from .tracking import Tracking, apply_chunk
+
+_FILE = re.compile(rf"([0-9]{{{layout.DIGITS}}})\.(segment|index)\Z")
+_CREATED = re.compile(r"_[0-9]{16,20}\Z")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class OpenSegment(NamedTuple):
+    """A mapped segment with the records of its index, which are empty when it is missing or damaged."""
+
+    number: int
+    file: str
+    view: View
+    index_records: list[IndexRecord]
+
+
+class StreamFolder:
+    """One stream.  Damage is added to `problems`, and reading goes on after it."""
+
+    def __init__(self, path: str, disk: Disk = REAL_DISK, *, vhost: str = "/", queue: str | None = None) -> None:
+        """Open nothing yet; `queue` is the name when the caller knows it from elsewhere."""
+        self.path = path
+        self.disk = disk
+        self.vhost = vhost
+        self.folder = path.rstrip("/").rsplit("/", 1)[-1]
+        self.relative = f"stream/{self.folder}"
+        self.problems: list[Problem] = []
+        self._queue = queue
+
+    @property
+    def queue(self) -> str:
+        """The stream's name: from its messages, else the folder's name, in which other characters are `_`."""
+        if self._queue is None:
+            self._queue = self._name_in_messages() or _CREATED.sub("", self.folder)
+        return self._queue
+
+    def _name_in_messages(self) -> str | None:
+        """Return the routing key of the first message that came through the default exchange."""
+        prefix = _CREATED.sub("", self.folder)
+        for number in self.segments():
+            with self.open_segment(number, []) as segment:
+                scan = Scan(segment.view, segment.file, [])
+                for chunk in scan.chunks():
+                    if chunk.kind == layout.USER:
+                        for record in self._records(segment, chunk, []):
+                            content = to_message(record, chunk, "", self.vhost, "").content
+                            key = "".join(content.routing_keys[:1])
+                            if not content.exchange and folder_prefix(self.vhost, key) == prefix:
+                                return key
+                        break
+        return None
+
+    def numbers(self, ending: str) -> list[int]:
+        """Return the first offsets in the names of all files `N.segment` or `N.index`, ascending."""
+        names = [_FILE.match(entry.name) for entry in self.disk.list(self.path) if entry.kind is Kind.FILE]
+        return sorted(int(name[1]) for name in names if name and name[2] == ending)
+
+    def segments(self) -> list[int]:
+        """Return the first offset of each segment, ascending."""
+        return self.numbers("segment")
+
+    def file(self, number: int, ending: str) -> str:
+        """Return a file's name from the node's folder on."""
+        return f"{self.relative}/{number:0{layout.DIGITS}}.{ending}"
+
+    @contextmanager
+    def open_segment(self, number: int, problems: list[Problem]) -> Iterator[OpenSegment]:
+        """Map a segment; raise `UnsupportedFormat` for a version that is not known."""
+        file = self.file(number, "segment")
+        index = self._index(number, problems)
+        with mapped(self.disk, f"{self.path}/{number:0{layout.DIGITS}}.segment") as view:
+            try:
+                check_file_head(view, layout.SEGMENT_MAGIC, file)
+            except StoreCorrupt as error:
+                problems.append(to_problem(error, "bad_segment_head"))
+            yield OpenSegment(number, file, view, index)
+
+    def _index(self, number: int, problems: list[Problem]) -> list[IndexRecord]:
+        path, file = f"{self.path}/{number:0{layout.DIGITS}}.index", self.file(number, "index")
+        if self.disk.stat(path) is None:
+            problems.append(Problem(file, 0, "missing_stream_index", "an index for each segment", "no file"))
+            return []
+        with mapped(self.disk, path) as view:
+            try:
+                return read_index(bytes(view), file, problems)
+            except (StoreCorrupt, UnsupportedFormat) as error:
+                problems.append(to_problem(error, "bad_stream_index"))
+                return []
+
+    def chunks(self, first_offset: int = 0, since_ms: int | None = None) -> Iterator[tuple[OpenSegment, Chunk]]:
+        """Yield every whole chunk that may have messages from an offset and a time on."""
+        numbers = self.segments()
+        for place, number in enumerate(numbers):
+            if place + 1 < len(numbers) and numbers[place + 1] <= first_offset:
+                continue
+            with self.open_segment(number, self.problems) as segment:
+                scan = Scan(
+                    segment.view, segment.file, self.problems, [record.position for record in segment.index_records], number
+                )
+                _skip(scan, segment, first_offset, since_ms)
+                for chunk in scan.chunks():
+                    if chunk.next_id > first_offset and (since_ms is None or chunk.timestamp_ms >= since_ms):
+                        yield segment, chunk
+
+    def messages(
+        self, first_offset: int = 0, since_ms: int | None = None, filter_value: str | None = None
+    ) -> Iterator[StreamMessage]:
+        """Yield messages in order of their offsets.
+
+        `since_ms` selects chunks, as a consumer that attaches at a time receives them: messages have no time of their own.
+        """
+        queue = self.queue
+        for segment, chunk in self.chunks(first_offset, since_ms):
+            if chunk.kind == layout.USER:
+                for record in self._records(segment, chunk, self.problems):
+                    if record.offset >= first_offset:
+                        message = to_message(record, chunk, queue, self.vhost, segment.file)
+                        if filter_value is None or message.filter_value == filter_value:
+                            yield message
+
+    def _records(self, segment: OpenSegment, chunk: Chunk, problems: list[Problem]) -> list[Record]:
+        try:
+            return read_records(segment.view, chunk, segment.file)
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            problems.append(to_problem(error, "bad_chunk"))
+            return []
+
+    def tracking(self) -> Tracking:
+        """Return consumers' offsets and publishers' sequences; a segment starts with a snapshot of those before it."""
+        state = Tracking()
+        for segment, chunk in self.chunks():
+            try:
+                apply_chunk(state, segment.view, chunk, segment.file)
+            except (StoreCorrupt, UnsupportedFormat) as error:
+                self.problems.append(to_problem(error, "bad_tracking"))
+        return state
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """Return each epoch with the id of its first chunk."""
+        found: list[tuple[int, int]] = []
+        for _segment, chunk in self.chunks():
+            if not found or found[-1][0] != chunk.epoch:
+                found.append((chunk.epoch, chunk.chunk_id))
+        return found
+
+
+def _skip(scan: Scan, segment: OpenSegment, first_offset: int, since_ms: int | None) -> None:
+    """Move a scan to the chunk that the index names, if a chunk of this id is there."""
+    records = segment.index_records
+    at = max(sum(record.chunk_id <= first_offset for record in records) - 1, 0)
+    if since_ms is not None:
+        at = max(at, first_at_or_after(records, since_ms))
+    if not 0 < at < len(records):
+        return
+    probe = Scan(segment.view, segment.file, [], chunk_id=records[at].chunk_id, position=records[at].position)
+    if probe.is_at_chunk():
+        scan.position, scan.chunk_id = records[at].position, records[at].chunk_id
+
+
+def folder_prefix(vhost: str, queue: str) -> str:
+    """Return the start of a folder's name; the time of the declaration follows it."""
+    return _UNSAFE.sub("_", f"{vhost}_{queue}")
+
+
+def stream_folders(node: str, disk: Disk = REAL_DISK, *, vhost: str = "/") -> list[StreamFolder]:
+    """Return the streams in a node's folder by folder name."""
+    path = f"{node}/stream"
+    if disk.stat(path) is None:
+        return []
+    names = sorted(entry.name for entry in disk.list(path) if entry.kind is Kind.FOLDER)
+    return [StreamFolder(f"{path}/{name}", disk, vhost=vhost) for name in names]

@@ -1,0 +1,233 @@
+"""Damage in a stream is named, and what lies behind it is read."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.stream import StreamFolder
+from rabbitstore.stream.check import check_stream
+from storageio import UnsupportedFormat
+
+SECTOR = 512
+
+
+@pytest.fixture
+def copy(sources, tmp_path):
+    """Return a function that copies a stream's folder."""
+
+    def make(name, kind="rabbitmq4-streams"):
+        source = sources[kind].stream(name)
+        return StreamFolder(str(shutil.copytree(source.path, tmp_path / source.folder)), queue=name)
+
+    return make
+
+
+def path_of(stream, ending="segment", number=0):
+    return f"{stream.path}/{stream.segments()[number] if ending == 'segment' else stream.numbers(ending)[number]:020}.{ending}"
+
+
+def change(path, at, data):
+    """Write bytes into a file."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(path, at, bit=1):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        old = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes((old ^ bit,)))
+
+
+def heads(stream, number=0):
+    """Return the chunks of one segment."""
+    wanted = stream.file(stream.segments()[number], "segment")
+    return [chunk for segment, chunk in stream.chunks() if segment.file == wanted]
+
+
+def kinds(stream):
+    return {problem.kind for problem in check_stream(stream).problems}
+
+
+HEAD = {
+    "magic": (0, 0x10, "bad_chunk"),
+    "version": (0, 1, "bad_chunk"),
+    "type": (1, 4, "bad_chunk"),
+    "entries": (3, 1, "bad_chunk"),
+    "records": (7, 1, "bad_chunk"),
+    "timestamp": (15, 1, "bad_stream_index"),
+    "epoch": (23, 1, "bad_stream_index"),
+    "chunk id": (31, 1, "bad_chunk"),
+    "crc": (33, 1, "bad_chunk"),
+    "data size": (39, 1, "bad_chunk"),
+    "trailer size": (43, 1, "bad_chunk"),
+    "filter size": (44, 1, "bad_chunk"),
+    "zeros": (46, 1, "bad_chunk"),
+}
+
+
+@pytest.mark.parametrize("field", HEAD)
+def test_a_flipped_bit_in_each_field_of_a_head(copy, field):
+    """The problem has its kind; every message of other chunks is still read."""
+    stream = copy("s.segments")
+    every = {message.seq_id: message.raw for message in stream.messages()}
+    at, bit, kind = HEAD[field]
+    third = heads(stream)[3]
+    flip(path_of(stream), third.position + at, bit)
+    assert kind in kinds(stream)
+    found = {message.seq_id: message.raw for message in stream.messages()}
+    hurt = range(third.chunk_id, heads_after(third))
+    assert {offset: raw for offset, raw in found.items() if offset not in hurt} == {
+        offset: raw for offset, raw in every.items() if offset not in hurt
+    }
+
+
+def heads_after(chunk):
+    """Return the first offset that damage in the chunk's head cannot affect: a wrong epoch hides at most the next chunk."""
+    return chunk.next_id + 1
+
+
+def test_a_flipped_bit_in_the_data(copy):
+    """The CRC finds it; only this chunk's messages are missing, and the gap is named."""
+    stream = copy("s.segments")
+    every = [message.seq_id for message in stream.messages()]
+    chunk = heads(stream, 1)[4]
+    flip(path_of(stream, number=1), chunk.data_at + 20)
+    checked = check_stream(stream)
+    assert [problem.kind for problem in checked.problems][:2] == ["bad_chunk", "lost_offsets"]
+    assert "CRC" in checked.problems[0].expected and checked.problems[0].offset == chunk.position + 32
+    lost = range(chunk.chunk_id, chunk.next_id)
+    assert [message.seq_id for message in stream.messages()] == [offset for offset in every if offset not in lost]
+
+
+@pytest.mark.parametrize("where", ["head", "data", "trailer"])
+def test_a_cut_tail(copy, where):
+    """The last chunk is torn; all before it is read."""
+    stream = copy("s.mixed")
+    every = [message.seq_id for message in stream.messages()]
+    last = heads(stream)[-1]
+    size = {"head": last.position + 20, "data": last.data_at + 9, "trailer": last.stop - 1}[where]
+    with open(path_of(stream), "r+b") as file:
+        file.truncate(size)
+    assert "torn_chunk" in kinds(stream)
+    assert [message.seq_id for message in stream.messages()] == [offset for offset in every if offset < last.chunk_id]
+
+
+def test_an_index_that_is_one_record_ahead_is_a_note(copy):
+    """The server writes the record first, so a kill may leave it without its chunk."""
+    stream = copy("s.mixed")
+    last = heads(stream)[-1]
+    with open(path_of(stream), "r+b") as file:
+        file.truncate(last.position)
+    checked = check_stream(stream)
+    assert checked.problems == [] and [note.kind for note in checked.notes] == ["index_ahead"]
+
+
+def test_a_zeroed_sector(copy):
+    """Zeros over several chunks are passed, and the lost offsets named."""
+    stream = copy("s.filtered")
+    every = {message.seq_id for message in stream.messages()}
+    change(path_of(stream), 1024, bytes(SECTOR))
+    assert {"bad_chunk", "lost_offsets"} <= kinds(stream)
+    found = [message.seq_id for message in stream.messages()]
+    assert set(found) < every and max(found) == max(every) and len(found) >= len(every) - 4
+
+
+def test_zeros_to_the_end(copy):
+    """A power cut may leave zeros at the end of the last segment."""
+    stream = copy("s.filtered")
+    chunk = heads(stream)[10]
+    with open(path_of(stream), "r+b") as file:
+        size = file.seek(0, 2)
+    change(path_of(stream), chunk.position, bytes(size - chunk.position))
+    assert "torn_chunk" in kinds(stream)
+    assert [message.seq_id for message in stream.messages()] == list(range(chunk.chunk_id))
+
+
+@pytest.mark.parametrize("ending", ["segment", "index"])
+def test_a_damaged_file_head(copy, ending):
+    """A wrong magic is named; the chunks are read."""
+    stream = copy("s.mixed")
+    every = [message.raw for message in stream.messages()]
+    flip(path_of(stream, ending), 1)
+    assert {"segment": "bad_segment_head", "index": "bad_stream_index"}[ending] in kinds(stream)
+    assert [message.raw for message in stream.messages()] == every
+
+
+def test_another_version_of_a_segment_is_refused(copy):
+    """The version is named, and nothing is decoded."""
+    stream = copy("s.mixed")
+    flip(path_of(stream), 7, 3)
+    with pytest.raises(UnsupportedFormat, match="version 2"):
+        list(stream.messages())
+    assert UNSUPPORTED in kinds(stream)
+
+
+def test_another_version_of_the_first_chunk_is_unsupported(copy):
+    """A chunk of another version behind known ones is damage instead."""
+    stream = copy("s.mixed")
+    flip(path_of(stream), 8)
+    assert UNSUPPORTED in kinds(stream)
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "zeroed"])
+def test_a_damaged_index(copy, damage):
+    """The segment alone has every message; the damage is named."""
+    stream = copy("s.segments")
+    every = [message.raw for message in stream.messages()]
+    path = path_of(stream, "index", 1)
+    if damage == "removed":
+        shutil.move(path, f"{stream.path}/elsewhere")
+    elif damage == "cut":
+        with open(path, "r+b") as file:
+            file.truncate(8 + 29 * 3 + 5)
+    else:
+        change(path, 8 + 29 * 2, bytes(29))
+    assert kinds(stream) == {"missing_stream_index" if damage == "removed" else "bad_stream_index"}
+    assert [message.raw for message in stream.messages()] == every
+    assert [message.seq_id for message in stream.messages(50)] == [
+        n for n in range(50, 165) if n in {m.seq_id for m in stream.messages()}
+    ]
+
+
+def test_a_lost_segment(copy):
+    """Offsets between two segments, and the index that is left, are named."""
+    stream = copy("s.segments")
+    shutil.move(path_of(stream, number=2), f"{stream.path}/elsewhere")
+    assert kinds(stream) == {"lost_offsets", "missing_segment"}
+
+
+def test_a_damaged_trailer(copy):
+    """A length that does not fit is named; the messages are not affected."""
+    stream = copy("s.mixed")
+    every = [message.raw for message in stream.messages()]
+    chunk = heads(stream)[0]
+    flip(path_of(stream), chunk.trailer_at + 1, 0x40)
+    assert kinds(stream) == {"bad_tracking"}
+    assert [message.raw for message in stream.messages()] == every
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(60))
+def test_random_damage_never_crashes(copy, seed):
+    """Any damage ends in problems or `UnsupportedFormat`, within bounded work."""
+    chance = random.Random(seed)
+    stream = copy(chance.choice(["s.segments", "s.batched", "s.protocol", "s.kept"]))
+    for _ in range(chance.randint(1, 6)):
+        path = path_of(stream, chance.choice(["segment", "segment", "index"]))
+        with open(path, "rb") as file:
+            size = len(file.read())
+        data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
+        change(path, chance.randrange(size), data)
+    check_stream(stream)
+    try:
+        list(stream.messages())
+        stream.tracking()
+    except UnsupportedFormat as error:
+        assert "version" in str(error)
