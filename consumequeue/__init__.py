@@ -2,30 +2,31 @@
 
 Files
 - `consumequeue/<topic>/<queue id>/<20 digits>`: 20-byte units, 300,000 a file (6,000,000 bytes) unless configured.  A file
-  is named by the byte of the queue that it begins with; unit k is at byte 20 k of the queue, and k is the *queue offset*.
-  The files are sparse: full-length from the start, zero behind the last unit.
+  is named by the offset in the queue of its first byte; unit k is at byte 20 k of the queue, and k is the *queue offset*.
+  The files are sparse: full-length from the start, with zeros after the last unit.
 - `consumequeue_ext/<topic>/<queue id>/<20 digits>`: units with filter bitmaps, which a broker may write (`ConsumeQueueExt`
-  reads them, `ExtWriter` adds to them).  A queue unit then holds an address instead of its tags code.
-- `batchconsumequeue/<topic>/<queue id>/<20 digits>`: 46-byte units, one for a record of many messages (`BatchQueue`, all of
-  them `BatchQueues`).
-The bytes: `docs/formats/consumequeue.md`.  The rules: format page sections 2, 5.2 to 5.5, 6.7 and 8.3.
+  reads them, `ExtWriter` appends to them).  A queue unit then holds an address instead of its tags code.
+- `batchconsumequeue/<topic>/<queue id>/<20 digits>`: 46-byte units, one for a record of many messages (`BatchQueue`;
+  `BatchQueues` holds all of a store).
+The format: `docs/formats/consumequeue.md`.  The rules: `docs/formats/recovery.md`, `docs/formats/mapped-files.md#deletion`,
+`docs/formats/read-rules.md#offset-by-time`.
 
 Order of calls
 - A writer makes `ConsumeQueues(disk, folder, writable=True, file_size_bytes=...)`.  After a clean stop each queue finds its
-  end by itself, by halving, when it is first used.  After an unclean one call `recover()`, then, once the log is cut at P,
+  end by binary search when it is first used.  After an unclean stop call `recover()`, then, once the log is cut at P,
   `truncate(P)`; then `correct_min_offsets(log minimum)`.
 - `get_or_add(topic, queue_id).append_run(first_queue_offset, packed_units)` from one thread, in the order of the log.
-  Repeats are passed over, so that dispatching a stretch of the log again is harmless.
+  Repeats are skipped, so a range of the log may be dispatched again.
 - `flush(least_pages)` from any one thread.  Readers may run beside all of it.
 - A reader beside a live writer opens with `writable=False` and calls `discover()` and `queue.refresh()`.
 
 What the words mean
 - *written*: `append_run` returned; every process sees the units.  A crash of the machine may lose them, whole pages in any
   order, and lose the names of new files.
-- *flushed*: `flush` returned; units and names are on the disk.  Up to where: `queue.flushed`.
-- Queues hold nothing that the log does not: whatever they say is checked against it, and a lost queue is rebuilt.
+- *flushed*: `flush` returned; units and names are on the disk up to `queue.flushed`.
+- Queues hold nothing that the log does not: their contents are checked against it, and a lost queue is rebuilt.
 
-What is better than RocketMQ's: cut bytes are zeroed; blanks before a first unit are no units, in the minimum, nor in
+Differences from RocketMQ: truncated bytes are zeroed; blanks before a first unit count neither for the minimum nor for
 `max_physical_offset`; an expired first file does not hold the minimum back.
 """
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from .queue_files import QueueFiles
     from .queue_listing import queue_folders
 
-_ROOMS = {  # each is imported when it is first used
+_ROOMS = {  # each module is imported on first use
     **dict.fromkeys(("StoreTimeOf", "offset_by_time"), "._time_cy"),
     **dict.fromkeys(("BatchQueue", "BatchUnit"), ".batch"),
     "AllQueues": ".all_queues",

@@ -1,8 +1,9 @@
-"""From a time to a queue offset (section 8.3): units from the mapped queue file, store times from the log's own bytes.
+"""Find a queue offset by time (docs/formats/read-rules.md#offset-by-time).
 
-Where a store's clock was set back, times are not in order, and halving ends at some message as RocketMQ's does.  One
-difference: RocketMQ walks over messages of one time one by one, here their end is found by halving on.
-Both answer with a message of that time whose neighbour has another.
+Units come from the mapped queue file, store times from the log's own bytes.  If the store's clock was set back, times are not
+in order and the binary search ends at some message, as RocketMQ's does.  One difference: among messages of one time RocketMQ
+steps from one to the next, while this module continues the binary search.  Both return a message of that time whose neighbour
+has another.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class TimeFile:
     __slots__ = ("_ask", "_count", "_first", "_held", "_log_min_offset", "_readers", "_source", "ceiling", "floor")
 
     def __init__(self, queue: Any, start: I64, written: I64, low: I64, store_time_of: Any, log_min_offset: I64) -> None:
-        """Of the file that begins at byte `start`; `written` is where the queue ends, `low` its minimum.
+        """Map the file that begins at byte `start`; `written` is the end of the queue and `low` its minimum.
 
-        A file that is deleted meanwhile has no units, and so no time.
+        A file that was deleted meanwhile has no units, and so no times.
         """
         held: memoryview | None = queue.file_view(start)
         self._held = _NOTHING if held is None else held
@@ -52,7 +53,7 @@ class TimeFile:
         self.ceiling = self._first + self._count - 1
 
     def time(self, queue_offset: I64) -> Size:
-        """-1 when unknown."""
+        """Return the store time of a unit in ms, or -1 if it is unknown."""
         index: Size = queue_offset - self._first
         if index < 0 or index >= self._count:
             return NO_TIME
@@ -62,12 +63,12 @@ class TimeFile:
         return self._ask(physical, get_i32(self._source, UNIT_SIZE * index + SIZE_AT))  # type: ignore[no-any-return]
 
     def is_gone(self, queue_offset: I64) -> Bool:
-        """Whether the record lies before the log."""
+        """Return whether the unit's record lies before the log."""
         index: Size = queue_offset - self._first
         return index < 0 or index >= self._count or get_i64(self._source, UNIT_SIZE * index) < self._log_min_offset
 
     def search(self, timestamp_ms: I64, is_lower: Bool) -> Size:
-        """The queue offset within this file, by RocketMQ's steps."""
+        """Return the queue offset within this file, by RocketMQ's steps."""
         if self.time(self.ceiling) < timestamp_ms:
             return self.ceiling + 1 if is_lower else self.ceiling
         if self.time(self.floor) > timestamp_ms:
@@ -96,7 +97,7 @@ class TimeFile:
         return right if is_lower else left
 
     def _edge(self, found: I64, other: I64, timestamp_ms: I64) -> Size:
-        """The last with the same time towards `other`, which has another: `found` has it."""
+        """Return the last unit with the time of `found` in the direction of `other`, which has another time."""
         while other - found > 1 or found - other > 1:
             middle: I64 = (found + other) // 2
             if self.time(middle) == timestamp_ms:
@@ -109,7 +110,7 @@ class TimeFile:
 def offset_by_time(
     queue: Any, timestamp_ms: I64, boundary: Boundary, store_time_of: StoreTimeOf | LogReaders, log_min_offset: I64 = 0
 ) -> int:
-    """The queue offset for a time, between the queue's minimum and maximum.  0 for a queue without units."""
+    """Return the queue offset for a time, between the queue's minimum and maximum; 0 for a queue without units."""
     if boundary is NEAREST:
         return _nearest(queue, timestamp_ms, store_time_of, log_min_offset)
     is_lower: Bool = boundary is LOWER
@@ -127,7 +128,7 @@ def _choose(
     queue: Any, starts: list[int], written: I64, timestamp_ms: I64, is_lower: Bool, low: I64, store_time_of: Any,
     log_min_offset: I64,
 ) -> TimeFile | None:  # fmt: skip
-    """By the store times of first and last units; an unknown time is -1."""
+    """Choose the file by the store times of first and last units; an unknown time is -1."""
     if starts and starts[len(starts) - 1] >= written:
         starts = [start for start in starts if start < written]
     file: TimeFile
@@ -145,7 +146,10 @@ def _choose(
 
 
 def _nearest(queue: Any, timestamp_ms: I64, store_time_of: Any, log_min_offset: I64) -> int:
-    """The nearer neighbour, of two equally near the earlier; before all the first, after all the last."""
+    """Return the unit nearest to the time, the earlier of two at the same distance.
+
+    A time before all units gives the first, a time after all gives the last.
+    """
     first, last = queue.min_offset, queue.max_offset - 1
     if last < first:
         return first  # type: ignore[no-any-return]
@@ -160,7 +164,7 @@ def _nearest(queue: Any, timestamp_ms: I64, store_time_of: Any, log_min_offset: 
 
 
 def _time(queue: Any, queue_offset: int, store_time_of: Any) -> int:
-    """Of one unit wherever it lies, -1 when unknown."""
+    """Return the store time of one unit in any file, in ms, or -1 if it is unknown."""
     unit = queue.unit(queue_offset)
     if unit is None:
         return NO_TIME

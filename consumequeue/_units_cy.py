@@ -1,4 +1,4 @@
-"""Walks over packed queue units.  All of it without the GIL; the callers bound every buffer."""
+"""Walk over packed queue units, without the GIL; the callers bound every buffer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if not cython.compiled:
         source_of_bytes,
     )
 
-NO_SIZE = 0  # a unit's size where there is no unit
+NO_SIZE = 0  # the size field if there is no unit
 _BLANK: Source = source_of_bytes(PRE_BLANK)
 
 
@@ -37,7 +37,7 @@ _BLANK: Source = source_of_bytes(PRE_BLANK)
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_valid(source: Source, at: Size) -> Bool:
-    """Offset not negative, size positive (section 2.1)."""
+    """Return whether the offset is not negative and the size is positive."""
     return get_i64(source, at) >= 0 and get_i32(source, at + SIZE_AT) > NO_SIZE
 
 
@@ -65,7 +65,10 @@ def _count_below(source: Source, count: Size, physical_offset: I64) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _run(source: Source, count: Size, wants_new: Bool, state: I64s) -> Nothing:
-    """state[0] = greatest record end so far, in and out; state[1] = how many units go on like the first."""
+    """Count the leading units that all advance the greatest record end, or all do not.
+
+    state[0] = greatest record end, in and out; state[1] = number of units.
+    """
     index: Size = 0
     offset: I64 = 0
     size: I32 = 0
@@ -88,7 +91,7 @@ def _run(source: Source, count: Size, wants_new: Bool, state: I64s) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_lost(source: Source, at: Size, kept: Size) -> Bool:
-    """Whether the unit at `at` says a place before that of the one before it, with `kept` zeros to begin with."""
+    """Return whether the unit at `at` begins with `kept` zeros and points before the unit that precedes it."""
     before: Size = at - UNIT_SIZE
     if get_i64(source, at) > get_i64(source, before) or is_same(source, before, UNIT_SIZE, _BLANK, UNIT_SIZE):
         return False
@@ -102,7 +105,10 @@ def _is_lost(source: Source, at: Size, kept: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _lost_front(source: Source, size: Size, place: Size, safe_offset: I64, state: I64s) -> Nothing:
-    """state[0] = place of the first unit found, or -1; state[1] = whether a unit that is vouched for ended the look."""
+    """Search sector borders backwards for units that lost their first bytes.
+
+    state[0] = position of the first such unit, or -1; state[1] = 1 if a unit before `safe_offset` ended the search.
+    """
     border: Size = (place + size - 1) // SECTOR_SIZE * SECTOR_SIZE
     state[0] = -1
     state[1] = 0
@@ -120,9 +126,10 @@ def _lost_front(source: Source, size: Size, place: Size, safe_offset: I64, state
 
 
 def find_lost_front(units: bytes | memoryview, place: int, safe_offset: int) -> tuple[int, bool]:
-    """(Place of the first unit that lost what stood before a sector's border, -1 without one; whether the look is over).
+    """Find the first unit that lost the bytes before a sector border.
 
-    The units lie at `place` of their file.  It goes backwards until one points before `safe_offset`.
+    The units begin at byte `place` of their file.  Returns the unit's position, or -1, and whether the search is finished: it
+    goes backwards until a unit points before `safe_offset`.
     """
     held: memoryview = memoryview(units).cast("B")
     source: Source = source_of(held)
@@ -137,7 +144,7 @@ def find_lost_front(units: bytes | memoryview, place: int, safe_offset: int) -> 
 
 
 def count_valid(units: bytes | memoryview) -> int:
-    """How many units stand before the first that is none."""
+    """Return the number of units before the first invalid one."""
     held: memoryview = memoryview(units).cast("B")
     source: Source = source_of(held)
     count: Size = len(held) // UNIT_SIZE
@@ -148,7 +155,7 @@ def count_valid(units: bytes | memoryview) -> int:
 
 
 def count_below(units: bytes | memoryview, physical_offset: int) -> int:
-    """How many units stand before the first that is none or that points at `physical_offset` or behind it."""
+    """Return the number of units before the first that is invalid or points at or after `physical_offset`."""
     held: memoryview = memoryview(units).cast("B")
     source: Source = source_of(held)
     count: Size = len(held) // UNIT_SIZE
@@ -160,12 +167,12 @@ def count_below(units: bytes | memoryview, physical_offset: int) -> int:
 
 
 def count_new(units: bytes | memoryview, max_physical_offset: int) -> tuple[int, int]:
-    """(leading units whose record ends behind all before it, the greatest end after them)."""
+    """Return the number of leading units that each advance the greatest record end, and that end after them."""
     return _count_run(units, max_physical_offset, True)
 
 
 def count_repeated(units: bytes | memoryview, max_physical_offset: int) -> int:
-    """Leading units whose record ends at or before `max_physical_offset`."""
+    """Return the number of leading units whose record ends at or before `max_physical_offset`."""
     return _count_run(units, max_physical_offset, False)[0]
 
 

@@ -1,8 +1,7 @@
-"""From a time to a queue offset of a batch queue.
+"""Find a queue offset by time in a batch queue.
 
-The format page's section 8.3 is for ordinary queues.  A batch queue is searched by the times in its units, in one file, and
-the answer is a batch's first queue offset.  These are RocketMQ's steps, held against the answers of a real store; its UPPER
-falls back to the minimum where the search ends on a later batch.
+The search uses the times in the units, in one file, and returns a batch's first queue offset.  The steps are RocketMQ's and
+are tested against the answers of a real store; its UPPER falls back to the minimum if the search ends on a later batch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def batch_offset_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """The first queue offset of the batch for a time; 0 for a queue without units."""
+    """Return the first queue offset of the batch for a time, or 0 for a queue without units."""
     if boundary is Boundary.NEAREST:
         return _nearest(queue, timestamp_ms)
     first, last = _file_for(queue, timestamp_ms)
@@ -31,7 +30,10 @@ def batch_offset_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundar
 
 
 def _file_for(queue: BatchQueue, timestamp_ms: int) -> tuple[int, int]:
-    """(first, last) unit number of the last file that begins at the time or earlier, else of the first file."""
+    """Return the first and last unit number of the last file that begins at or before the time.
+
+    If there is none, the first file is taken.
+    """
     first = queue.first_index
     starts = [start for start in queue.starts if start < queue.written]
     for start in reversed(starts):
@@ -43,7 +45,7 @@ def _file_for(queue: BatchQueue, timestamp_ms: int) -> tuple[int, int]:
 
 
 def _search(queue: BatchQueue, left: int, right: int, timestamp_ms: int, is_upper: bool) -> BatchUnit | None:
-    """RocketMQ's binarySearchRight.  Each turn leaves less between left and right."""
+    """Search as RocketMQ's binarySearchRight does; every turn narrows the range from left to right."""
     while left <= right:
         middle = (left + right) // 2
         unit = queue.unit(middle)
@@ -66,7 +68,7 @@ def _search(queue: BatchQueue, left: int, right: int, timestamp_ms: int, is_uppe
 
 
 def _nearest(queue: BatchQueue, timestamp_ms: int) -> int:
-    """The batch stored nearest to the time, of two the earlier."""
+    """Return the first queue offset of the batch nearest to the time, the earlier of two at the same distance."""
     low, high = queue.first_index, queue.stop_index
     while low < high:
         middle = (low + high) // 2

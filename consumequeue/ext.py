@@ -1,4 +1,4 @@
-"""Extended units: the filter bitmaps that a broker may keep beside its queues (section 2.5), read."""
+"""Read extended units, the filter bitmaps that a broker may keep (docs/formats/consumequeue.md#extended-unit)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .layout import (
 
 
 class ExtUnit(NamedTuple):
-    """What the queue's unit had no room for."""
+    """The fields of an extended unit, which do not fit a queue unit."""
 
     tags_code: int
     store_timestamp_ms: int
@@ -29,7 +29,7 @@ class ExtUnit(NamedTuple):
 
 
 def is_ext_address(tags_code: int) -> bool:
-    """Whether a queue unit's tags code is the address of an extended unit."""
+    """Return whether a queue unit's tags code is the address of an extended unit."""
     return tags_code <= EXT_ADDRESS_MAX
 
 
@@ -37,7 +37,10 @@ class ConsumeQueueExt:
     """The files `<folder>/<20 digits>` of one queue's extended units.  Each call opens and closes what it reads."""
 
     def __init__(self, disk: Disk, folder: str, file_size_bytes: int | None = None) -> None:
-        """`folder`: `consumequeue_ext/<topic>/<queue id>`; the size is found from the files when not given."""
+        """List the files of `folder`, which is `consumequeue_ext/<topic>/<queue id>`.
+
+        The file size is detected if it is not given.
+        """
         self._disk = disk
         self.folder = folder
         self.file_size_bytes = file_size_bytes or self._found_size()
@@ -47,7 +50,7 @@ class ConsumeQueueExt:
         return common_file_size(list_offset_files(self._disk, self.folder)) or EXT_FILE_SIZE_DEFAULT
 
     def unit(self, tags_code: int) -> ExtUnit | None:
-        """The unit at an address; None when the code is no address or nothing whole lies there."""
+        """Return the unit at an address, or None if the code is no address or no whole unit lies there."""
         if not is_ext_address(tags_code):
             return None
         place = tags_code - EXT_ADDRESS_BASE
@@ -62,19 +65,25 @@ class ConsumeQueueExt:
             file.close()
 
     def tags_code(self, tags_code: int) -> int | None:
-        """What readers see instead of a queue unit's value: itself, or what its extended unit holds (None: unresolved)."""
+        """Return the tags code that a reader sees for a queue unit's value.
+
+        That is the value itself, or for an address the code of its extended unit; None if there is no such unit.
+        """
         if not is_ext_address(tags_code):
             return tags_code
         unit = self.unit(tags_code)
         return unit.tags_code if unit else None
 
     def units(self) -> Iterator[tuple[int, ExtUnit]]:
-        """(address, unit) of all units in order."""
+        """Yield (address, unit) of all units in order."""
         for file in self._files:
             yield from self._units_of(file)
 
     def _units_of(self, file: OffsetFile) -> Iterator[tuple[int, ExtUnit]]:
-        """Until a size that is none; a size that does not fit its unit is damage."""
+        """Yield (address, unit) of a file, up to a size that is not positive.
+
+        Raises `StoreCorrupt` for a size that does not fit its unit.
+        """
         opened = self._disk.open(file.path, Mode.READ)
         try:
             data = opened.read(0, self.file_size_bytes)
@@ -95,7 +104,7 @@ class ConsumeQueueExt:
 
 
 def unit_at(data: bytes, at: int) -> ExtUnit | None:
-    """None when the sizes are none, disagree or leave the data."""
+    """Return the unit at a position, or None if its sizes are not positive, disagree or exceed the data."""
     if at + EXT_UNIT_SIZE_MIN > len(data):
         return None
     size, tags_code, store_time, bitmap_size = EXT_UNIT.unpack_from(data, at)
@@ -105,5 +114,5 @@ def unit_at(data: bytes, at: int) -> ExtUnit | None:
 
 
 def ext_folder(root: str, topic: str, queue_id: int) -> str:
-    """Of a queue's extended units; `root` is the folder `consumequeue_ext`."""
+    """Return the folder of a queue's extended units; `root` is the folder `consumequeue_ext`."""
     return os.path.join(root, topic, str(queue_id))

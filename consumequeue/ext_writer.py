@@ -1,4 +1,7 @@
-"""Extended units written: one for every unit of a queue, where a broker's switch is on (section 2.5)."""
+"""Write extended units: one for every unit of a queue, if a broker has them enabled.
+
+The format: docs/formats/consumequeue.md#extended-unit.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ EMPTY_BITMAP_SIZE = 2  # zeros at the end of a unit without a bitmap
 
 
 class ExtWriter:
-    """The write end of one queue's extended units.  One thread appends."""
+    """The writer of one queue's extended units.  One thread appends."""
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """`root`: the folder `consumequeue_ext`.  The end is found when it is first needed."""
+        """Set the parameters; `root` is the folder `consumequeue_ext`.  The end is found when it is first needed."""
         self.folder = ext_folder(root, topic, queue_id)
         self.file_size_bytes = file_size_bytes
         self._files = files
         self._starts: list[int] | None = None
-        self._end = 0  # in all files together
+        self._end = 0  # counted over all files
         self._flushed = 0
 
     @property
@@ -32,12 +35,12 @@ class ExtWriter:
 
     @property
     def end(self) -> int:
-        """Where the next unit goes."""
+        """Return the position of the next unit."""
         self._load()
         return self._end
 
     def _load(self) -> list[int]:
-        """List the files and walk the last."""
+        """List the files and walk the last, on the first call."""
         if self._starts is None:
             found = load_offset_files(self._disk, self.folder, self.file_size_bytes)
             self._starts = [file.start_offset for file in found]
@@ -49,7 +52,10 @@ class ExtWriter:
         return f"{self.folder}/{file_name(start)}"
 
     def _walk(self, start: int, last: int = EVERYTHING) -> tuple[int, bytes]:
-        """(where the whole units of a file end that stand together and begin at `last` or before, the bytes of the last)."""
+        """Walk the contiguous units of a file that begin at or before `last`.
+
+        Returns where they end, and the bytes of the last one.
+        """
         at, unit = 0, b""
         read_at, data = 0, b""
         with self._files.borrow(self._path(start)) as file:
@@ -65,7 +71,7 @@ class ExtWriter:
         return start + at, unit
 
     def append(self, unit: ExtUnit) -> int:
-        """The unit's address: what goes into the queue's own unit in place of the tags code."""
+        """Append a unit and return its address, which the queue's own unit holds in place of the tags code."""
         size = EXT_UNIT_SIZE_MIN + len(unit.bitmap)
         if size > min(EXT_UNIT_SIZE_MAX, self.file_size_bytes - EXT_END_SIZE):
             raise InvalidMessage(f"a bitmap of {len(unit.bitmap)} bytes is too long for an extended unit")
@@ -79,7 +85,7 @@ class ExtWriter:
         return place + EXT_ADDRESS_BASE
 
     def _roll(self) -> None:
-        """Close the last file and begin the next."""
+        """Finish the last file and create the next."""
         starts = self._load()
         if not starts:
             self._disk.make_folder(self.folder)
@@ -93,7 +99,7 @@ class ExtWriter:
         self._end = start
 
     def _settle(self, start: int) -> None:
-        """Bring a full file to the disk before the next one is made: a crash may then lose units of the last file alone."""
+        """Sync a full file before the next one is created: a crash may then lose units of the last file only."""
         with self._files.borrow(self._path(start)) as file:
             file.sync()
         self._disk.sync_folder(self.folder)
@@ -104,9 +110,10 @@ class ExtWriter:
             file.write(place - start, data)
 
     def truncate(self, address: int | None) -> bool:
-        """Cut what is behind the unit at an address, or everything; false, and nothing cut, when no whole unit lies there.
+        """Cut everything after the unit at an address, or everything if it is None.
 
-        Nor where one before it in its file is lost: a crash takes pages in any order.
+        Returns False and cuts nothing if no whole unit lies there, or if one before it in its file is lost: a crash may lose
+        pages in any order.
         """
         end = 0 if address is None else self._end_behind(address - EXT_ADDRESS_BASE)
         if end < 0:
@@ -115,7 +122,7 @@ class ExtWriter:
         return True
 
     def _end_behind(self, place: int) -> int:
-        """Of the unit that begins at a place, -1 where there is none."""
+        """Return the end of the unit that begins at a position, or -1 if there is none."""
         start = next((start for start in reversed(self._load()) if start <= place < start + self.file_size_bytes), None)
         if start is None:
             return -1
@@ -123,7 +130,7 @@ class ExtWriter:
         return end if unit and end - len(unit) == place and not _is_torn(unit, place - start) else -1
 
     def _cut(self, end: int) -> None:
-        """Delete files that begin behind the end, and zero the last one's rest."""
+        """Delete the files that begin at or after `end`, and zero the rest of the last one."""
         kept = [start for start in self._load() if start < end]
         with self._files.structure:
             for found in list_offset_files(self._disk, self.folder):
@@ -136,7 +143,7 @@ class ExtWriter:
         self._flushed = min(self._flushed, self._end)
 
     def delete_before(self, address: int) -> int:
-        """Delete the files before the one that an address lies in, never the last; how many."""
+        """Delete the files before the one of an address, never the last; return the number of deleted files."""
         starts = self._load()
         place = address - EXT_ADDRESS_BASE
         gone = [start for start in starts[:-1] if start + self.file_size_bytes <= place]
@@ -147,7 +154,7 @@ class ExtWriter:
         return len(gone)
 
     def flush(self) -> bool:
-        """Sync what was written; whether anything was."""
+        """Sync what was written; return whether there was anything."""
         if self._starts is None or self._flushed >= self._end:
             return False
         end = self._end
@@ -161,9 +168,9 @@ class ExtWriter:
 
 
 def _is_torn(unit: bytes, at: int) -> bool:
-    """Whether a unit goes over the border of a sector and is zeros behind it: what stood there may be lost.
+    """Return whether a unit crosses a sector border and has only zeros after it, so that bytes may be lost.
 
-    Its sizes agree all the same where it has no bitmap.
+    Without a bitmap its sizes agree nevertheless.
     """
     kept = SECTOR_SIZE - at % SECTOR_SIZE
     lost = unit[kept:] if len(unit) > EXT_UNIT_SIZE_MIN else unit[kept:-EMPTY_BITMAP_SIZE]

@@ -1,4 +1,4 @@
-"""Queue units as constants (format page `docs/formats/consumequeue.md`).  Big-endian, offsets from the unit's start.
+"""Queue units as constants (docs/formats/consumequeue.md).  Big-endian, offsets from the unit's start.
 
 A unit of an ordinary queue, 20 bytes (`consumequeue/`):
 
@@ -10,7 +10,7 @@ A unit of an ordinary queue, 20 bytes (`consumequeue/`):
 An extended unit, 20 bytes and more (`consumequeue_ext/`):
 
     offset  size  field            meaning
-    0       2     unit_size        whole unit; -1: the file goes on no further
+    0       2     unit_size        whole unit; -1: no more units in this file
     2       8     tags_code        what the ordinary unit would have held
     10      8     store_time_ms
     18      2     bitmap_size      then the bitmap
@@ -41,8 +41,8 @@ FILE_UNITS_DEFAULT = 300_000
 FILE_SIZE_DEFAULT = FILE_UNITS_DEFAULT * UNIT_SIZE
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
-PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)  # fills a first file up to a queue's first unit (section 2.3, step 3)
-PHYSICAL_OFFSET_MAX = (1 << 63) - 1 - PRE_BLANK_SIZE  # so that offset + size is still a signed 64-bit number
+PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)  # docs/formats/consumequeue.md#blanks
+PHYSICAL_OFFSET_MAX = (1 << 63) - 1 - PRE_BLANK_SIZE  # keeps offset + size a signed 64-bit number
 
 EXT_UNIT_SIZE_AT = 0
 EXT_TAGS_CODE_AT = EXT_UNIT_SIZE_AT + 2
@@ -53,11 +53,11 @@ EXT_UNIT_SIZE_MAX = 32767
 EXT_UNIT = struct.Struct(">hqqh")
 assert EXT_UNIT.size == EXT_UNIT_SIZE_MIN == 20
 
-EXT_END = -1  # instead of a unit size
-EXT_END_SIZE = 4  # bytes that stay free at a file's end
+EXT_END = -1  # in place of a unit size
+EXT_END_SIZE = 4  # bytes reserved at a file's end
 EXT_FILE_SIZE_DEFAULT = 48 << 20
 EXT_ADDRESS_BASE = -(1 << 63)  # address = place + this
-EXT_ADDRESS_MAX = -(1 << 31) - 1  # whatever is greater is a tags code
+EXT_ADDRESS_MAX = -(1 << 31) - 1  # a greater value is a tags code
 
 BATCH_PHYSICAL_OFFSET_AT = 0
 BATCH_SIZE_AT = BATCH_PHYSICAL_OFFSET_AT + 8
@@ -75,7 +75,7 @@ BATCH_FILE_SIZE_DEFAULT = FILE_UNITS_DEFAULT * BATCH_UNIT_SIZE
 
 
 def round_up(size_bytes: int, unit_size: int = UNIT_SIZE) -> int:
-    """A configured file size as RocketMQ takes it: the next multiple of the unit.
+    """Round a configured file size up to a whole number of units, as RocketMQ does.
 
     >>> round_up(2001)
     2020

@@ -1,25 +1,27 @@
 """The key index: from a topic and a key to the records that carry it.
 
 Files
-- `index/<yyyyMMddHHmmssSSS>`: named by local time when made.  A header of 40 bytes, hash slots of 4 bytes, items of 20
-  bytes chained from the newest of a slot to the oldest; 420,000,040 bytes by default (5,000,000 slots, 20,000,000 items).
-  All blocks are allocated when a file is made, and it is written through a map.
-The bytes: `docs/formats/indexfile.md`.  The rules: format page section 3.
+- `index/<yyyyMMddHHmmssSSS>`: named by the local time of its creation.  A header of 40 bytes, hash slots of 4 bytes, items of
+  20 bytes chained from the newest of a slot to the oldest; 420,000,040 bytes by default (5,000,000 slots, 20,000,000 items).
+  All blocks are allocated when a file is created, and it is written through a map.
+The format and its rules: `docs/formats/indexfile.md`.
 
 Order of calls
-- A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the files that
-  exist: `find_shape` finds them.  After an unclean stop it first calls `keep_until` with
-  what `sync_active` gave, or `keep_sound` without; `delete_unsafe` is what RocketMQ does.
+- A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the existing
+  files, which `find_shape` finds.  After an unclean stop it first calls `keep_until` with the last result of
+  `sync_active`, or `keep_sound` if there is none; `delete_unsafe` is what RocketMQ does.
 - `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
-  does the same from C on what `active()` gives: `is_before_end` and `put_item` for a record whose keys fit (`room_of`);
-  one whose keys do not fit goes to `build`, which makes the next file on the way.
-- `sync_full()` from any one thread syncs what became full and returns the time for the checkpoint; `sync()` at a clean stop.
-- `select(...)` at any time, in any thread.  It compares hashes only: pass `keep` to drop strangers.
+  does the same from C on the result of `active()`: `is_before_end` and `put_item` for a record whose keys fit (`room_of`);
+  a record whose keys do not fit goes to `build`, which creates the next file when it needs one.
+- `sync_full()` from any one thread syncs the files that became full and returns the time for the checkpoint; `sync()` at a
+  clean stop.
+- `select(...)` at any time, in any thread.  It compares hashes only: pass `keep` to drop records with another key.
 
 What the words mean
-- *written*: the put returned; header, slot and item are changed at once and every process sees them.
-- *safe*: `sync` returned.  The active file is never synced on the way: after a crash it may be torn, and is rebuilt.
-- The index holds nothing that the log does not; a damaged file is deleted and built again.  Reading one ends: no chain is
+- *written*: the put returned; every process sees the changed header, slot and item.
+- *safe*: `sync` returned.  RocketMQ never syncs the active file while it is written to; it may be torn after a crash, and is
+  then rebuilt.  `sync_active` syncs it.
+- The index holds nothing that the log does not; a damaged file is deleted and built again.  Every read ends: no chain is
   followed for more steps than there are items.
 """
 

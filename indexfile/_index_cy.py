@@ -1,7 +1,7 @@
-"""Put and select on one index file's bytes.
+"""Add keys to the bytes of one index file, and look them up.
 
-Items are written before the slot that leads to them and the count last but the end times, as RocketMQ does: a reader
-beside the writer never follows a chain into an item that is not there.
+An item is written before the slot that leads to it.  The count is written after both, and only the end times follow it, as in
+RocketMQ: a reader beside the writer never follows a chain into an item that does not exist yet.
 """
 
 from __future__ import annotations
@@ -63,18 +63,21 @@ if not cython.compiled:
     )
 
 MS_PER_SECOND = 1000
-BLOCK_SLOTS = 1024  # looked at together
+BLOCK_SLOTS = 1024  # checked in one loop
 _JOINT: Source = source_of_bytes(b"#")
 TIME_MAX_MS = 1 << 61  # a damaged begin must not overflow when seconds are added
 
 
 class IndexBuffer:
-    """An index file's bytes: header, slots, items.  Keeps the buffer alive; one thread puts, any number select."""
+    """The bytes of an index file: header, slots, items.
+
+    Keeps the buffer alive.  One thread puts; any number of threads select.
+    """
 
     __slots__ = ("_target", "_view", "is_writable", "items", "slots")
 
     def __init__(self, buffer: Any, slots: int, items: int) -> None:
-        """A contiguous buffer with room for all slots and items; items includes the unused item 0."""
+        """Take a contiguous buffer with room for all slots and items; `items` includes the unused item 0."""
         view: memoryview = memoryview(buffer).cast("B")
         if slots < 1 or items < 1 or len(view) < HEADER_SIZE + SLOT_SIZE * slots + ITEM_SIZE * items:
             raise ValueError(f"a buffer of {len(view)} bytes has no room for {slots} slots and {items} items")
@@ -86,32 +89,32 @@ class IndexBuffer:
 
     @property
     def data(self) -> memoryview:
-        """All of it, for who reads many items at once."""
+        """Return the whole buffer, for callers that read many items."""
         return self._view
 
     def header(self) -> bytes:
-        """The first forty bytes as they are now."""
+        """Return a copy of the 40 bytes of the header."""
         return bytes(self._view[:HEADER_SIZE])
 
     def room(self) -> int:
-        """How many more keys fit."""
+        """Return how many more keys fit."""
         return room_of(self)
 
     def is_repeat(self, physical_offset: int) -> bool:
-        """Whether a record lies before the last one indexed here: then it was indexed (section 3.3)."""
+        """Return whether a record lies before the last one indexed here, so that it is already indexed."""
         return is_before_end(self, physical_offset)
 
     def put(self, topic: bytes, key: bytes, physical_offset: int, store_timestamp_ms: int) -> bool:
-        """Add one key (section 3.2); false when the file is full."""
+        """Add one key (docs/formats/indexfile.md#putting-a-key); return False if the file is full."""
         if not self.is_writable:
             raise ValueError("the index was opened for reading")
         return put_item(self, hash_of(topic, key), physical_offset, store_timestamp_ms)
 
     def select(self, code: int, start: int, begin_ms: int, end_ms: int, found: Any) -> tuple[int, int]:
-        """Physical offsets of a key's items, newest first, into `found`, an array of 64-bit integers.
+        """Write the physical offsets of a key's items, newest first, to `found`, a writable array of 64-bit integers.
 
-        `code` is what `hash_of` gives, `start` 0 or what the call before returned second.  Returns (how many, where to go
-        on; 0: nowhere).  Only hashes are compared.
+        `code` is the result of `hash_of`; `start` is 0 or the second number that the previous call returned.  Returns the
+        number of offsets and where to continue, 0 at the end of the chain.  Only hashes are compared.
         """
         held: memoryview = memoryview(found)
         if held.itemsize != 8 or held.readonly or not held.c_contiguous:
@@ -129,11 +132,11 @@ class IndexBuffer:
         return state[0], state[1]
 
     def check(self, limit: int) -> tuple[int, int]:
-        """Put the first `limit` items again in mind, and all of them if they are fewer: (kind of damage, item or slot).
+        """Replay the puts of the first `limit` items, or of all, and return the kind of damage and its item or slot.
 
-        (SOUND, 0) when every chain is what the puts would have made.
+        Returns (SOUND, 0) if every chain is what the puts would have made.
         """
-        held: memoryview = memoryview(bytearray(4 * self.slots)).cast("i")  # zeros that take no memory before one is written
+        held: memoryview = memoryview(bytearray(4 * self.slots)).cast("i")  # zeros take no memory until written
         heads: I32s = i32s_of(held)
         held_state: memoryview = memoryview(array("q", [0, 0]))
         state: I64s = i64s_of(held_state)
@@ -143,10 +146,10 @@ class IndexBuffer:
         return state[0], state[1]
 
     def keep_items(self, next_item: int, log_end: int) -> int:
-        """After a crash: keep the items before `next_item`, which were on the disk with their slots; the new next item.
+        """Drop items after a crash, and return the number that the next item gets.
 
-        Of these go the ones whose record lies at or behind `log_end`.  Slots that lead to an item that goes lead to the
-        newest kept one of theirs afterwards.
+        Keeps the items before `next_item`, which were on the disk with their slots, except the last ones whose record begins
+        at or after `log_end`.  A slot that leads to a dropped item leads to its newest kept item afterwards.
         """
         if not self.is_writable:
             raise ValueError("the index was opened for reading")
@@ -160,7 +163,7 @@ class IndexBuffer:
         return count
 
     def last_item(self, next_item: int, log_end: int) -> tuple[int, int] | None:
-        """(key hash, physical offset) of the last item before `next_item` whose record lies before `log_end`."""
+        """Return (key hash, physical offset) of the last item before `next_item` whose record lies before `log_end`."""
         count: I32 = min(max(next_item, FIRST_ITEM), self.items)
         end: I64 = log_end
         count = _count_below(self, count, end)
@@ -170,9 +173,9 @@ class IndexBuffer:
         return get_i32(self._target, at + ITEM_KEY_HASH_AT), _item_offset(self, count - 1)
 
     def without_last_record(self, next_item: int, log_end: int) -> int:
-        """How many items there are before `next_item`, item 0 too, without those of the last record before `log_end`.
+        """Return the next item number if the items of the last record before `log_end` are dropped as well.
 
-        Of a record only some of its keys may be there when no note tells up to where all are.
+        Without a hint that says how far the items are complete, the last record may lack some of its keys.
         """
         count: I32 = min(max(next_item, FIRST_ITEM), self.items)
         end: I64 = log_end
@@ -181,7 +184,7 @@ class IndexBuffer:
 
 
 class MappedIndex:
-    """What a query wants of an `IndexFile`: its bytes, None where there is no map."""
+    """The part of an `IndexFile` that a query kernel reads: its bytes, or None if it is not mapped."""
 
     __slots__ = ("mapped",)
 
@@ -189,7 +192,7 @@ class MappedIndex:
 
 
 class IndexList:
-    """What a query wants of `IndexFiles`: the files from oldest to newest, and how many hits it may give."""
+    """The part of `IndexFiles` that a query kernel reads: the files from oldest to newest, and the maximum number of hits."""
 
     __slots__ = ("listed", "max_matches")
 
@@ -201,7 +204,10 @@ class IndexList:
 @cython.nogil
 @cython.exceptval(check=False)
 def _slot_at(index: IndexBuffer, hash_code: I32) -> Size:
-    """Where the slot of a key hash lies.  A remainder of 32 bits: one of 64 takes the processor longer than the rest."""
+    """Return the position of a key hash's slot.
+
+    Uses a 32-bit remainder: a 64-bit one takes the processor longer than the rest of the function.
+    """
     return HEADER_SIZE + SLOT_SIZE * (hash_code % index.slots)
 
 
@@ -209,7 +215,7 @@ def _slot_at(index: IndexBuffer, hash_code: I32) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _item_offset(index: IndexBuffer, at: I32) -> I64:
-    """The record of an item."""
+    """Return the physical offset of an item's record."""
     return get_i64(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_PHYSICAL_OFFSET_AT)
 
 
@@ -217,7 +223,7 @@ def _item_offset(index: IndexBuffer, at: I32) -> I64:
 @cython.nogil
 @cython.exceptval(check=False)
 def _count_below(index: IndexBuffer, count: I32, log_end: I64) -> I32:
-    """The next item when the last ones whose record lies at or behind `log_end` go."""
+    """Return the next item number if the last items whose record begins at or after `log_end` are dropped."""
     while count > FIRST_ITEM and _item_offset(index, count - 1) >= log_end:
         count -= 1
     return count
@@ -227,9 +233,9 @@ def _count_below(index: IndexBuffer, count: I32, log_end: I64) -> I32:
 @cython.nogil
 @cython.exceptval(check=False)
 def _mend_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
-    """Slots that lead to items from `count` on lead to the newest one before it; how many slots are used.
+    """Make slots that lead to items from `count` on lead to their newest item before it; return the number of used slots.
 
-    The items are gone through backwards, and only until each such slot has found its item.
+    Walks the items backwards, and only until each such slot has found its item.
     """
     out: Target = index._target
     items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
@@ -269,9 +275,9 @@ def _mend_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
 @cython.nogil
 @cython.exceptval(check=False)
 def _count_used(out: Target, start: Size, stop: Size, count: I32) -> I32:
-    """How many slots from start to stop lead to an item; -1 when one leads to none before `count`.
+    """Return how many slots from start to stop are used, or -1 if one leads to an item at or after `count`.
 
-    Nearly every slot after a crash is good: no branch in the loop, so that a compiler takes many slots at once.
+    Nearly every slot is good after a crash: the loop has no branch, so that a compiler can vectorize it.
     """
     slot: Size
     used: I32 = 0
@@ -287,7 +293,7 @@ def _count_used(out: Target, start: Size, stop: Size, count: I32) -> I32:
 @cython.nogil
 @cython.exceptval(check=False)
 def _set_header(index: IndexBuffer, count: I32, used: I32) -> Nothing:
-    """After items went."""
+    """Set counts, end offset and end time after items were dropped."""
     out: Target = index._target
     if count > FIRST_ITEM:
         last: Size = HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * (count - 1)
@@ -302,7 +308,7 @@ def _set_header(index: IndexBuffer, count: I32, used: I32) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def key_hash(code: I32) -> I32:
-    """What an item keeps of a Java hash: its absolute value, 0 for the one that has none."""
+    """Return the absolute value of a Java hash, which an item stores; 0 for -2147483648, which has none."""
     if code == KEY_HASH_NONE:
         return 0
     return -code if code < 0 else code
@@ -312,9 +318,10 @@ def key_hash(code: I32) -> I32:
 @cython.nogil
 @cython.exceptval(check=False)
 def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64) -> Bool:
-    """Add an item for a key's Java hash and update the header; false when the file is full (section 3.2).
+    """Add an item for a key's Java hash and update the header (docs/formats/indexfile.md#putting-a-key).
 
-    A file that was rolled to has its begin preset: the first item's seconds count from there, then the begin is replaced.
+    Returns False if the file is full.  In a file that follows a full one, the begin is preset: the first item's seconds count
+    from there, then the begin is replaced.
     """
     out: Target = index._target
     count: I32 = next_item(index)
@@ -349,7 +356,7 @@ def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64)
 @cython.nogil
 @cython.exceptval(check=False)
 def next_item(index: IndexBuffer) -> I32:
-    """The header's count; what is not positive reads as 1."""
+    """Return the header's count, at least 1."""
     count: I32 = get_i32(index._target, NEXT_ITEM_AT)
     return count if count > FIRST_ITEM else FIRST_ITEM
 
@@ -358,7 +365,7 @@ def next_item(index: IndexBuffer) -> I32:
 @cython.nogil
 @cython.exceptval(check=False)
 def begins_at(index: IndexBuffer) -> I64:
-    """The header's begin, in ms."""
+    """Return the header's begin time in ms."""
     return get_i64(index._target, BEGIN_TIME_AT)
 
 
@@ -366,7 +373,7 @@ def begins_at(index: IndexBuffer) -> I64:
 @cython.nogil
 @cython.exceptval(check=False)
 def ends_at(index: IndexBuffer) -> I64:
-    """The header's end, in ms."""
+    """Return the header's end time in ms."""
     return get_i64(index._target, END_TIME_AT)
 
 
@@ -374,7 +381,10 @@ def ends_at(index: IndexBuffer) -> I64:
 @cython.nogil
 @cython.exceptval(check=False)
 def room_of(index: IndexBuffer) -> Size:
-    """How many more keys fit: a dispatch kernel hands a record with more keys to `IndexFiles.build`, which rolls."""
+    """Return how many more keys fit.
+
+    A dispatch kernel hands a record with more keys to `IndexFiles.build`, which creates the next file.
+    """
     used: Size = next_item(index)
     return index.items - used if used < index.items else 0
 
@@ -383,7 +393,7 @@ def room_of(index: IndexBuffer) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
-    """Strictly: the last record itself is indexed again."""
+    """Return whether a record lies before the end offset; False for the last record itself, which is indexed again."""
     return physical_offset < get_i64(index._target, END_OFFSET_AT)
 
 
@@ -391,7 +401,7 @@ def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def ask_for_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
-    """Have a slot on its way from memory, for a `walk` soon."""
+    """Prefetch a slot that `walk` will read soon."""
     prefetch(index._target, _slot_at(index, hash_code), SLOT_SIZE)
 
 
@@ -399,14 +409,14 @@ def ask_for_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def is_unused(index: IndexBuffer, hash_code: I32) -> Bool:
-    """Whether a slot leads nowhere."""
+    """Return whether a slot is empty."""
     return get_i32(index._target, _slot_at(index, hash_code)) == NO_ITEM
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
-    """Have a slot of the newest file, the only one of most stores, on its way from memory."""
+    """Prefetch a slot of the newest file, which is the only file of most stores."""
     files: list[Any] = index.listed
     if files:
         newest: MappedIndex = cython.cast(MappedIndex, files[len(files) - 1])
@@ -418,7 +428,7 @@ def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
 @cython.cfunc
 @cython.exceptval(check=False)
 def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
-    """Whether all files say at once that they have no such key; False where one of them would have to be mapped for that."""
+    """Return whether every file is mapped and has an empty slot for the hash; False proves nothing."""
     for item in index.listed:
         file: MappedIndex = cython.cast(MappedIndex, item)
         buffer: IndexBuffer | None = file.mapped
@@ -433,7 +443,10 @@ def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
 def walk(
     index: IndexBuffer, hash_code: I32, start: I32, begin_ms: I64, end_ms: I64, found: I64s, room: Size, state: I64s
 ) -> Nothing:
-    """Follow a slot's chain (section 3.6).  state = hits, where to go on.  No more steps than there are items."""
+    """Follow a slot's chain (docs/formats/indexfile.md#querying-a-key) for no more steps than there are items.
+
+    state[0] = number of hits, state[1] = item to continue at, or 0.
+    """
     source: Target = index._target
     count: I32 = next_item(index)
     items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
@@ -467,7 +480,10 @@ def walk(
 @cython.nogil
 @cython.exceptval(check=False)
 def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing:
-    """heads[slot] = the newest item so far.  state = kind of damage, where."""
+    """Rebuild the chains of the first `limit` items and compare them with the file.
+
+    heads[slot] = newest item of the slot so far.  state[0] = kind of damage, state[1] = its item, slot or count.
+    """
     source: Target = index._target
     count: I32 = next_item(index)
     items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
@@ -511,14 +527,17 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing
 
 
 def hash_of_texts(topic: str, key: str) -> I32:
-    """As `hash_of`, without a bytes object of either: half a character becomes a question mark, as in Java."""
+    """Return the hash that `hash_of` returns for the UTF-8 bytes, without creating bytes objects.
+
+    A lone surrogate counts as a question mark, as in Java.
+    """
     code: I32 = java_hash_of_text(topic, 0)
     code = java_hash(_JOINT, 0, 1, code)
     return java_hash_of_text(key, code)
 
 
 def hash_of(topic: bytes, key: bytes) -> I32:
-    """Java's hash of `topic#key`, both UTF-8."""
+    """Return Java's hash of `topic#key`, both UTF-8."""
     code: I32 = java_hash(source_of_bytes(topic), 0, len(topic), 0)
     code = java_hash(_JOINT, 0, 1, code)
     return java_hash(source_of_bytes(key), 0, len(key), code)

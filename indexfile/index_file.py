@@ -33,7 +33,7 @@ DAMAGE = {
 
 
 class Header(NamedTuple):
-    """The first forty bytes."""
+    """The 40 bytes at the start of the file."""
 
     begin_timestamp_ms: int
     end_timestamp_ms: int
@@ -44,34 +44,34 @@ class Header(NamedTuple):
 
     @property
     def items_used(self) -> int:
-        """A stored count that is not positive stands for no item."""
+        """Return the number of items in use; a stored count that is not positive means none."""
         return max(self.next_item, FIRST_ITEM) - FIRST_ITEM
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file's time and the range have a moment in common."""
+        """Return whether the file's time range and the given one have a moment in common."""
         return begin_ms <= self.end_timestamp_ms and self.begin_timestamp_ms <= end_ms and begin_ms <= end_ms
 
 
 class IndexFile(MappedIndex):
-    """One file.  It is mapped when first used; `close` drops the map."""
+    """One file of the index.  It is mapped on first use; `close` drops the map."""
 
     def __init__(self, disk: Disk, path: str, slots: int, items: int, *, writable: bool) -> None:
-        """Opens nothing."""
+        """Set the parameters; open nothing."""
         self.disk = disk
         self.path = path
         self.slots = slots
         self.items = items
         self.writable = writable
-        self._guard = threading.Lock()  # of opening and closing
+        self._guard = threading.Lock()  # held while opening and closing
         self._file: File | None = None
         self._map: Map | None = None
-        self.mapped = None  # as `buffer`, None where there is no map
+        self.mapped = None  # as `buffer`, but None if there is no map
 
     @classmethod
     def create(cls, disk: Disk, path: str, slots: int, items: int, before: Header | None = None) -> IndexFile:
-        """A new file with all its blocks; after a full one the begin and end are preset from its end (section 3.2).
+        """Create a file with all its blocks; preset begin and end from `before`, the header of the full file before it.
 
-        A disk without room leaves no file.
+        Deletes the file again if the disk has no room for it.
         """
         made = cls(disk, path, slots, items, writable=True)
         made._file = disk.open(path, Mode.CREATE)
@@ -93,17 +93,17 @@ class IndexFile(MappedIndex):
 
     @property
     def name(self) -> str:
-        """Of the file in its folder."""
+        """Return the file's name without its folder."""
         return os.path.basename(self.path)
 
     @property
     def is_open(self) -> bool:
-        """Whether it is mapped."""
+        """Return whether the file is mapped."""
         return self.mapped is not None
 
     @property
     def buffer(self) -> IndexBuffer:
-        """The mapped bytes; who holds it may go on using it after `close`."""
+        """Return the mapped bytes; a caller that holds them may use them after `close`."""
         with self._guard:
             if self.mapped is None:
                 self._open_map()
@@ -111,7 +111,11 @@ class IndexFile(MappedIndex):
             return self.mapped
 
     def _open_map(self) -> None:
-        """Under the guard.  Another size is refused: a shorter file would kill the process, a longer one has other slots."""
+        """Map the file; the caller holds the guard.
+
+        Another size is refused: reading past the end of a shorter file would kill the process, and a longer one has other
+        slots.
+        """
         if self._file is None:
             self._file = self.disk.open(self.path, Mode.WRITE if self.writable else Mode.READ)
         wanted, found = file_size(self.slots, self.items), self._file.size()
@@ -126,7 +130,7 @@ class IndexFile(MappedIndex):
 
     @property
     def header(self) -> Header:
-        """As it is now; read without a map where there is none."""
+        """Return the current header; read the file if it is not mapped."""
         buffer = self.mapped
         if buffer is not None:
             return Header._make(HEADER.unpack(buffer.header()))
@@ -141,11 +145,11 @@ class IndexFile(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """Whether the next put would be refused."""
+        """Return whether the file has no room for another key."""
         return self.buffer.room() == 0
 
     def hits(self, code: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of a key hash, newest first.  No more than the file has items, so a loop of items ends."""
+        """Yield the physical offsets of a key hash, newest first, and no more of them than the file has items."""
         buffer = self.buffer
         found = array("q", bytes(8 * HITS_AT_ONCE))
         left, at = self.header.items_used, 0
@@ -157,24 +161,24 @@ class IndexFile(MappedIndex):
                 return
 
     def check(self) -> None:
-        """Raise `StoreCorrupt` when some chain is not what the puts would have made.  Reads every item."""
+        """Read every item and raise `StoreCorrupt` if a chain is not what the puts would have made."""
         kind, place = self.buffer.check(self.items)
         if kind:
             raise StoreCorrupt(DAMAGE[kind], file=self.path, offset=0, expected="sound chains", found=f"damage at {place}")
 
     def sync(self) -> int:
-        """Return when the file is on the disk: the end time that is safe then."""
+        """Sync the file and return the end time up to which it is then safe."""
         if not self.writable:
             raise StoreReadOnly(f"{self.path}: opened for reading")
         _, header = self.buffer, self.header
         assert self._map is not None and self._file is not None
-        if header.next_item < FIRST_ITEM:  # RocketMQ's flush stores the count that an empty file stands for
+        if header.next_item < FIRST_ITEM:  # RocketMQ's flush stores 1 in an empty file as well
             self._map.view[NEXT_ITEM_AT:HEADER_SIZE] = FIRST_ITEM.to_bytes(4, "big")
         self._file.sync()
         return header.end_timestamp_ms
 
     def close(self) -> None:
-        """Drop map and descriptor.  Does not sync."""
+        """Drop map and descriptor without a sync."""
         with self._guard:
             self._close()
 

@@ -1,4 +1,4 @@
-"""The folder `index/`: its files from oldest to newest, of which the newest is put to."""
+"""The folder `index/`: its files from oldest to newest; puts go to the newest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def name_of(moment: datetime) -> str:
-    """yyyyMMddHHmmssSSS.
+    """Return the file name for a local time: yyyyMMddHHmmssSSS.
 
     >>> name_of(datetime(2026, 11, 20, 17, 32, 54, 506000))
     '20261120173254506'
@@ -39,7 +39,7 @@ def name_of(moment: datetime) -> str:
 
 
 def index_paths(disk: Disk, folder: str) -> tuple[list[str], list[str]]:
-    """(the files named by a number, in order; the others, which are passed over), both with their folder."""
+    """Return the paths of the files whose name is a number, in order, and those of all other entries, which are skipped."""
     paths: list[str] = []
     strays: list[str] = []
     if disk.stat(folder) is None:
@@ -52,13 +52,13 @@ def index_paths(disk: Disk, folder: str) -> tuple[list[str], list[str]]:
 
 
 def item_hash(topic: str, key: str) -> int:
-    """What an item keeps of a topic and a key (section 3.2)."""
+    """Return the key hash that an item stores for a topic and a key (docs/formats/indexfile.md#slots-and-items)."""
     code = hash_of_texts(topic, key)
     return 0 if code == KEY_HASH_NONE else abs(code)
 
 
 class IndexFiles(IndexList):
-    """The key index.  One thread builds; any number select."""
+    """The key index.  One thread builds; any number of threads select."""
 
     def __init__(
         self,
@@ -70,7 +70,10 @@ class IndexFiles(IndexList):
         items: int = ITEMS_DEFAULT,
         max_matches: int = MATCHES_MAX_DEFAULT,
     ) -> None:
-        """`slots` and `items`: of every file, existing ones too (see `find_shape`).  Lists the folder, maps nothing."""
+        """List the folder; map nothing.
+
+        `slots` and `items` are the numbers of every file, existing ones included (see `find_shape`).
+        """
         self.disk = disk
         self.folder = folder
         self.writable = writable
@@ -78,20 +81,23 @@ class IndexFiles(IndexList):
         self.items = items
         self.max_matches = max_matches
         self.strays: list[str] = []
-        self._guard = threading.Lock()  # of the list and of what is mapped
-        self.listed: list[IndexFile] = []  # from oldest to newest; a new list after every change
-        self._full: list[IndexFile] = []  # rolled from and not synced since
-        self._opened: list[IndexFile] = []  # for reading, least recently used first
+        self._guard = threading.Lock()  # guards the lists below
+        self.listed: list[IndexFile] = []  # from oldest to newest; every change makes a new list
+        self._full: list[IndexFile] = []  # full files that are not synced yet
+        self._opened: list[IndexFile] = []  # old files open for reading, least recently used first
         self._is_new_name = False
         self.refresh()
 
     @property
     def files(self) -> list[IndexFile]:
-        """From oldest to newest, as they are at the call."""
+        """Return the current files from oldest to newest."""
         return list(self.listed)
 
     def refresh(self, *, whole_only: bool = False) -> None:
-        """Take in files that came or went (a reader beside a live writer); with `whole_only` none that is still being made."""
+        """List the folder again, for a reader beside a live writer.
+
+        With `whole_only`, skip a newest file that the writer is still creating.
+        """
         paths, self.strays = index_paths(self.disk, self.folder)
         if whole_only and paths:
             newest = self.disk.stat(paths[-1])
@@ -105,12 +111,12 @@ class IndexFiles(IndexList):
 
     @property
     def fits(self) -> bool:
-        """Whether the newest file is as long as slots and items say; without a file nothing is known of that."""
+        """Return whether the newest file has the size that slots and items give; False if there is no file."""
         listed = self.listed
         return bool(listed) and self._size(listed[-1]) == file_size(self.slots, self.items)
 
     def adopt(self, slots: int, items: int) -> None:
-        """A reader learnt what the files have; `refresh` lists them anew."""
+        """Set the slots and items that a reader has found in the files; call `refresh` afterwards."""
         with self._guard:
             self.slots, self.items = slots, items
             for file in self.listed:
@@ -122,12 +128,12 @@ class IndexFiles(IndexList):
 
     @property
     def has_other_sizes(self) -> bool:
-        """Whether a file is not as long as slots and items say: nothing could be put to it, or found in it."""
+        """Return whether a file does not have the size that slots and items give, so that it cannot be used."""
         wanted = file_size(self.slots, self.items)
         return any(self._size(file) != wanted for file in self.listed)
 
     def load(self) -> None:
-        """Refuse files of another size now, not when they are asked."""
+        """Raise `StoreCorrupt` if a file does not have the size that slots and items give."""
         wanted = file_size(self.slots, self.items)
         for file in self.listed:
             if self._size(file) != wanted:
@@ -135,9 +141,9 @@ class IndexFiles(IndexList):
                 raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=found)
 
     def delete_unsafe(self, index_timestamp_ms: int) -> int:
-        """After an unclean stop: delete each file that ends after the checkpoint's index time (section 3.5); how many.
+        """Delete each file that ends after the checkpoint's index time (docs/formats/indexfile.md#loading).
 
-        A file without a whole header goes too.
+        For use after an unclean stop.  Files of a smaller size are deleted too.  Returns the number of deleted files.
         """
         self._must_write()
         size = file_size(self.slots, self.items)
@@ -152,10 +158,10 @@ class IndexFiles(IndexList):
     # Building
 
     def active(self) -> IndexBuffer:
-        """The bytes that the next key goes to: the newest file's, or a new file's when that is full or there is none.
+        """Return the bytes of the newest file; create a file first if the newest is full or there is none.
 
-        Every dispatched record calls this first, one without keys too (section 3.3).  A file that became full is handed to
-        `sync_full`.
+        Every dispatched record calls this first, even one without keys (docs/formats/indexfile.md#what-is-indexed).  A file
+        that became full is left to `sync_full`.
         """
         self._must_write()
         last = self.listed[-1] if self.listed else None
@@ -167,7 +173,7 @@ class IndexFiles(IndexList):
         if full is None:
             self.disk.make_folder(self.folder)
         else:
-            self._sync_name()  # or a crash could lose the older file and keep the younger, which looks whole without it
+            self._sync_name()  # or a crash could lose the older file and keep the newer one, which looks whole
         path = os.path.join(self.folder, self._new_name())
         made = IndexFile.create(self.disk, path, self.slots, self.items, full.header if full else None)
         with self._guard:
@@ -178,7 +184,7 @@ class IndexFiles(IndexList):
         return made
 
     def _new_name(self) -> str:
-        """From local time; later than every name there is."""
+        """Return a name made from local time, or a later one if an existing name is not earlier."""
         moment = datetime.fromtimestamp(self.disk.now_ms() / 1000)
         name = name_of(moment)
         newest = max((int(file.name) for file in self.listed), default=-1)
@@ -187,7 +193,7 @@ class IndexFiles(IndexList):
         text = f"{newest:0{NAME_DIGITS}d}"
         try:
             moment = datetime.strptime(text + "000", "%Y%m%d%H%M%S%f") + MILLISECOND
-        except (ValueError, OverflowError):  # a number that is no time, or the last that a date can say
+        except (ValueError, OverflowError):  # the number is no time, or is the last one that datetime supports
             return str(newest + 1)
         return name_of(moment)
 
@@ -201,9 +207,9 @@ class IndexFiles(IndexList):
         *,
         is_rollback: bool = False,
     ) -> int:
-        """Index one record (section 3.3); how many items were added.
+        """Index one record (docs/formats/indexfile.md#what-is-indexed) and return the number of items added.
 
-        `keys`: the property, words joined by a space.  A record before the newest one indexed is a repeat and adds
+        `keys` is the property KEYS, words joined by a space.  A record before the newest indexed one is a repeat and adds
         nothing; the newest one itself is indexed again.
         """
         buffer = self.active()
@@ -216,7 +222,7 @@ class IndexFiles(IndexList):
                 buffer = self.active()
         return len(encoded)
 
-    # Asking
+    # Querying
 
     def select(
         self,
@@ -228,17 +234,17 @@ class IndexFiles(IndexList):
         *,
         keep: Callable[[int], bool] | None = None,
     ) -> list[int]:
-        """Physical offsets of records with the key, newest file first and newest item first (section 3.6).
+        """Return the physical offsets of records with the key, newest first (docs/formats/indexfile.md#querying-a-key).
 
         Times are cut to seconds from a file's begin, so a `begin_ms` within the same second may miss a record.  Only hashes
-        are compared: `keep` reads the record at an offset and says whether topic and key are really these; what it drops
-        does not count.  At most `max_matches`.
+        are compared: `keep` reads the record at an offset and returns whether its topic and key match; records that it drops
+        do not count.  Returns at most `max_matches` offsets.
         """
         hits = self.hits(topic, key, begin_ms, end_ms)
         return list(islice(filter(keep, hits) if keep else hits, min(max_count, self.max_matches)))
 
     def hits(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = FOREVER_MS) -> Iterator[int]:
-        """As `select`, one after the other and without a limit."""
+        """Yield what `select` returns, without a limit."""
         code = hash_of_texts(topic, key)
         for file in reversed(self.files):
             header = file.header
@@ -249,7 +255,7 @@ class IndexFiles(IndexList):
                 return
 
     def touch(self, file: IndexFile) -> None:
-        """Keep few of the old files mapped."""
+        """Mark an old file as used, and close the least recently used ones beyond the limit."""
         with self._guard:
             if not self.listed or file is self.listed[-1] or file in self._full:
                 return
@@ -260,15 +266,15 @@ class IndexFiles(IndexList):
                 self._opened.pop(0).close()
 
     def last_header(self) -> Header | None:
-        """Of the newest file: a query reports its end time and offset."""
+        """Return the header of the newest file; a query reports its end time and offset."""
         return self.listed[-1].header if self.listed else None
 
-    # Upkeep
+    # Maintenance
 
     def sync_full(self) -> int:
-        """Sync the files that became full since the last call; the newest end time that is safe now, 0 when none was.
+        """Sync the files that became full since the last call; return the newest end time that is safe now, or 0.
 
-        The checkpoint's index time moves only here (section 3.4).
+        The checkpoint's index time moves only here (docs/formats/indexfile.md#rolling-and-flushing).
         """
         self._sync_name()
         safe = 0
@@ -280,20 +286,23 @@ class IndexFiles(IndexList):
         return safe
 
     def sync(self) -> None:
-        """Sync all that was written: at a clean stop."""
+        """Sync everything that was written, at a clean stop."""
         self._must_write()
         self.sync_full()
         if self.listed:
             self.listed[-1].sync()
 
     def doubt(self) -> None:
-        """After an unclean stop: whoever wrote may have died before its syncs, so the next ones are of every file's."""
+        """Make the next syncs cover every file, because the writer before an unclean stop may not have synced them."""
         with self._guard:
             self._is_new_name = bool(self.listed)
             self._full = self.listed[:-1]
 
     def sync_active(self) -> tuple[str, int] | None:
-        """Sync the newest file while it is still written to: its name and the item before which all is on the disk then."""
+        """Sync the newest file while it is still written to.
+
+        Returns its name and the number of the item before which everything is on the disk, or None without a file.
+        """
         self._sync_name()
         file = self.listed[-1] if self.listed else None
         if file is None:
@@ -303,10 +312,10 @@ class IndexFiles(IndexList):
         return file.name, next_item
 
     def keep_sound(self, index_timestamp_ms: int, log_end: int) -> None:
-        """After an unclean stop, without a note: keep files that the checkpoint vouches for or whose chains are all sound.
+        """Keep the files that the checkpoint vouches for or whose chains are all sound; delete from the first other file on.
 
-        From the first other file on all are deleted.  A page that the disk never got breaks the chains through its items, so
-        a sound file is whole up to its last item.  (The real store deletes each file the checkpoint does not vouch for.)
+        For use after an unclean stop without a hint.  A page that never reached the disk breaks the chains through its items,
+        so a sound file is whole up to its last item.  (RocketMQ deletes each file that the checkpoint does not vouch for.)
         """
         self._must_write()
         files = self.files
@@ -316,7 +325,7 @@ class IndexFiles(IndexList):
             if not is_vouched and not self._is_sound(file):
                 break
             kept.append(file)
-            if not is_vouched and file.header.next_item < self.items:  # one before others was full
+            if not is_vouched and file.header.next_item < self.items:  # a file that others follow must be full
                 break
         self._delete(files[len(kept) :])
         if kept:
@@ -327,9 +336,9 @@ class IndexFiles(IndexList):
         return is_whole and 0 < file.header.end_timestamp_ms <= index_timestamp_ms
 
     def changes_vouched(self, index_timestamp_ms: int, log_end: int) -> bool:
-        """Whether `keep_sound` or `keep_until` will change a file that the checkpoint vouches for.
+        """Return whether `keep_sound` or `keep_until` will change a file that the checkpoint vouches for.
 
-        It must not do so any more then: the next crash could leave the change half done.
+        If so, the checkpoint must stop vouching for it first: the next crash could leave the change half done.
         """
         files = self.files
         return any(
@@ -338,16 +347,16 @@ class IndexFiles(IndexList):
         )
 
     def _keep_items(self, kept: list[IndexFile], next_item: int, log_end: int, *, has_whole_records: bool) -> None:
-        """Of the kept files the items before `next_item` of the last one; in no file any of records behind the log's end.
+        """Drop the last kept file's items from `next_item` on, and every item of a record at or after the end of the log.
 
-        Without `has_whole_records` the last record may lack some of its keys, and goes.  A file of which nothing is left goes
-        too: its begin would be that of a record that is no longer there.
+        Unless `has_whole_records`, the last record may lack some of its keys and is dropped too.  A file that loses all its
+        items is deleted, because its begin would be that of a record that no longer exists.
         """
         while len(kept) > 1 and kept[-2].header.end_physical_offset >= log_end:
             self._delete([kept.pop()])
             next_item = self.items
         last = kept[-1]
-        # one that was emptied, and not deleted before the next crash, still says an end that it no longer has
+        # a file that was emptied, and not deleted before the next crash, keeps its old end offset
         end_before = kept[-2].header.end_physical_offset if len(kept) > 1 else 0
         had_items = last.header.next_item > FIRST_ITEM or last.header.end_physical_offset > end_before
         if not has_whole_records:
@@ -363,16 +372,16 @@ class IndexFiles(IndexList):
         return self._size(file) == file_size(self.slots, self.items)
 
     def last_item(self, log_end: int) -> tuple[int, int] | None:
-        """(key hash, physical offset) of the newest file's last item of a record before `log_end`; None without one."""
+        """Return (key hash, physical offset) of the newest file's last item before `log_end`, or None."""
         if not self.listed or self._size(self.listed[-1]) != file_size(self.slots, self.items):
             return None
         return self.listed[-1].buffer.last_item(self.listed[-1].header.next_item, log_end)
 
     def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
-        """After an unclean stop, instead of `delete_unsafe`: keep what `sync_active` vouched for, delete later files.
+        """Keep what `sync_active` reported as synced, and delete later files; for use after an unclean stop.
 
-        `log_end`: records at or behind it are to be indexed again.  False when there is no such file; nothing was changed
-        then; nor one that has so many items: it is another of the same name.
+        Records at or after `log_end` must be indexed again.  Returns False and changes nothing if the file is missing or has
+        fewer items, because it is then another file of the same name.
         """
         self._must_write()
         names = [file.name for file in self.listed]
@@ -391,7 +400,7 @@ class IndexFiles(IndexList):
     def _sync_name(self) -> None:
         if not self._is_new_name:
             return
-        self._is_new_name = False  # before the call: the writer may make another file meanwhile
+        self._is_new_name = False  # before the call: the writer may create another file meanwhile
         try:
             self.disk.sync_folder(self.folder)
         except StoreError:
@@ -399,7 +408,7 @@ class IndexFiles(IndexList):
             raise
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files that end before the log does begin, never the newest (section 3.7); how many."""
+        """Delete leading files that end before the log begins, never the newest; return the number of deleted files."""
         self._must_write()
         gone: list[IndexFile] = []
         for file in self.files[:-1]:
@@ -410,7 +419,7 @@ class IndexFiles(IndexList):
         return len(gone)
 
     def destroy(self) -> None:
-        """Delete every file."""
+        """Delete every file of the index."""
         self._must_write()
         self._delete(self.files)
 
@@ -419,7 +428,7 @@ class IndexFiles(IndexList):
             self.listed = [file for file in self.listed if file not in gone]
             self._full = [file for file in self._full if file not in gone]
             self._opened = [file for file in self._opened if file not in gone]
-        for file in reversed(gone):  # the youngest first, each for good: what a crash leaves has no hole
+        for file in reversed(gone):  # the newest first, each with a sync: a crash leaves no gap
             file.close()
             self.disk.delete(file.path)
             self.disk.sync_folder(self.folder)
@@ -429,6 +438,6 @@ class IndexFiles(IndexList):
             raise StoreReadOnly(f"{self.folder}: opened for reading")
 
     def close(self) -> None:
-        """Drop all maps and descriptors.  Does not sync."""
+        """Drop all maps and descriptors without a sync."""
         for file in self.files:
             file.close()

@@ -1,4 +1,4 @@
-"""The key index as constants (format page `docs/formats/indexfile.md`).  Big-endian.
+"""The key index as constants (docs/formats/indexfile.md).  Big-endian.
 
 Header, offsets from the file's start:
 
@@ -7,16 +7,15 @@ Header, offsets from the file's start:
     8       8     end_timestamp_ms       store time of the last item's record
     16      8     begin_physical_offset  of the first item's record
     24      8     end_physical_offset    of the last item's record
-    32      4     slots_used             slots that hold something
+    32      4     slots_used             slots in use
     36      4     next_item              items are numbered from 1; item 0 stays unused
 
-Behind it the slots, 4 bytes each: the newest item of the slot, 0 for none.  Behind them the items, offsets from the item's
-start:
+Then the slots, 4 bytes each: the newest item of the slot, 0 for none.  Then the items, offsets from the item's start:
 
     offset  size  field                  meaning
     0       4     key_hash               not negative; the slot is key_hash modulo the number of slots
     4       8     physical_offset        of the record
-    12      4     seconds                from the file's begin to the record's store time, cut
+    12      4     seconds                from the file's begin to the record's store time, truncated
     16      4     previous               the item before in the same slot, 0 for none
 """
 
@@ -45,16 +44,16 @@ assert ITEM.size == ITEM_SIZE == 20
 FIRST_ITEM = 1
 NO_ITEM = 0
 SECONDS_MAX = (1 << 31) - 1
-KEY_HASH_NONE = -(1 << 31)  # the one hash without an absolute value: 0 is taken
+KEY_HASH_NONE = -(1 << 31)  # has no positive counterpart; an item stores 0 instead
 SLOTS_DEFAULT = 5_000_000
 ITEMS_DEFAULT = 20_000_000
 ITEMS_PER_SLOT_DEFAULT = ITEMS_DEFAULT // SLOTS_DEFAULT
 NAME_DIGITS = 17  # yyyyMMddHHmmssSSS, local time
-KEY_JOINT = "#"  # between topic and key in what is hashed
+KEY_JOINT = "#"  # between topic and key in the hashed string
 KEY_SEPARATOR = " "  # between the keys of a message
-MATCHES_MAX_DEFAULT = 64  # answers to one query, whatever was asked for
+MATCHES_MAX_DEFAULT = 64  # upper limit of every query's answers
 
-# Kinds of damage that `check` finds
+# kinds of damage that `check` finds
 SOUND = 0
 BAD_HASH = 1
 BAD_PREVIOUS = 2
@@ -63,7 +62,7 @@ BAD_COUNT = 4
 
 
 def file_size(slots: int, items: int) -> int:
-    """Bytes of a file; at most `items` - 1 items fit.
+    """Return the size of a file in bytes; at most `items` - 1 items fit.
 
     >>> file_size(SLOTS_DEFAULT, ITEMS_DEFAULT)
     420000040

@@ -1,8 +1,7 @@
-"""How many slots and items the files of an index have, found without being told.
+"""Find the numbers of slots and items of the files of an index.
 
-A file's size gives 4 * slots + 20 * items only.  RocketMQ's default has four items to a slot; whether a file has is seen
-from its chains.  Where it has not, the last item gives the place of all others away: the header knows its number and its
-physical offset.
+A file's size only gives 4 * slots + 20 * items.  RocketMQ's default has four items per slot, which the chains confirm or
+refute.  Otherwise the position of the last item decides: the header has its number and its physical offset.
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from .layout import (
 CHECKED_ITEMS = 1000
 CANDIDATES_MAX = 100_000
 READ_SIZE = 1 << 20
-PAUSES_S = (0, 0.001, 0.02, 0.1, 0.5)  # before each look: a writer may go on and on
-AT_REST = (0,)  # for who knows that nobody writes, or comes again
+PAUSES_S = (0, 0.001, 0.02, 0.1, 0.5)  # before each attempt: a writer may keep adding items
+AT_REST = (0,)  # for callers that know of no writer, or that retry themselves
 _DEFAULT_GROUP = SLOT_SIZE + ITEMS_PER_SLOT_DEFAULT * ITEM_SIZE
 
 
 class Shape(NamedTuple):
-    """Of an index file; `items` counts the unused item 0."""
+    """The numbers of slots and items of an index file; `items` counts the unused item 0."""
 
     slots: int
     items: int
 
 
 def shape_for(size_bytes: int, slots: int) -> Shape | None:
-    """The shape of a file of this size with so many slots, None when that leaves no whole items."""
+    """Return the shape of a file of this size and number of slots, or None if the rest is not whole items."""
     rest = size_bytes - HEADER_SIZE - SLOT_SIZE * slots
     return Shape(slots, rest // ITEM_SIZE) if slots > 0 and rest >= ITEM_SIZE and rest % ITEM_SIZE == 0 else None
 
 
 def default_shape(size_bytes: int) -> Shape | None:
-    """Four items to a slot, None when the size does not divide so."""
+    """Return the shape with four items per slot, or None if the size does not allow it."""
     slots, rest = divmod(size_bytes - HEADER_SIZE, _DEFAULT_GROUP)
     return shape_for(size_bytes, slots) if rest == 0 else None
 
 
 def itemless_shape(disk: Disk, paths: list[str]) -> Shape | None:
-    """One that files without any item may have: of the newest's size, with about four items to a slot.
+    """Return a shape for files without items: that of the newest file's size with about four items per slot.
 
-    None where a file holds items, which lie at the places of one shape alone, or where none is as long as a header.
+    Returns None if a file holds items, which fit one shape only, or if no file is longer than a header.
     """
     sizes = []
     for path in paths:
@@ -68,17 +67,17 @@ def itemless_shape(disk: Disk, paths: list[str]) -> Shape | None:
 
 
 def _nearest_shape(size_bytes: int) -> Shape | None:
-    """None for a size that no file has."""
+    """Return the shape nearest to four items per slot, or None for a size that no file has."""
     most = (size_bytes - HEADER_SIZE) // _DEFAULT_GROUP
     slots = range(most, max(0, most - ITEM_SIZE // SLOT_SIZE), -1)
     return next((shape for count in slots if (shape := shape_for(size_bytes, count)) is not None), None)
 
 
 def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_S) -> Shape | None:
-    """The shape that the files agree with; None when they do not say, and the slots must be asked for.
+    """Return the shape that the files agree with, or None if they do not reveal it and the caller must ask for the slots.
 
-    All files of a folder have one shape; the newest that holds items is asked.  Without any item the default is taken.
-    `pauses_s` come before each look.
+    All files of a folder have one shape; the newest that holds items decides.  Without any item the default is taken.
+    `pauses_s` are the pauses before each attempt, in seconds.
     """
     fallback = None
     for path in reversed(paths):
@@ -94,7 +93,7 @@ def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_
 
 
 def _look_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pauses_s: Sequence[float]) -> Shape | None:
-    """A writer may be in the middle of an item: then header, item and slot do not agree for some microseconds."""
+    """Try several times: while a writer adds an item, header, item and slot disagree for some microseconds."""
     for pause_s in pauses_s:
         disk.sleep(pause_s)
         if usual is not None and _agrees(disk, path, usual):
@@ -106,7 +105,7 @@ def _look_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pau
 
 
 def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
-    """Raise `StoreCorrupt` where the files surely have another shape: whoever looks with a wrong one finds nothing.
+    """Raise `StoreCorrupt` if the files certainly have another shape; with a wrong shape, queries find nothing.
 
     Files of one size can have many shapes, so the chains decide; a file that agrees with no shape is not judged.
     """
@@ -127,7 +126,7 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
 
 
 def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
-    """Whether the file's chains are such as this shape's puts make."""
+    """Return whether the file's chains are those that puts with this shape make."""
     file = IndexFile(disk, path, *shape, writable=False)
     try:
         header = file.header
@@ -141,7 +140,7 @@ def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
 
 
 def _last_offset(file: IndexFile, header: Header) -> set[int]:
-    """The physical offset of the last item."""
+    """Return the physical offset of the last item, as a set."""
     at = HEADER_SIZE + SLOT_SIZE * file.slots + ITEM_SIZE * header.items_used + ITEM_PHYSICAL_OFFSET_AT
     opened = file.disk.open(file.path, Mode.READ)
     try:
@@ -151,7 +150,7 @@ def _last_offset(file: IndexFile, header: Header) -> set[int]:
 
 
 def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | None:
-    """Try every place where the last item's physical offset stands."""
+    """Try every position that contains the last item's physical offset."""
     file = disk.open(path, Mode.READ)
     try:
         places = _places(file, size_bytes, header.end_physical_offset.to_bytes(8, "big", signed=True))
@@ -167,7 +166,7 @@ def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | N
 
 
 def _is_likely(file: File, shape: Shape, header: Header) -> bool:
-    """Whether the first item is one, and the last one's slot leads to it: three short reads."""
+    """Return whether the first item is plausible and the last one's slot leads to it, with three short reads."""
     items_at = HEADER_SIZE + SLOT_SIZE * shape.slots
     _, first_offset, _, previous = ITEM.unpack(file.read(items_at + ITEM_SIZE * FIRST_ITEM, ITEM_SIZE))
     if first_offset != header.begin_physical_offset or previous != NO_ITEM or header.items_used >= shape.items:
@@ -178,7 +177,7 @@ def _is_likely(file: File, shape: Shape, header: Header) -> bool:
 
 
 def _places(file: File, size_bytes: int, wanted: bytes) -> Iterator[int]:
-    """Where these bytes stand, overlapping ones too."""
+    """Yield every position of these bytes, overlapping ones included."""
     for at in range(HEADER_SIZE, size_bytes, READ_SIZE):
         data = file.read(at, READ_SIZE + len(wanted) - 1)
         found = data.find(wanted)

@@ -1,35 +1,34 @@
 """The RocketMQ-style engine: the log, its queues and its index as one store.
 
-Files below the store's folder: `commitlog/`, `consumequeue/`, `index/`, `config/*.json`, `checkpoint`, `lock`, `abort` while a
-writer runs (and after it crashed), and `brokerstore/` for what RocketMQ does not know (cut bytes, notes of a clean stop, a
-pool's ring); losing that folder loses no message, but for the last milliseconds of a pooled store that was killed.
+Files below the store's folder: `commitlog/`, `consumequeue/`, `index/`, `config/*.json`, `checkpoint`, `lock`, `abort` while
+a writer runs (and after it crashed), and `brokerstore/` for what RocketMQ does not know (cut bytes, the record of a clean
+stop, a pool's ring); losing that folder loses no message, except the last milliseconds of a pooled store that was killed.
 
     with MessageStore.open("orders-store") as store:
         store.put(Message("orders", b"...", tags="paid", keys=["order-17"]))
         page = store.get("orders", queue_id=0, offset=0)
 
-What the words promise
+Guarantees
 - *written*: `put` returned under asynchronous flush.  Every process sees the record; it survives this process.
+- *committed*: with a transient store pool, written to the log files.  Only then is a record visible to readers.  What a killed
+  process had not committed is in `brokerstore/ring`, and the next writer of this library restores it to the log; a broker
+  that opens the folder earlier does not know of it.  Without a pool, everything written is committed.
 - *flushed*: `put` returned under synchronous flush, or `flush()` did.  The record survives the machine.
-- *dispatched*: queue units and index items are made.  `get`, `read` and `query` wait for that, up to the log's end as it was
-  at the call.  Under synchronous flush only flushed records are dispatched, so nothing is read that a crash could take back.
-- *checkpoint*: claims only what is on the disk.  Order: record bytes, log sync, acknowledgement, queue sync, index sync,
+- *dispatched*: queue units and index items exist.  `get`, `read` and `query` wait for that, up to the end of the log at the
+  time of the call.  Under synchronous flush only flushed records are dispatched, so no read returns what a crash could remove.
+- *checkpoint*: covers only what is on the disk.  Order: record bytes, log sync, acknowledgement, queue sync, index sync,
   checkpoint, removal of `abort`.
 
-- *committed*: with a transient store pool, written to the files.  Only then is a record seen by anybody.  What a killed
-  process had not committed lies in `brokerstore/ring`, and the next opening for writing by this library brings it to the log;
-  a broker that opens the folder before does not know of it.  Without a pool what is written is committed.
-
-A store opened with "r" beside a writer, ours or a broker, sees what came since (`read/reader_view.py`);
+A store opened with "r" beside a writer, this library's or a broker, sees what was added since (`read/reader_view.py`);
 `follow` iterates over the log as it grows (`read/follower.py`), `consumer` over a topic for a group (`read/consumer.py`).
 `write/retention.py` deletes old files.
 
-`broker/config/` reads and writes what a broker keeps as JSON; `broker/services/` is what a broker does on top of its store
-(transactions, delays, retries, light queues, replication, copies); `repair/` checks and repairs a folder that nobody has open.
+`broker/config/` reads and writes what a broker keeps as JSON; `broker/services/` does what a broker does on top of its store
+(transactions, delays, retries, LMQ, replication, copies); `repair/` checks and repairs a folder that no process has open.
 
-One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number read.  Three threads: dispatcher,
-flusher, housekeeper, and with a pool a committer; all of them daemons, all started and joined by `Engine`.  A forked child's
-store is closed.
+One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number of processes read.  Three threads:
+dispatcher, flusher and housekeeper, and with a pool a committer; all are daemons that `Engine` starts and joins.  In a forked
+child the store is closed.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each from its module on first use: whoever only looks at a checkpoint waits for no engine."""
+    """Import a public name from its module on first use, so that reading a checkpoint does not load the engine."""
     if name not in _LAZY:
         raise AttributeError(f"module 'messagestore' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(_LAZY[name], __name__), name)

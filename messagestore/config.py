@@ -1,4 +1,4 @@
-"""Settings of a store.  Names are RocketMQ's in Python's spelling; defaults are RocketMQ's unless a comment says otherwise."""
+"""Settings of a store, named as in RocketMQ with Python's spelling; a comment marks a default that differs from RocketMQ's."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _RANGES: dict[str, Range] = {
 class FlushMode(Enum):
     """When a put is acknowledged."""
 
-    ASYNC = "ASYNC_FLUSH"  # when it is written: survives the process
-    SYNC = "SYNC_FLUSH"  # when it is on the disk: survives the machine
+    ASYNC = "ASYNC_FLUSH"  # after the write; the record survives the process
+    SYNC = "SYNC_FLUSH"  # after the sync; the record survives the machine
 
 
 class Role(Enum):
@@ -73,15 +73,15 @@ class StoreConfig:
     broker_role: Role = Role.ASYNC_MASTER
     store_host: str = HOST_DEFAULT
     default_topic_queue_nums: int = 8
-    message_delay_level: str | None = None  # None: what the store was last written with, else RocketMQ's `DELAY_LEVELS`
+    message_delay_level: str | None = None  # None: the last writer's, else RocketMQ's `DELAY_LEVELS`
     deliver_delayed: bool = True  # whether this process delivers delayed messages
     flush_delay_offset_interval_ms: int = 5000  # RocketMQ: 10,000
-    transaction_timeout_ms: int = 6000  # least age of a half message that is asked about
+    transaction_timeout_ms: int = 6000  # minimum age of a half message before its producer is asked about it
     transaction_check_max: int = 15
     enable_lmq: bool = False  # whether puts to LMQs (light message queues) get their offsets
-    enable_multi_dispatch: bool | None = None  # no effect: the log says which messages are in LMQs
+    enable_multi_dispatch: bool | None = None  # no effect: the log tells which messages are in LMQs
     max_lmq_consume_queue_num: int = 20_000
-    enable_consume_queue_ext: bool | None = None  # extended units written; None: where the folder has some
+    enable_consume_queue_ext: bool | None = None  # whether extended units are written; None: if the folder has some
     mapped_file_size_consume_queue_ext: int | None = None
     mapper_file_size_batch_consume_queue: int | None = None
 

@@ -150,7 +150,7 @@ def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
     light = any(topic.startswith(LMQ_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
     for name in ("enable_lmq", "enable_multi_dispatch"):
         if light and given.get(name) is False:
-            yield Difference(name, False, "light queues", "consumequeue")
+            yield Difference(name, False, "LMQs", "consumequeue")
     if given.get("enable_consume_queue_ext") is False and folder.has("consumequeue_ext"):
         yield Difference("enable_consume_queue_ext", False, "extended units", "consumequeue_ext")
 

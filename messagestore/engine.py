@@ -44,12 +44,15 @@ STOP_WAIT_S = 60.0
 
 
 class Engine(StoreParts):
-    """An open store without the public methods.  Threads hold this one, so that a forgotten store can be closed at exit."""
+    """An open store without the public methods.
+
+    Threads refer to it instead of the store, so that a store without references can be closed at exit.
+    """
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
         """Load the store; with `writable` recover it and start the threads."""
         super().__init__(root, config, disk, clock, writable=writable)
-        self.clamped_offsets: list[str] = []  # a line for each number of a consumer or delay level that recovery changed
+        self.clamped_offsets: list[str] = []  # a line for each offset that recovery clamped
         self.is_clean_stop = False
         self._unclean: StoreError | None = None
         self._close_guard = threading.Lock()
@@ -95,7 +98,7 @@ class Engine(StoreParts):
             derived=self.derived, is_ignored=excluded_topics(self.disk, self.places.root, self.topics),
             on_progress=(self.progress.notify,), on_failed=on_failed,
         )  # fmt: skip
-        is_sync = self.config.is_sync_flush  # then nothing more is readable before the sync
+        is_sync = self.config.is_sync_flush  # if so, nothing is readable before the sync
         self.flusher = FlushService(
             self.log, self.config, self.flags, end.offset,
             on_committed=() if is_sync else (self.dispatcher.wake,),
@@ -140,7 +143,7 @@ class Engine(StoreParts):
         return min(self.dispatcher.position, self.flusher.flushed_offset)
 
     def _start(self) -> None:
-        """Create the abort file first: it tells whoever finds it that the store was in use."""
+        """Create the abort file, then start the threads; the file shows later openers that the store was in use."""
         self.abort_file.create(process_id())
         self.log.queue.on_failed.append(self._mark_sync_failure)
         self._start_threads()
@@ -158,9 +161,9 @@ class Engine(StoreParts):
         mark_sync_failure(self.disk, self.places.own, self.flusher.flushed_offset)
 
     def _keep_lock(self) -> None:
-        """Take the lock again where code of this process released it by closing another descriptor of the file.
+        """Take the lock again if other code of this process released it by closing another descriptor of the file.
 
-        Puts are refused from then on where another process opened the store meanwhile, as the abort file tells.
+        If the abort file shows that another process has opened the store in the meantime, puts are refused from then on.
         """
         if self._lock is None:
             return
@@ -177,7 +180,7 @@ class Engine(StoreParts):
             LOG.warning("%s: the lock was lost and taken again: code in this process closed the file", self.places.lock)
 
     def persist_offsets(self) -> None:
-        """Write down what consumers committed, and how far transactions are decided."""
+        """Write the committed offsets of consumers, and the progress of transactions."""
         self.transactions.save_progress()
         if self._consumer_offsets is not None:
             self._consumer_offsets.persist()
@@ -185,7 +188,7 @@ class Engine(StoreParts):
     # Closing
 
     def close(self) -> None:
-        """Flush everything and close.  The abort file stays where that is not possible."""
+        """Flush everything and close.  If that fails, the abort file stays."""
         with self._close_guard:
             if self.is_closed:
                 return
@@ -210,7 +213,7 @@ class Engine(StoreParts):
         try:
             self.flusher.flush_now()
             self.dispatcher.wait_for(self.log.written_offset, STOP_WAIT_S)
-            self.housekeeper.flush_derived(thorough=True)  # before the index as a whole: it notes which files became full
+            self.housekeeper.flush_derived(thorough=True)  # before the index sync, because it tells which files became full
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
             self.delays.persist()
@@ -229,7 +232,7 @@ class Engine(StoreParts):
             self.is_clean_stop = True
 
     def check_clean_stop(self) -> None:
-        """Raise what kept a closed store from a clean stop."""
+        """Raise the error that prevented a clean stop of a closed store."""
         if self.writable and not self.is_clean_stop:
             raise self._unclean or self.dispatcher.failure or StoreError(f"{self.places.root}: {self.flags.reason}")
 
@@ -257,8 +260,8 @@ class Engine(StoreParts):
             self._lock.release()
 
     def abandon(self) -> None:
-        """Give up the store in a forked child: it is the parent's.  Touch no file, no lock, no thread."""
+        """Give up the store in a forked child, because it belongs to the parent.  Touch no file, lock or thread."""
         self.flags.gate.is_closed = True
         self.flags.open(False)
-        self._close_guard = threading.Lock()  # a thread that is not here may have held it
+        self._close_guard = threading.Lock()  # another thread of the parent may have held it
         self.log.appender.abandon()

@@ -1,4 +1,4 @@
-"""File sizes of a store: detected from its files where the configuration does not give them."""
+"""Detect the file sizes of a store if the configuration does not give them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .store_settings import index_shape, kept_shape
 def found_sizes(
     config: StoreConfig, places: StorePaths, disk: Disk, *, is_locked: bool = False, guesses: bool = False
 ) -> StoreConfig:
-    """Return the configuration with each size that it does not give taken from the files, else from RocketMQ's defaults.
+    """Return the configuration with missing sizes detected from the files, or set to RocketMQ's defaults.
 
-    `is_locked`: the caller holds the store's lock, so nobody writes meanwhile.  `guesses`: accept the file size alone as the
-    slot layout of an index without items.  A reader must not guess, since a writer may know better; the layout that the last
-    writer kept is not a guess.
+    `is_locked` means that the caller holds the store's lock, so that no other process writes.  `guesses` accepts the file size
+    alone as the slot layout of an index without items.  A reader must not guess, because a writer may know better; the layout
+    that the last writer kept is not a guess.
     """
     shape = queue_size = None
     pauses_s = PAUSES_S if not is_locked and AbortFile(disk, places.root).is_present else AT_REST
@@ -46,7 +46,7 @@ def found_sizes(
 
 
 def refuse_other_sizes(config: StoreConfig, given: StoreConfig, places: StorePaths, disk: Disk) -> None:
-    """Raise `StoreCorrupt` where a size of `given` is not that of the files.  `config` has the detected sizes.
+    """Raise `StoreCorrupt` if a size of `given` is not that of the files.  `config` has the detected sizes.
 
     Without this check a put would reach the log before its queue fails, and a query would find nothing.
     """

@@ -43,7 +43,7 @@ class StoreParts:
     dispatcher: DispatchService
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
-        """Open nothing yet.  `clock` returns milliseconds; without one the disk's clock is used."""
+        """Set the fields without opening a file.  `clock` returns milliseconds; without one the disk's clock is used."""
         self.places = StorePaths(root, config.store_path_commit_log)
         self.disk = disk
         self.now_ms = clock or disk.now_ms
@@ -52,7 +52,7 @@ class StoreParts:
         self.progress = Progress()
         self.sharing = QueueSharing()
         self.retry_progresses = RetryProgresses()
-        self.slave_guard = threading.Lock()  # one call at a time appends a master's bytes
+        self.slave_guard = threading.Lock()  # serializes calls that append a master's bytes
         self.view: ReaderView | None = None
         self._given = config
         self._clock = clock
@@ -122,14 +122,17 @@ class StoreParts:
             raise StoreClosed(f"{self.places.root}: the store is closed")
 
     def consumer_offsets(self) -> ConsumerOffsets:
-        """Return the committed offsets.  A writer loads them once; a reader reads them anew, since a writer changes them."""
+        """Return the committed offsets.
+
+        A writer loads them once; a reader loads them at every call, because a writer changes them.
+        """
         with self._offsets_guard:
             if self._consumer_offsets is None or not self.writable:
                 self._consumer_offsets = offsets_table(self.disk, self.places.config)
             return self._consumer_offsets
 
     def dispatch_limit(self) -> int:
-        """Return the physical offset up to which records may be dispatched, and so be read.
+        """Return the physical offset up to which records may be dispatched and read.
 
         It is the end of what is in the files, and under synchronous flush of what is on the disk, so that nothing is read that
         a crash could take back.
@@ -137,18 +140,21 @@ class StoreParts:
         return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset
 
     def refresh(self, *, again: bool = False) -> None:
-        """See what a writer did since the last call.  A store opened for writing has nothing to refresh."""
+        """Read what a writer did since the last call.  A store opened for writing has nothing to refresh."""
         if self.view is not None:
             self.view.refresh(again=again)
 
     def settle(self) -> None:
-        """Wait until the dispatcher reaches what was written (with a pool, committed) before the call: reads find it then."""
+        """Wait until the dispatcher reaches what was written before the call, so that reads find it.
+
+        With a pool, it waits for what was committed.
+        """
         self.check_open()
         self.refresh()
         if self.writable and self.dispatcher.position < (end := self.dispatch_limit()):
             self.dispatcher.wait_for(end)
 
     def lacks_listed_queues(self) -> bool:
-        """Return whether a queue of the last clean stop is gone although its topic was not deleted."""
+        """Return whether a queue of the last clean stop is missing although its topic was not deleted."""
         missing = missing_queues(self.disk, self.places.own, self.queues)
         return any(not is_deleted(self.topics, topic) for topic, _ in missing)

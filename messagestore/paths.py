@@ -11,7 +11,7 @@ class StorePaths:
     """The paths inside a store's folder."""
 
     def __init__(self, root: str, commit_log: str | None = None) -> None:
-        """`commit_log`: where the log lies if not inside."""
+        """Set the paths; `commit_log` is the folder of the log if it is not inside the store."""
         self.root = root
         self.commit_log = commit_log or os.path.join(root, "commitlog")
         self.queues = os.path.join(root, "consumequeue")
@@ -24,5 +24,8 @@ class StorePaths:
 
 
 def replaced_folder(root: str, name: str) -> str:
-    """Where a folder lies while another takes its place; killed in between, a store has only this one."""
+    """Return the path of a folder while a new one replaces it.
+
+    If the process is killed in between, the store has only this one.
+    """
     return os.path.join(root, OWN_FOLDER, f"replaced-{name}")

@@ -1,4 +1,4 @@
-"""Sidecars: the small files in `<store>/brokerstore/`.  They only save work, and anybody may have written them."""
+"""Sidecars: the small files in `<store>/brokerstore/`.  They only save work, and other programs may have changed them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OWN_FILES: dict[
     "doubt.json": Kind.FILE,
     "delays.json": Kind.FILE,
     "ring": Kind.FILE,
-    "*.new": Kind.FILE,  # before it is renamed
+    "*.new": Kind.FILE,  # a new file before its rename
     "cut-*": Kind.FILE,
-    "kept-*": None,  # what was at a path before it was replaced
+    "kept-*": None,  # replaced files and folders
     "recover-*.json": Kind.FILE,
     "strays": Kind.FOLDER,
     "rebuild": Kind.FOLDER,
@@ -36,7 +36,7 @@ OWN_FILES: dict[
 
 
 def read_own_note(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Note]) -> Note | None:
-    """Return what `parse` returns for the file's JSON document; None without a readable one."""
+    """Parse the file's JSON document with `parse`; return None if there is no readable one."""
     found = disk.stat(path)
     if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:
         return None

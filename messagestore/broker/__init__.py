@@ -1,1 +1,1 @@
-"""What a RocketMQ broker keeps and does beside its log: configuration files and message services."""
+"""Configuration files and message services that a RocketMQ broker has beside its log."""

@@ -1,5 +1,6 @@
-"""Look-ups of one message from the store's public call to the record, without leaving compiled code: by physical offset, by
-key, by time.
+"""Look up messages by physical offset, key or time, from the store's public call to the record.
+
+The whole path is compiled.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ if not cython.compiled:
     from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of
 
 HITS_AT_ONCE = 64
-TRIES = 10  # of a reader whose files a writer deletes
-ITEM_SLACK_MS = 1000  # item times are cut to seconds, so one more is asked for and the message's own time is looked at
+TRIES = 10  # attempts of a reader whose files a writer deletes
+ITEM_SLACK_MS = 1000  # item times are cut to seconds: the range is extended by one, and the message's own time decides
 LOWER = Boundary.LOWER
-ODD = "\N{REPLACEMENT CHARACTER}"  # what is no UTF-8 reads as this, so its bytes are not compared
+ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strings are compared instead of the bytes
 
 
 class ReadPath(PutPath):
-    """What look-ups need at every call.  A store is one of these."""
+    """The state that every lookup needs.  `MessageStore` derives from it."""
 
     __slots__ = ("_engine", "_index", "_log_readers", "_reader", "_spare")
 
     def __init__(self, engine: Any) -> None:
-        """`_reader` is set by the store: its `QueueReader`."""
+        """Set the fields; the store sets `_reader`, its `QueueReader`, later."""
         super().__init__(engine.log.appender, engine.flags.gate, engine.config.is_sync_flush)
         self._engine = engine
         self._index: IndexList | None = engine.index
@@ -51,28 +52,29 @@ class ReadPath(PutPath):
         self._spare: Asked | None = None
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
-        """The message whose record begins there, None when none does."""
+        """Return the message whose record begins at a physical offset, or None."""
         if self._gate.is_closed or self._dispatcher is None:
             self._engine.check_open()
             self._engine.refresh()
         try:
             offset: I64 = physical_offset
-        except OverflowError:  # the compiled build's
+        except OverflowError:  # in the compiled build
             return None
         return self._log_readers.message_at(offset, CHECK_READ)
 
     def query(
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: Size = 32
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key, oldest first; what only shares the hash is left out.
+        """Return the messages of a topic with a key, oldest first.
 
-        A reader also finds messages that the index does not have yet, up to a limit: see `MessageStore.unsearched_bytes`.
+        Messages that only share the hash are dropped.  A reader also finds messages that the index does not have yet, up to a
+        limit: see `MessageStore.unsearched_bytes`.
         """
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
         index: IndexList | None = self._index
         if index is None:
-            self._settle()  # also says that the store is closed
+            self._settle()  # raises if the store is closed
             return []
         low: I64 = 0 if begin_ms is None else _within(begin_ms)
         high: I64 = FOREVER_MS if end_ms is None else _within(end_ms)
@@ -83,7 +85,7 @@ class ReadPath(PutPath):
             return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
         if leads_nowhere(index, key_hash(code)):
             return []
-        spare: Asked | None = self._spare  # taken for the time of this call, so that two threads never share it
+        spare: Asked | None = self._spare  # taken for this call, so that two threads never share it
         self._spare = None
         asked: Asked = Asked(self._log_readers) if spare is None else spare
         asked.begin(topic, key, code, low, high, min(max_count, index.max_matches))
@@ -95,7 +97,7 @@ class ReadPath(PutPath):
     def _query_beside_writer(
         self, index: IndexList, topic: str, key: str, code: I32, low: I64, high: I64, most: Size
     ) -> list[StoredMessage]:
-        """As `query`, of a reader; a file that a writer deletes meanwhile makes it look again."""
+        """Query as a reader; retry if a writer deletes a file in the meantime."""
         tries: Size = 0
         while True:
             try:
@@ -114,7 +116,10 @@ class ReadPath(PutPath):
                 self._engine.refresh(again=True)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
-        """A queue offset from a store time (format page, section 8.3); 0 for an unknown queue."""
+        """Return the queue offset for a store time, 0 for an unknown queue.
+
+        See docs/formats/read-rules.md#offset-by-time.
+        """
         self._settle()
         queue = self._engine.lookup.get(topic, queue_id)
         if queue is None:
@@ -124,7 +129,7 @@ class ReadPath(PutPath):
         return found
 
     def _settle(self) -> Bool:
-        """Wait for the dispatcher to reach what was written, so that what was put is found."""
+        """Wait for the dispatcher to reach the end of the log, so that every earlier put is found."""
         gate: Gate = self._gate
         if gate.is_closed or gate.dispatched < self._appender.base + self._appender.position:
             self._engine.settle()
@@ -134,13 +139,13 @@ class ReadPath(PutPath):
 @cython.cfunc
 @cython.exceptval(check=True)
 def _within(time_ms: object) -> I64:
-    """A time that C can hold."""
+    """Clamp a time to what a C integer can hold."""
     return min(max(time_ms, -FOREVER_MS), FOREVER_MS)  # type: ignore[no-any-return, call-overload]
 
 
 @cython.cclass
 class Asked:
-    """One question for a key, and what was found.  Asked again and again, by one call at a time: its rooms are made once."""
+    """A query for a key and its results.  It is reused, by one call at a time, to save the allocation of its buffers."""
 
     __slots__ = (
         "_code", "_count", "_first", "_found", "_held", "_held_state", "_high", "_hits", "_is_encoded", "_is_odd", "_key",
@@ -148,18 +153,21 @@ class Asked:
     )  # fmt: skip
 
     def __init__(self, readers: LogReaders) -> None:
-        """Asks nothing yet."""
+        """Allocate the buffers without a query."""
         self._readers = readers
         self._held = memoryview(array("q", bytes(8 * HITS_AT_ONCE)))
         self._held_state = memoryview(array("q", bytes(16)))
-        self._hits: I64s = i64s_of(self._held)  # of a stretch of a chain
-        self._state: I64s = i64s_of(self._held_state)  # what the walk says of itself
-        self._first: StoredMessage | None = None  # found before all others: there is no more, mostly
-        self._found: dict[int, StoredMessage] | None = None  # from the second one on all, by physical offset
-        self._is_encoded: Bool = False  # only for the first hit: most of what misses never needs it
+        self._hits: I64s = i64s_of(self._held)  # of a part of a chain
+        self._state: I64s = i64s_of(self._held_state)  # number of hits and where to continue
+        self._first: StoredMessage | None = None  # the first result, usually the only one
+        self._found: dict[int, StoredMessage] | None = None  # from the second result on, all by physical offset
+        self._is_encoded: Bool = False  # done at the first hit, because most queries without a hit do not need it
 
     def begin(self, topic: str, key: str, code: I32, low: I64, high: I64, most: Size) -> Bool:
-        """For at most so many messages whose store time lies between `low` and `high`.  `code`: see `hash_of_texts`."""
+        """Start a query for at most `most` messages with store times from `low` to `high`.
+
+        `code` is the result of `hash_of_texts`.
+        """
         self._topic_text = topic
         self._key_text = key
         self._low = low
@@ -171,14 +179,14 @@ class Asked:
         return True
 
     def keep_all(self, offsets: list[int]) -> Bool:
-        """Records that were found elsewhere, newest first."""
+        """Add the records at these offsets, newest first, as far as they match."""
         for offset in offsets:
             if self._count < self._most:
                 self._keep(offset)
         return True
 
     def look(self, index: IndexList) -> Bool:
-        """Through all files, newest first and newest item first (section 3.6)."""
+        """Search all files, newest file and newest item first (docs/formats/indexfile.md#querying-a-key)."""
         begin_ms: I64 = max(0, self._low - ITEM_SLACK_MS) if self._low > 0 else 0
         files: list[Any] = index.listed
         place: Size = len(files)
@@ -204,7 +212,7 @@ class Asked:
         return True
 
     def _follow(self, buffer: IndexBuffer, begin_ms: I64) -> Bool:
-        """One file's chain.  It gives no more hits than the file has items, so a loop of items ends."""
+        """Follow the chain in one file, for no more hits than it has items, so that a loop of items ends."""
         left: Size = next_item(buffer) - 1
         at: I32 = 0
         row: Size
@@ -221,7 +229,7 @@ class Asked:
         return True
 
     def _keep(self, offset: I64) -> Bool:
-        """A hit that is no stranger of the same hash and of the time asked for."""
+        """Add the record of a hit if topic, key and store time match."""
         if self._is_known(offset):
             return False
         message: StoredMessage | None
@@ -245,7 +253,7 @@ class Asked:
         return True
 
     def _encode(self) -> Bool:
-        """What is compared with records."""
+        """Encode topic and key for the comparison with records."""
         topic, key = self._topic_text, self._key_text
         self._topic: bytes = _encoded(topic)
         self._key: bytes = _encoded(key)
@@ -255,14 +263,14 @@ class Asked:
         return True
 
     def _is_known(self, offset: I64) -> Bool:
-        """Whether the record was found already: it may have the key twice."""
+        """Return whether the record is already found; it may have the key twice."""
         first: StoredMessage | None = self._first
         if first is None:
             return False
         return first.physical_offset == offset if self._found is None else offset in self._found
 
     def _add(self, message: StoredMessage) -> Bool:
-        """To what was found."""
+        """Add a message to the results."""
         self._count += 1
         first: StoredMessage | None = self._first
         if first is None:
@@ -274,7 +282,7 @@ class Asked:
         return True
 
     def taken(self) -> list[StoredMessage]:
-        """What was found, oldest first; it is forgotten here, and the question may be used for another."""
+        """Return the results, oldest first, and forget them, so that the object can be reused."""
         first: StoredMessage | None = self._first
         found = self._found
         self._first = self._found = None
@@ -285,7 +293,7 @@ class Asked:
 
 @cython.cfunc
 def _encoded(text: str) -> bytes:
-    """As UTF-8; half a character becomes a question mark, as in Java."""
+    """Encode a string as UTF-8, a lone surrogate as a question mark, as in Java."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
@@ -293,5 +301,5 @@ def _encoded(text: str) -> bytes:
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:
-    """Whether an index hit is no stranger that only shares the hash."""
+    """Return whether a message has the topic and key, rather than only the same hash."""
     return message.topic == topic and (key in message.keys or message.properties.get("UNIQ_KEY") == key)

@@ -1,4 +1,4 @@
-"""Looking at files that a writer makes and deletes meanwhile."""
+"""Read files while a writer creates and deletes them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Found = TypeVar("Found")
 
 
 def beside_writer(disk: Disk, root: str, look: Callable[[], Found]) -> Found:
-    """Return what `look` returns.
+    """Return the result of `look`, and call it again a few times if it raises and the folder may be in use.
 
-    A file that a writer is just making has not its length yet, and one that it deletes is listed and cannot be opened.  So in a
-    folder that may be in use (it has an abort file) `look` is called again when it raises, a few times.
+    A file that a writer is creating does not have its full length yet, and one that it deletes is listed but cannot be
+    opened.  A folder may be in use if it has an abort file.
     """
     for _ in range(TRIES - 1):
         try:

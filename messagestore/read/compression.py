@@ -1,7 +1,7 @@
-"""Bodies that a client compressed.
+"""Decompress bodies that a client compressed.
 
-The store keeps them as they came and never looks inside; `sys_flag` says what they are (format page, section 1.2): bit 0x1
-compressed, bits 8 to 10 the kind.  What was compressed is bounded while it is unpacked, not afterwards.
+The store keeps bodies unchanged and never decodes them; `sys_flag` has bit 0x1 for compressed bodies, and the type in bits 8
+to 10 (docs/formats/commitlog.md#system-flag).  The size of the output is limited during decompression, not afterwards.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from commitlog.layout import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
 from storageio import MissingExtra, StoreCorrupt
 
 LIMIT_BYTES = 64 << 20
-PIECE_SIZE = 1024  # bytes in, so that one call gives some 40 MiB out at most
+PIECE_SIZE = 1024  # input bytes per call, which limits the output to about 40 MiB
 
 
 class Compression(IntEnum):
-    """The kinds, by their number in `sys_flag`."""
+    """The compression types, by their number in `sys_flag`."""
 
     NONE = -1
-    UNSAID = 0  # old clients: ZLIB
+    UNSAID = 0  # from old clients; means ZLIB
     LZ4 = 1
     ZSTD = 2
     ZLIB = 3
 
 
 class _TooLong(Exception):
-    """More came out than was allowed."""
+    """The output exceeds the limit."""
 
 
 class _NotWhole(Exception):
-    """The packed bytes are not one whole frame."""
+    """The compressed bytes are not one whole frame."""
 
 
 def compression_of(sys_flag: int) -> Compression | int:
-    """The kind that a record's `sys_flag` names; a plain number for one that nobody knows.
+    """Return the type in a record's `sys_flag`; a plain integer for an unknown type.
 
     >>> compression_of(0x301), compression_of(0x300)
     (<Compression.ZLIB: 3>, <Compression.NONE: -1>)
@@ -50,10 +50,10 @@ def compression_of(sys_flag: int) -> Compression | int:
 
 
 def decompress(body: bytes, sys_flag: int, *, limit: int = LIMIT_BYTES, file: str = "message body", offset: int = 0) -> bytes:
-    """The body as its producer gave it; the same object when it is not compressed.
+    """Return the body as its producer passed it; the same object if it is not compressed.
 
-    Raises `StoreCorrupt`, with `file` and `offset` in it, for bytes that are no whole frame of that kind and for more than
-    `limit` bytes; `MissingExtra` when the library for LZ4 or ZSTD is not installed.
+    Raises `StoreCorrupt` with `file` and `offset` if the bytes are not one whole frame of the type, or contain more than
+    `limit` bytes; raises `MissingExtra` if the library for LZ4 or ZSTD is not installed.
     """
     kind = compression_of(sys_flag)
     if kind is Compression.NONE:
@@ -81,7 +81,7 @@ def _unpack_zlib(body: bytes, limit: int) -> bytes:
 
 
 def _unpack_lz4(body: bytes, limit: int) -> bytes:
-    """The frame format, which clients write; not the bare block."""
+    """Decompress the LZ4 frame format, which clients write, rather than the bare block format."""
     frame = _extra("lz4.frame", "lz4")
     unpacker = frame.LZ4FrameDecompressor()
     try:
@@ -92,7 +92,10 @@ def _unpack_lz4(body: bytes, limit: int) -> bytes:
 
 
 def _unpack_zstd(body: bytes, limit: int) -> bytes:
-    """Fed in small pieces, as the library bounds no output.  It refuses windows above 128 MiB by itself."""
+    """Decompress ZSTD in small pieces, because the library does not limit its output.
+
+    It refuses windows above 128 MiB itself.
+    """
     zstandard = _extra("zstandard", "zstandard")
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
@@ -119,7 +122,7 @@ def _checked(unpacked: bytes, limit: int, is_whole: bool) -> bytes:
 
 
 def _extra(module: str, package: str) -> Any:
-    """Imported late: most stores hold no compressed body."""
+    """Import an optional library on first use, because most stores hold no compressed body."""
     try:
         return import_module(module)
     except ImportError as error:

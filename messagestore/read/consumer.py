@@ -1,12 +1,12 @@
-"""Consuming a topic: every message of its queues in each queue's order, again until it is acknowledged.
+"""Consume a topic: every message of its queues, in the order of each queue, again until it is acknowledged.
 
-A group's offsets lie in `config/consumerOffset.json`: for each queue the first message that is not done with.  An `ack` moves
-them; the housekeeper writes them down every few seconds and a clean stop does, so after a crash the last messages may come
-again, none is left out.  Several consumers of one group in a process share the queues (`rebalance.py`); when a queue changes
-hands, what was handed out and not acknowledged comes again from the new hand.
+A group's offsets are in `config/consumerOffset.json`: for each queue the first message that is not acknowledged.  `ack` moves
+them; the housekeeper writes them every few seconds, and a clean stop writes them too, so after a crash the last messages may
+be delivered again, but none is skipped.  Several consumers of one group in a process share the queues (`rebalance.py`); when
+a queue is reassigned, its unacknowledged messages are delivered again by the new consumer.
 
-`nack` sends a message back: it comes again after a delay, from the group's retry topic, which a consumer reads beside its own
-(`retry_progress.py`), unless it was given its queues.  At last it goes to the group's dead letters.
+`nack` sends a message back: it is delivered again after a delay, from the group's retry topic, which a consumer reads beside
+its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
 FETCH_COUNT = 32
 FETCH_BYTES_MAX = 1 << 20
-DISCOVER_S = 1.0  # beside a writer new queues are looked for so often
+DISCOVER_S = 1.0  # interval at which a reader lists new queues
 STARTS = ("first", "last")
-MISSING = ("wait", "error", None)  # None: of a retry topic, which mostly does not exist
+MISSING = ("wait", "error", None)  # None for a retry topic, which usually does not exist
 LOG = logging.getLogger(__name__)
 
 
 class _QueueState:
-    """One queue in a consumer's hand."""
+    """The state of one queue that is assigned to a consumer."""
 
     def __init__(self, position: int) -> None:
-        """`position`: the queue offset handed out next."""
+        """Set the queue offset of the next message."""
         self.position = position
         self.fetch_at = position
         self.fetched: deque[StoredMessage] = deque()
-        self.pending: OrderedDict[int, None] = OrderedDict()  # handed out, not acknowledged
+        self.pending: OrderedDict[int, None] = OrderedDict()  # delivered, not acknowledged
         self.committed = -1
 
     @property
     def done_before(self) -> int:
-        """Every message before it is done with."""
+        """The queue offset before which every message is acknowledged."""
         return next(iter(self.pending), self.position)
 
     def hand_out(self) -> StoredMessage:
-        """The next fetched message."""
+        """Return the next fetched message and mark it as pending."""
         message = self.fetched.popleft()
         self.pending[message.queue_offset] = None
         self.position = self.fetched[0].queue_offset if self.fetched else self.fetch_at  # a record may hold many messages
@@ -67,13 +67,13 @@ class _QueueState:
 
 
 class Consumer:
-    """An iterator over a topic's messages that waits for more.  Any thread may use it; one at a time iterates."""
+    """An iterator over a topic's messages that waits for more.  Any thread may use it; only one at a time may iterate."""
 
     def __init__(
         self, parts: StoreParts, retries: Retries | None, reader: QueueReader, topic: str, group: str, queues: list[int] | None,
         tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str | None,
     ) -> None:  # fmt: skip
-        """Made by `MessageStore.consumer`."""
+        """Create it for `MessageStore.consumer`."""
         check_key(topic, group)
         if start not in STARTS:
             raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
@@ -92,7 +92,7 @@ class Consumer:
         self._lock = threading.RLock()
         self._states: dict[int, _QueueState] = {}
         self._turn = 0
-        self._mine: dict[int, int] = {}  # queue ids in hand, each with its turn
+        self._mine: dict[int, int] = {}  # assigned queue ids, each with its turn
         self._discovered_at = -DISCOVER_S
         self.is_closed = False
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
@@ -103,10 +103,13 @@ class Consumer:
             parts.sharing.join(self._shared_name, group, self)
         self._assign()
         self._retry = self._make_retry_reader()
-        self._start = "first"  # a queue that comes later is read from its begin
+        self._start = "first"  # a queue that is created later is read from its start
 
     def _make_retry_reader(self) -> _RetryReader | None:
-        """For what comes back, where this consumer may acknowledge and shares its topic with the group."""
+        """Return a reader of the retry topic, or None.
+
+        Only a writer's consumer that shares its topic with the group has one.
+        """
         is_plain = self._fixed is None and not self.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
         return (
             _RetryReader(self._parts, self._retries, self._reader, self.topic, self.group)
@@ -116,34 +119,34 @@ class Consumer:
 
     @property
     def _shared_name(self) -> str:
-        """Of what the consumers of a group divide."""
+        """The name under which the consumers of a group share queues."""
         return self.topic
 
     # Iterating
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the consumer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
+        """Close the consumer on leaving the block."""
         self.close()
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        """Itself."""
+        """Return the consumer itself."""
         return self
 
     def __next__(self) -> StoredMessage:
-        """The next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        """Return the next message; the iteration ends at `close`, or if no message came within the timeout."""
         found = [] if self.is_closed else self.poll(1, self._timeout_s)
         if not found:
             raise StopIteration
         return found[0]
 
     def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
-        """Up to `max_count` messages; waits for the first of them until the time-out, for ever with None.
+        """Return up to `max_count` messages; wait for the first until the timeout, or without limit if it is None.
 
-        What was put before the call is found.
+        Finds every message that was put before the call.
         """
         began = time.monotonic()
         while not self.is_closed:
@@ -160,13 +163,13 @@ class Consumer:
         return []
 
     def _look_s(self, waited_s: float) -> float:
-        """The writing process is told of new messages; elsewhere we look."""
+        """Return the pause before the next poll: long in the writing process, which is notified of new messages."""
         if self._parts.writable:
             return CLOSE_LOOK_S
         return LOOK_S if waited_s < IDLE_AFTER_S else IDLE_LOOK_S
 
     def _take(self, max_count: int) -> list[StoredMessage]:
-        """What can be handed out now, queue after queue."""
+        """Return the messages that are available now, queue after queue."""
         found: list[StoredMessage] = []
         with self._lock:
             self._check()
@@ -192,7 +195,7 @@ class Consumer:
             raise self._parts.dispatcher.failure
 
     def _fetch(self, queue_id: int, state: _QueueState) -> None:
-        """Have messages ready, unless the queue is at its end."""
+        """Fetch messages, unless the queue is at its end."""
         while not state.fetched and not self.is_closed:
             before = state.fetch_at
             page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
@@ -206,13 +209,13 @@ class Consumer:
                 return
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """All of them."""
+        """Return the messages to deliver: all of them."""
         return messages
 
     # Queues
 
     def _assign(self) -> None:
-        """Let go of queues that others have now, and go on in those that came; one that went and came back begins anew."""
+        """Drop queues that others have now, and start those that were assigned; one that went and came back starts anew."""
         if self._fixed is not None:
             mine = dict.fromkeys(self._fixed, 0)
         else:
@@ -227,7 +230,7 @@ class Consumer:
         self._mine = mine
 
     def _discover(self) -> list[int] | None:
-        """The topic's queues: known in the writing process, looked for now and then elsewhere; None between two looks."""
+        """Return the topic's queues; a reader lists them once a second, and in between this returns None."""
         now = time.monotonic()
         if self._parts.view is not None:
             if now - self._discovered_at < DISCOVER_S:
@@ -236,33 +239,36 @@ class Consumer:
         return self._list_queues()
 
     def _list_queues(self) -> list[int]:
-        """The topic's queues: as the writing process knows them, elsewhere as the folders list them."""
+        """Return the topic's queues: known in the writing process, listed from the folders in a reader."""
         return self._parts.lookup.queue_ids(self.topic)
 
     def _queue(self, queue_id: int) -> Queue | None:
-        """Return a queue; None before its first message."""
+        """Return an ordinary or a batch queue, or None before its first message."""
         return self._parts.lookup.get(self.topic, queue_id)
 
     def _bounds(self, queue_id: int) -> tuple[int, int]:
-        """(first queue offset, next one); 0 and 0 before the first message."""
+        """Return the first queue offset and the next one; 0 and 0 before the first message."""
         queue = self._queue(queue_id)
         return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
 
     def _first_position(self, queue_id: int) -> int:
-        """Where the group left off; a group that never was here begins at the first or behind the last message."""
+        """Return the group's committed offset.
+
+        A group without one starts at the first message, or after the last.
+        """
         low, high = self._bounds(queue_id)
         committed = self._offsets.get(self.topic, self.group, queue_id)
         if committed is not None:
             return min(committed, high)
         if self._start == "first" or self._queue(queue_id) is None:
             return low
-        if self._parts.writable:  # so that it begins there in another hand too
+        if self._parts.writable:  # so that another consumer of the group starts there too
             self._offsets.commit(self.topic, self.group, queue_id, high)
         return high
 
     @property
     def queues(self) -> list[int]:
-        """The queue ids in this consumer's hand."""
+        """The queue ids that are assigned to this consumer."""
         with self._lock:
             self._check()
             self._parts.settle()
@@ -272,19 +278,22 @@ class Consumer:
     # Positions
 
     def position(self, queue_id: int) -> int:
-        """The queue offset that is handed out next."""
+        """Return the queue offset of the next message."""
         with self._lock:
             return self._state(queue_id).position
 
     def seek(self, queue_id: int, offset: int) -> None:
-        """Go on at a queue offset; one outside the queue is brought to its nearer end.  Nothing is committed by it."""
+        """Continue at a queue offset, clamped to the bounds of the queue.  Commits nothing."""
         with self._lock:
             self._state(queue_id)
             low, high = self._bounds(queue_id)
             self._states[queue_id] = _QueueState(min(max(offset, low), high))
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
-        """Go on, in every queue in hand, at the first message stored then or later (format page, section 8.3)."""
+        """Continue in every assigned queue at the first message stored at or after a time.
+
+        With another boundary, see docs/formats/read-rules.md#offset-by-time.
+        """
         for queue_id in self.queues:
             queue = self._queue(queue_id)
             if queue is not None:
@@ -292,7 +301,7 @@ class Consumer:
                 self.seek(queue_id, queue.offset_by_time(timestamp_ms, boundary, log.readers, max(log.min_offset, 0)))
 
     def lag(self, queue_id: int | None = None) -> int:
-        """Messages that are not done with, of one queue or of all in hand."""
+        """Return the number of unacknowledged messages, of one queue or of all assigned ones."""
         with self._lock:
             wanted = self.queues if queue_id is None else [queue_id]
             return sum(self._lag(self._state(one), one) for one in wanted)
@@ -312,10 +321,10 @@ class Consumer:
     # Acknowledging
 
     def ack(self, message: StoredMessage) -> bool:
-        """Be done with a message.  The group's offset moves when everything before it is done with too.
+        """Acknowledge a message.  The group's offset moves when everything before it is acknowledged too.
 
-        Return False when the message is not waiting for it: acknowledged already (a second `ack` of the same message),
-        handed out before a `seek`, or of a queue that changed hands.  Nothing is changed then.
+        Returns False and changes nothing if the message is not pending: it is already acknowledged, was delivered before a
+        `seek`, or belongs to a queue that was reassigned.
         """
         self._must_write()
         if self._retry is not None and message.topic == self._retry.topic:
@@ -332,18 +341,21 @@ class Consumer:
         self._commit(message.queue_id, state)
 
     def _holding(self, message: StoredMessage) -> _QueueState | None:
-        """The queue in whose hand a message waits to be acknowledged."""
+        """Return the state of the queue in which a message is pending, or None."""
         self._assign()
         state = self._states.get(message.queue_id)
         is_held = state is not None and message.topic == self.topic and message.queue_offset in state.pending
         return state if is_held else None
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
-        """Have a message come again: later, from `%RETRY%group`, and past the group's `retryMaxTimes` (16) never, but in
-        `%DLQ%group`.  Where it went; None when it is not waiting to be acknowledged.  A record of many messages is refused.
+        """Schedule another delivery of a message from `%RETRY%group`, and return the result of its put.
 
-        `delay_level`: 0 waits longer each time (level 3, 10 s, the first), below 0 is a dead letter at once.  The new record is
-        kept as the flush mode promises before the old one counts as done, so a crash between may bring the message twice.
+        After the group's `retryMaxTimes` (16) it goes to `%DLQ%group` instead.  Returns None if the message is not pending.
+        Raises `InvalidMessage` for a record of many messages.
+
+        With `delay_level` 0 each retry waits longer, the first for level 3 (10 s); a level below 0 makes it a dead letter
+        immediately.  The new record is as durable as the flush mode promises before the old one is acknowledged, so a crash in
+        between may deliver the message twice.
         """
         self._must_write()
         if self._retry is not None and message.topic == self._retry.topic:
@@ -358,13 +370,13 @@ class Consumer:
             return result
 
     def _check_single(self, message: StoredMessage) -> None:
-        """A retry topic has ordinary queues: a record of many messages would never arrive there."""
+        """Refuse a record of many messages, because retry topics have no batch queues."""
         if message.sys_flag & IS_BATCH:
             what = f"a record of many messages of {self.topic} cannot come again from {RETRY_PREFIX}{self.group}"
             raise InvalidMessage(f"{what}: put it to {self.topic} once more and acknowledge this one")
 
     def commit(self) -> None:
-        """Be done with everything that was handed out."""
+        """Acknowledge everything that was delivered."""
         self._must_write()
         with self._lock:
             self._assign()
@@ -386,7 +398,7 @@ class Consumer:
             raise StoreReadOnly("offsets are committed in the process that writes the store")
 
     def close(self) -> None:
-        """Leave the queues to others of the group.  What was handed out and not acknowledged comes again."""
+        """Leave the queues to other consumers of the group.  Unacknowledged messages are delivered again."""
         self.is_closed = True
         self._parts.sharing.leave(self._shared_name, self.group, self)
         if self._retry is not None:
@@ -395,10 +407,10 @@ class Consumer:
 
 
 class _RetryReader(Consumer):
-    """Reads a group's retry topic for one topic's consumer."""
+    """Reads a group's retry topic for the consumer of one topic."""
 
     def __init__(self, parts: StoreParts, retries: Retries | None, reader: QueueReader, origin: str, group: str) -> None:
-        """`origin`: the topic whose messages are wanted."""
+        """Create it for messages that came from the topic `origin`."""
         self._origin = origin
         super().__init__(parts, retries, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None)
 
@@ -410,7 +422,10 @@ class _RetryReader(Consumer):
         return self._parts.retry_progresses.get(self._offsets, self.topic, self.group, queue_id)
 
     def _done(self, queue_id: int, offset: int) -> None:
-        """Be done with a message; those before it that expired will never be, and must not hold it back."""
+        """Acknowledge a message.
+
+        Expired messages before it are never acknowledged, so they count as done.
+        """
         progress = self._progress(queue_id)
         progress.begin_at(self._bounds(queue_id)[0])
         progress.done(offset)
@@ -432,7 +447,7 @@ class _RetryReader(Consumer):
         self._done(message.queue_id, message.queue_offset)
 
     def commit(self) -> None:
-        """Be done with everything that was handed out."""
+        """Acknowledge everything that was delivered."""
         with self._lock:
             for queue_id, state in self._states.items():
                 for offset in state.pending:

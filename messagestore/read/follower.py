@@ -1,12 +1,12 @@
-"""The log as it grows, record by record: in the writing process, and beside a writer that is ours or a broker.
+"""Iterate over the log as it grows, in the writing process or beside a writer in another process, brokerstore's or a broker.
 
-Beside a writer nothing is locked and nothing written.  A store through a map raises no file event and moves no time, so a
-follower looks: every 10 ms, and every 30 ms when nothing came for a while.  What it finds may be half written.  It takes a
-record when its place, its lengths and the CRC of its body agree and one of these holds: the CRC over the whole record; a
-valid header, a blank or the file's end behind it; a queue unit that points at it; the same bytes at two looks.
+Beside a writer, nothing is locked or written.  Writes through a map raise no file event and change no file time, so a follower
+polls: every 10 ms, and every 30 ms after a while without records.  What it finds may be half written.  It accepts a record
+if its offset, its lengths and the CRC of its body agree and one of these holds: the CRC over the whole record is valid; a
+valid header, a blank or the file's end follows; a queue unit points at it; the bytes were the same in two polls.
 
-`end="durable"` gives only what is on the disk for sure: in the writing process what was flushed, beside a writer what was
-stored three seconds before the checkpoint's time or earlier, and everything once there is no abort file.
+`end="durable"` returns only what is certainly on the disk: in the writing process what was flushed; beside a writer what was
+stored three seconds before the checkpoint's time or earlier, or everything if there is no abort file.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 ENDS = ("written", "durable")
 LOOK_S = 0.010
-IDLE_LOOK_S = 0.030  # a record is seen well within 50 ms of its put
+IDLE_LOOK_S = 0.030  # finds a record within 50 ms of its put
 IDLE_AFTER_S = 1.0
-CLOSE_LOOK_S = 0.5  # the writing process is told of progress, and looks only whether it was closed
+CLOSE_LOOK_S = 0.5  # the writing process is notified of progress; it only polls whether it was closed
 BATCH = 256
-STAND_SIZE = 128  # bytes kept of the last record taken: its offsets, times and the CRC of its body are among them
-DAMAGE_AFTER_S = 1.0  # bytes that are no record and do not change for so long may be damage
+STAND_SIZE = 128  # bytes kept of the last accepted record, with its offsets, times and the CRC of its body
+DAMAGE_AFTER_S = 1.0  # bytes that are no record and stay unchanged for this time may be damage
 DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
 
 
 class Follower(ABC):
-    """An iterator over the log that waits for more.  One thread iterates; any may close it.
+    """An iterator over the log that waits for more.  One thread iterates; any thread may close it.
 
-    `position` is the physical offset behind the last message handed out.  Records that were deleted before they were read
-    are passed over and counted in `skipped_bytes`.
+    `position` is the physical offset after the last returned message.  Records that were deleted before they were read are
+    skipped and counted in `skipped_bytes`.
     """
 
     def __init__(self, parts: StoreParts, start: int | None, end: str, timeout_s: float | None) -> None:
-        """Made by `MessageStore.follow`."""
+        """Create it for `MessageStore.follow`."""
         if end not in ENDS:
             raise ValueError(f"end {end!r}: one of {', '.join(ENDS)}")
         self._parts = parts
@@ -66,19 +66,19 @@ class Follower(ABC):
         self._is_closed = False
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the follower itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
+        """Close the follower on leaving the block."""
         self.close()
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        """Itself."""
+        """Return the follower itself."""
         return self
 
     def __next__(self) -> StoredMessage:
-        """The next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        """Return the next message; the iteration ends at `close`, or if no message came within the timeout."""
         if not self._ready and not self._wait():
             raise StopIteration
         message = self._ready.popleft()
@@ -86,7 +86,7 @@ class Follower(ABC):
         return message
 
     def poll(self, max_count: int = BATCH) -> list[StoredMessage]:
-        """Up to `max_count` messages that are there now; does not wait."""
+        """Return up to `max_count` messages that exist now, without waiting."""
         if len(self._ready) < max_count:
             self._ready.extend(self._checked_take())
         found = [self._ready.popleft() for _ in range(min(max_count, len(self._ready)))]
@@ -95,12 +95,12 @@ class Follower(ABC):
         return found
 
     def close(self) -> None:
-        """End the iteration, of a thread that waits too."""
+        """End the iteration, even of a thread that waits."""
         self._is_closed = True
         self._parts.progress.notify()
 
     def _wait(self) -> bool:
-        """Until messages are ready; False at the time-out and when closed."""
+        """Wait until messages are ready; return False after the timeout or when closed."""
         began = time.monotonic()
         while not self._is_closed:
             seen = self._parts.progress.count
@@ -122,11 +122,11 @@ class Follower(ABC):
 
     @abstractmethod
     def _take(self) -> list[StoredMessage]:
-        """What may be handed out from `_at` on, which moves behind it."""
+        """Return the next messages from `_at` on, and move `_at` behind them."""
 
     @abstractmethod
     def _pause_s(self, waited_s: float) -> float:
-        """How long to wait for the next look."""
+        """Return the seconds until the next poll."""
 
     def _move_to(self, offset: int, *, is_gap: bool = False) -> None:
         if is_gap:
@@ -135,7 +135,7 @@ class Follower(ABC):
 
 
 class OwnFollower(Follower):
-    """In the writing process: told by dispatcher and flusher, which have looked at every record before."""
+    """A follower in the writing process.  Dispatcher and flusher, which checked every record, notify it."""
 
     def _pause_s(self, waited_s: float) -> float:
         return CLOSE_LOOK_S
@@ -145,13 +145,13 @@ class OwnFollower(Follower):
         limit = parts.flusher.flushed_offset if self._is_durable else parts.dispatch_limit()
         while self._at < limit:
             file = self._log.queue.find(self._at)
-            if file is None:  # retention was faster
+            if file is None:  # retention deleted it
                 self._move_to(max(self._log.min_offset, 0), is_gap=True)
                 continue
             at, stop = self._at - file.start_offset, min(file.size_bytes, limit - file.start_offset)
             try:
                 messages, at, why = self._log.reader(file).decode_range(at, stop, BATCH, CHECK_READ)
-            except DiskError:  # deleted since we found it
+            except DiskError:  # deleted in the meantime
                 if self._at >= self._log.min_offset:
                     raise
                 continue
@@ -165,28 +165,28 @@ class OwnFollower(Follower):
 
 
 class _Stand(NamedTuple):
-    """The last record taken: where a follower knows the log."""
+    """The last accepted record, which identifies the log."""
 
     file: MappedFile
     offset: int
-    end: int  # the physical offset behind it
-    view: memoryview  # of the map, so that it can be looked at whatever becomes of the file
+    end: int  # the physical offset after it
+    view: memoryview  # of the map, which stays readable if the file is deleted
     head: bytes
 
 
 class LogFollower(Follower):
-    """Beside a writer in another process."""
+    """A follower beside a writer in another process."""
 
     def __init__(self, parts: StoreParts, start: int | None, end: str, timeout_s: float | None) -> None:
-        """As `Follower`."""
+        """Create it for `MessageStore.follow`."""
         parts.refresh()
         super().__init__(parts, start, end, timeout_s)
         self._file: MappedFile | None = None
         self._view = memoryview(b"")
         self._reader = Reader(self._view)
-        self._gone: set[int] = set()  # files in hand that expired
+        self._gone: set[int] = set()  # open files that expired
         self._stand: _Stand | None = None
-        self._looked: tuple[int, bytes, float] | None = None  # a place that was not sure yet, and when it looked so first
+        self._looked: tuple[int, bytes, float] | None = None  # an uncertain position, its bytes, and when it was first seen
         self._places = array("q", bytes(8 * (BATCH + 1)))
         self._sizes = array("i", bytes(4 * (BATCH + 1)))
 
@@ -212,10 +212,13 @@ class LogFollower(Follower):
             self._move_to(file.end_offset)
         return []
 
-    # Where it stands
+    # Position
 
     def _find_file(self) -> bool:
-        """Have the file that holds `_at` in hand, and its map, whatever becomes of its name."""
+        """Open the file that contains `_at` and its map.
+
+        Both stay open even if the file is renamed or deleted.
+        """
         file = self._file
         if file is not None and file.start_offset <= self._at < file.end_offset:
             return True
@@ -226,7 +229,10 @@ class LogFollower(Follower):
         return False
 
     def _found_file(self) -> MappedFile | None:
-        """The file that holds `_at`, which moves to where the log begins now; None where nothing was written yet."""
+        """Return the file that contains `_at`, or None if there is none yet.
+
+        Moves `_at` to the start of the log if its records are deleted.
+        """
         found = self._log.queue.find(self._at)
         if found is None:
             self._parts.refresh()
@@ -237,7 +243,7 @@ class LogFollower(Follower):
         return found
 
     def _take_in_hand(self, file: MappedFile) -> bool:
-        """False when the file went between two calls: the next look finds what the log begins with since."""
+        """Open a file; return False if it was deleted in the meantime, so that the caller searches again."""
         try:
             view = self._log.queue.view(file)
         except DiskError:
@@ -249,12 +255,12 @@ class LogFollower(Follower):
         return True
 
     def _check_stand(self) -> None:
-        """Raise when the record last taken is no longer what it was: the writer was recovered to less."""
+        """Raise `StoreRewound` if the last accepted record changed, because the writer recovered to an earlier end."""
         if self._stand is not None and bytes(self._stand.view) != self._stand.head:
             raise self._rewound(self._stand)
 
     def _check_files(self) -> None:
-        """Notice that a file in hand is no longer the one of its name: expired, or deleted and made anew by a writer."""
+        """Notice that an open file was deleted or replaced: it expired, or a writer created it again."""
         for file in (self._file, self._stand.file if self._stand else None):
             if file is None or file.start_offset in self._gone or self._is_there(file):
                 continue
@@ -267,7 +273,10 @@ class LogFollower(Follower):
                 self._stand_again(self._stand)
 
     def _stand_again(self, stand: _Stand) -> None:
-        """Go on behind the record last taken, in the files that have their names now; raise when it changed."""
+        """Continue after the last accepted record, in the current files of those names.
+
+        Raises `StoreRewound` if the record changed.
+        """
         if stand.file.start_offset not in self._gone:
             file = self._log.queue.find(stand.offset)
             at = stand.offset - file.start_offset if file is not None else 0
@@ -284,10 +293,10 @@ class LogFollower(Follower):
     def _rewound(self, stand: _Stand) -> StoreRewound:
         return StoreRewound(f"the record at physical offset {stand.offset} changed: the writer was recovered to less")
 
-    # What may be taken
+    # Which records are accepted
 
     def _is_last_sure(self, file: MappedFile, rows: int, why: str) -> bool:
-        """Whether the last record found, which has nothing valid behind it, is whole."""
+        """Return whether the last record found, which nothing valid follows, is whole."""
         at, size = self._places[rows - 1], self._sizes[rows - 1]
         if why == "full":
             return False  # the next scan begins with it
@@ -298,7 +307,7 @@ class LogFollower(Follower):
         )
 
     def _has_unit(self, at: int, size: int) -> bool:
-        """Whether a queue unit points at the record: its writer was done with it."""
+        """Return whether a queue unit points at the record, so that its writer has finished it."""
         message = self._reader.decode(at, CHECK_PLACE)
         view = self._parts.view
         if message is None or view is None:
@@ -308,7 +317,7 @@ class LogFollower(Follower):
         return unit is not None and (unit.physical_offset, unit.size_bytes) == (message.physical_offset, size)
 
     def _looked_same(self, offset: int, data: bytes) -> bool:
-        """Whether a look before this one, a while ago, saw the same."""
+        """Return whether an earlier poll saw the same bytes."""
         looked, now = self._looked, time.monotonic()
         if looked is None or looked[:2] != (offset, data):
             self._looked = (offset, data, now)
@@ -316,7 +325,7 @@ class LogFollower(Follower):
         return now - looked[2] >= LOOK_S / 2
 
     def _decode(self, file: MappedFile, at: int, sure: int, safe_ms: int) -> list[StoredMessage]:
-        """The first `sure` records of the scan, once more and now for good."""
+        """Decode the first `sure` records of the scan, and accept those stored up to `safe_ms`."""
         if not sure:
             return []
         stop = self._places[sure - 1] + self._sizes[sure - 1]
@@ -334,7 +343,10 @@ class LogFollower(Follower):
         return messages
 
     def _suspect(self, file: MappedFile, at: int, why: str, rows: int) -> None:
-        """Bytes that are no record: being written, or damage.  Damage does not change and has a whole record behind it."""
+        """Raise `StoreCorrupt` if the bytes are damage and not a record that is still being written.
+
+        Damage does not change, and a whole record follows it.
+        """
         if rows or why == "empty":
             return
         head = bytes(self._view[at : at + STAND_SIZE])
@@ -348,7 +360,7 @@ class LogFollower(Follower):
                 raise StoreCorrupt(why, file=file.path, offset=at, expected="a record", found=head[:16].hex(" "))
 
     def _safe_ms(self) -> int:
-        """Up to which store time records may be taken."""
+        """Return the store time up to which records may be accepted."""
         if not self._is_durable or not self._parts.abort_file.is_present:
             return FOREVER_MS
         found = read_checkpoint(self._parts.disk, self._parts.checkpoint.path)

@@ -1,7 +1,7 @@
-"""A queue's messages as Arrow batches: units give the places, and the columns are made of the log's own bytes.
+"""Read a queue's messages as Arrow batches; units give the positions, and the columns are filled from the log's bytes.
 
-No Python object is made for a message.  Where there is enough for two batches they are made at the same time, the second on a
-thread of its own, which ends before either is handed out: a kernel fills them without the interpreter.  Needs pyarrow (extra
+No Python object is created per message.  If there are enough messages, two batches are filled in parallel, the second on a
+thread of its own, which ends before either is returned: the kernel fills them without the GIL.  Needs pyarrow (extra
 `arrow`).
 """
 
@@ -24,7 +24,7 @@ from storageio import DiskError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_BYTES = 4 << 20  # of records, so that a batch stays near the processor; one record may be more
+BATCH_BYTES = 4 << 20  # of records, so that a batch stays in the cache; one record may be larger
 Confirm = Callable[[Queue, int, int, int], StoredMessage | None]
 
 
@@ -32,12 +32,12 @@ def read_queue_columns(
     log: CommitLog, queue: Queue | None, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
     low: Callable[[Queue], int],
 ) -> pa.RecordBatchReader:  # fmt: skip
-    """The wanted columns of messages `start` to before `stop`; those whose records left the log are passed over.
+    """Return the columns of messages `start` to before `stop`; messages whose records left the log are skipped.
 
-    `confirm(queue, queue_offset, physical_offset, size)` is asked about a unit that points at no record of its size: it
-    raises `StoreCorrupt`, or answers None when the record left the log meanwhile.  `low(queue)`: where the queue begins now.
+    `confirm(queue, queue_offset, physical_offset, size)` is called for a unit that points at no record of its size: it raises
+    `StoreCorrupt`, or returns None if the record left the log meanwhile.  `low(queue)` returns where the queue begins now.
     """
-    import pyarrow as pa  # 150 ms
+    import pyarrow as pa  # takes 150 ms
 
     wanted = schema(columns)
     pieces = _pieces(log, queue, start, stop, columns, confirm, low) if queue is not None else iter(())
@@ -48,11 +48,11 @@ def _pieces(
     log: CommitLog, queue: Queue, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
     low: Callable[[Queue], int],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """Checked records of a queue, in order; a batch lies in one log file and is bounded in rows and bytes."""
+    """Yield checked records of a queue, in order; each batch lies in one log file and is limited in rows and bytes."""
     at, stop = queue.unit_range(start, stop)
     while at < stop:
         units = queue.packed_units(at, min(stop - at, 2 * BATCH_ROWS))
-        if units is None:  # a queue file was deleted meanwhile, perhaps by another process
+        if units is None:  # a queue file was deleted in the meantime, perhaps by another process
             now = low(queue)
             if at >= now:
                 return
@@ -69,7 +69,10 @@ def _pieces(
 
 
 def _two_at_once(log: CommitLog, units: memoryview, columns: Sequence[str]) -> list[pa.RecordBatch]:
-    """The first two batches of these units; one or none where something is not as the units say, or there are not two."""
+    """Fill the first two batches of these units in parallel.
+
+    Returns none if there is no second batch, and stops at a unit that does not match its record.
+    """
     first = _planned(log, units[: BATCH_ROWS * UNIT_SIZE])
     rest = units[first.rows * UNIT_SIZE :] if first is not None else units[:0]
     second = _planned(log, rest[: BATCH_ROWS * UNIT_SIZE]) if len(rest) else None
@@ -78,7 +81,7 @@ def _two_at_once(log: CommitLog, units: memoryview, columns: Sequence[str]) -> l
     found: list[pa.RecordBatch] = []
 
     def fill() -> None:
-        with suppress(Exception):  # made again alone, where it is raised
+        with suppress(Exception):  # filled again later, where the error is raised
             found.append(second.made(columns))
 
     beside = threading.Thread(target=fill, name="brokerstore-columns", daemon=True)
@@ -93,9 +96,9 @@ def _two_at_once(log: CommitLog, units: memoryview, columns: Sequence[str]) -> l
 def _piece(
     log: CommitLog, queue: Queue, at: int, units: memoryview, columns: Sequence[str], confirm: Confirm
 ) -> tuple[pa.RecordBatch | None, int]:
-    """The records of the first of these units: of one log file, up to the first unit that points at no record.
+    """Return a batch of the first units, from one log file, up to the first unit that points at no record.
 
-    Beside it the number of units that are done with.
+    Also returns the number of units that are done.
     """
     physical, size, _ = UNIT.unpack_from(units)
     for is_confirmed in (False, True):
@@ -109,24 +112,24 @@ def _piece(
 
 
 class _Planned(NamedTuple):
-    """A batch to be made: of units that point into one file, up to the first that does not."""
+    """A batch to fill, of units that point into one file, up to the first that does not."""
 
     batch: Batch
     size_bytes: int
 
     @property
     def rows(self) -> int:
-        """Fewer are made where a unit points at no whole record."""
+        """The number of planned rows; fewer are filled if a unit points at no whole record."""
         return len(self.batch.positions)
 
     def made(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """Its records, up to the first that is none."""
+        """Fill the batch with its records, up to the first invalid one."""
         return checked_batch(self.batch, columns, CHECK_READ, self.size_bytes)
 
 
 def _planned(log: CommitLog, units: memoryview) -> _Planned | None:
-    """None when the first unit points nowhere.  Touches no record."""
-    import numpy as np  # 80 ms
+    """Plan a batch without reading any record; return None if the first unit points into no file."""
+    import numpy as np  # takes 80 ms
 
     opened = _open(log, UNIT.unpack_from(units)[0])
     if opened is None:
@@ -138,7 +141,7 @@ def _planned(log: CommitLog, units: memoryview) -> _Planned | None:
 
 
 def _count_before(units: memoryview, physical_offset: int) -> int:
-    """How many units in a row, from the first on, point below an offset."""
+    """Return how many leading units point below a physical offset."""
     count = 0
     for physical, _, _ in UNIT.iter_unpack(units):
         if physical >= physical_offset:
@@ -155,9 +158,9 @@ class _Opened(NamedTuple):
 
 
 def _open(log: CommitLog, physical_offset: int) -> _Opened | None:
-    """None when the file left the log, or never was in it."""
+    """Map the file of a physical offset; return None if there is none."""
     file = log.queue.find(physical_offset)
     try:
         return None if file is None else _Opened(file.start_offset, log.queue.view(file))
-    except DiskError:  # deleted since it was found
+    except DiskError:  # deleted in the meantime
         return None

@@ -1,7 +1,7 @@
-"""What a read-only store sees of a folder that somebody else writes: log files, queues and index files as they are now.
+"""A read-only store's view of a folder that another process writes: the current log files, queues and index files.
 
-Nothing is locked and nothing written.  A look is cheap when nothing changed: the times of two folders, and for a queue the
-stat of its last file and forty bytes of it.
+Nothing is locked or written.  A refresh is cheap if nothing changed: it reads the times of two folders, and for a queue the
+stat and 40 bytes of its last file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
 
-SETTLE_MS = 100  # a folder that changed so lately may change again within the same tick of its clock
+SETTLE_MS = 100  # a folder that changed this recently may change again with the same time
 
 
 class _Stand(NamedTuple):
-    """What a queue looked like: when it looks otherwise behind us, it was cut."""
+    """What a queue looked like at the last refresh; if this part changed, the queue was truncated."""
 
     inode: int
     unit_at: int
@@ -31,7 +31,7 @@ class _Stand(NamedTuple):
 
 
 class _Folders:
-    """Whether names came to some folders, or left them, since the last look."""
+    """Detects whether files were created or deleted in some folders since the last call."""
 
     def __init__(self, disk: Disk, folders: list[str]) -> None:
         self._disk = disk
@@ -39,7 +39,10 @@ class _Folders:
         self._seen: list[int] = []
 
     def changed(self) -> bool:
-        """Once more as long as the change is so fresh that another may have the same time."""
+        """Return whether a folder changed.
+
+        Returns True again while the change is so recent that another may have the same time.
+        """
         found = [entry.modified_ms if (entry := self._disk.stat(folder)) else -1 for folder in self._folders]
         if found == self._seen:
             return False
@@ -48,20 +51,20 @@ class _Folders:
         return True
 
     def forget(self) -> None:
-        """Look again in any case."""
+        """Make the next call of `changed` return True."""
         self._seen = []
 
 
 class ReaderView:
-    """Log, queues and index of an engine opened for reading, brought up to date by whoever asks.
+    """Log, queues and index of an engine opened for reading; the calling thread refreshes them.
 
-    It stands in for `ConsumeQueues` where a queue is looked up.
+    It replaces `ConsumeQueues` for looking up a queue.
     """
 
     def __init__(
         self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None, before_first_look: Callable[[], None]
     ) -> None:
-        """Start from what was found at opening.  `before_first_look` is called once, before the first queue is read."""
+        """Start from the files found at opening; `before_first_look` is called once, before the first queue is read."""
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -73,7 +76,7 @@ class ReaderView:
         self._before_first_look: Callable[[], None] | None = before_first_look
 
     def refresh(self, *, again: bool = False) -> None:
-        """Files of the log and of the index; with `again` even if no folder seems changed."""
+        """List the files of log and index again if a folder changed; with `again` list the log's in any case."""
         with self._guard:
             if again:
                 self._log_folders.forget()
@@ -88,12 +91,12 @@ class ReaderView:
             shape = find_shape(self._disk, paths, AT_REST)
             if shape is not None:
                 index.adopt(*shape)
-            elif paths:  # an item may be on its way
+            elif paths:  # the writer may be adding an item
                 self._index_folder.forget()
         index.refresh(whole_only=True)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue with all the units it has now; None when there is none."""
+        """Return a queue with all of its current units, or None."""
         with self._guard:
             if self._before_first_look is not None:
                 self._begin()
@@ -101,18 +104,18 @@ class ReaderView:
             if queue is not None:
                 try:
                     self._look(queue)
-                except DiskError:  # a file went between two of our calls
+                except DiskError:  # a file was deleted between two calls
                     self._reload(queue)
             return queue
 
     def _begin(self) -> None:
-        """Call `before_first_look`, once."""
+        """Call `before_first_look`, but only once."""
         call, self._before_first_look = self._before_first_look, None
         if call is not None:
             call()
 
     def _discover(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue that came since."""
+        """Return a queue that was created since, or None."""
         with contextlib.suppress(InvalidMessage):  # a name that no queue can have may come from a config file
             entry = self._disk.stat(os.path.join(self._queues.folder, check_topic(topic), str(check_queue_id(queue_id))))
             if entry is not None and entry.kind is Kind.FOLDER:
@@ -121,13 +124,13 @@ class ReaderView:
         return None
 
     def _find_size(self) -> None:
-        """A store without a queue at opening did not say how long their files are."""
+        """Detect the size of queue files if there was no queue at opening."""
         if len(self._queues) == 0:
             found = find_file_size(self._disk, self._queues.folder)
             self._queues.file_size_bytes = found or self._queues.file_size_bytes
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Of one topic, as its folder lists them; sorted."""
+        """Return the queue ids of a topic, sorted, as its folder lists them."""
         with contextlib.suppress(InvalidMessage):
             return self._listed(os.path.join(self._queues.folder, check_topic(topic)))
         return []
@@ -139,14 +142,14 @@ class ReaderView:
         return sorted(int(name) for name in found if name.isascii() and name.isdigit() and str(int(name)) == name)
 
     def discover(self) -> None:
-        """Every queue that came since."""
+        """Find every queue that was created since."""
         with self._guard:
             self._begin()
             self._find_size()
             self._queues.discover()
 
     def _look(self, queue: ConsumeQueue) -> None:
-        """Take in new units; find the end anew when units or files went."""
+        """Read new units; find the end again if units or files were removed."""
         known = self._stands.get((queue.topic, queue.queue_id))
         if known is not None and known != self._stand(queue, known.unit_at):
             queue.reload()
@@ -162,14 +165,14 @@ class ReaderView:
         self._stands[queue.topic, queue.queue_id] = self._stand(queue, queue.written - UNIT_SIZE)
 
     def _log_minimum(self, queue: ConsumeQueue) -> None:
-        """The queue begins where the log does."""
+        """Correct the queue's minimum if the start of the log moved."""
         known = self._stands.get((queue.topic, queue.queue_id))
         low = max(self._log.min_offset, 0)
         if known is None or known.log_min_offset != low:
             queue.correct_min_offset(low)
 
     def _stand(self, queue: ConsumeQueue, unit_at: int) -> _Stand:
-        """The file that holds the last unit, and that unit."""
+        """Return the state of the file with the last unit, and that unit."""
         starts = [start for start in queue.starts[-2:] if start <= unit_at]
         entry = self._disk.stat(queue.path(starts[-1])) if starts else None
         unit = queue.read_unit(unit_at) if entry is not None else None

@@ -1,4 +1,4 @@
-"""Which consumer reads which queues, when several of one group are open in a process."""
+"""Divide the queues of a topic among the consumers of one group in a process."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import NamedTuple
 
 
 class _Hand(NamedTuple):
-    """Who took a queue last, and how often it changed hands."""
+    """The consumer that took a queue last, and how often the queue was reassigned."""
 
     member: object
     turn: int
 
 
 class QueueSharing:
-    """Consumers of one topic and group divide its queues as RocketMQ's clients do: evenly, in blocks, in the order they came.
+    """Divides a topic's queues among its consumers as RocketMQ's clients do: evenly, in blocks, in the order they joined.
 
-    The division changes when a consumer comes or goes and when a queue does.  Other processes are not seen: two processes
-    that consume with one group read everything twice.
+    The division changes when a consumer joins or leaves and when the queues change.  Other processes are not known: two
+    processes that consume with one group read everything twice.
     """
 
     def __init__(self) -> None:
-        """Nobody consumes."""
+        """Create it without consumers."""
         self._members: dict[tuple[str, str], list[object]] = {}
         self._queue_ids: dict[tuple[str, str], list[int]] = {}
         self._hands: dict[tuple[str, str], dict[int, _Hand]] = {}
         self._guard = threading.Lock()
 
     def join(self, topic: str, group: str, member: object) -> None:
-        """Take part from now on."""
+        """Add a consumer to its group."""
         with self._guard:
             self._members.setdefault((topic, group), []).append(member)
 
     def leave(self, topic: str, group: str, member: object) -> None:
-        """Leave one's queues to the others."""
+        """Remove a consumer, so that the others get its queues."""
         with self._guard:
             members = self._members.get((topic, group), [])
             if member in members:
@@ -43,10 +43,10 @@ class QueueSharing:
                     known.pop((topic, group), None)
 
     def share(self, topic: str, group: str, member: object, queue_ids: list[int] | None) -> dict[int, int]:
-        """A member's part, none for who does not take part: queue id to turn.
+        """Return the queues of a member, as a dict from queue id to turn; empty if it did not join.
 
-        A turn that is not the one of the last call says that the queue was in another hand meanwhile.  `queue_ids`: None from
-        who did not look for queues now; then what anybody saw last is divided.
+        If a turn differs from the last call's, another consumer had the queue in between.  With `queue_ids` None the queues
+        that any consumer listed last are divided.
         """
         key = topic, group
         with self._guard:
@@ -61,7 +61,7 @@ class QueueSharing:
 
 
 def _take(hands: dict[int, _Hand], queue_id: int, member: object) -> int:
-    """Have a queue; its turn."""
+    """Assign a queue to a member and return its turn."""
     hand = hands.get(queue_id)
     if hand is None or hand.member is not member:
         hand = hands[queue_id] = _Hand(member, hand.turn + 1 if hand is not None else 0)
@@ -69,7 +69,7 @@ def _take(hands: dict[int, _Hand], queue_id: int, member: object) -> int:
 
 
 def block(items: list[int], number: int, parts: int) -> list[int]:
-    """Part `number` of `parts`; the first ones have one more where they cannot be equal.
+    """Return part `number` of `parts`; if they cannot be equal, the first parts have one more item.
 
     >>> [block([0, 1, 2, 3, 4], number, 3) for number in range(3)]
     [[0, 1], [2, 3], [4]]

@@ -1,8 +1,8 @@
-"""What a consumer reads beside its topic: messages of the topic that came back in `%RETRY%group`.
+"""Progress of a group's retry queues, which the consumers of all its topics share.
 
-A group has one retry topic for all that it reads.  Each consumer takes what its own topic sent there (property RETRY_TOPIC)
-and leaves the rest to the others, so the group's offset may move only past what all of them are done with: `RetryProgress`
-keeps that.
+A group has one retry topic for everything it reads.  Each consumer takes the messages of its own topic (property RETRY_TOPIC)
+and skips the rest, so the group's offset may only move past messages that are acknowledged whatever their topic.
+`RetryProgress` tracks that.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class RetryProgress:
-    """How far one group's retry queue is done with.  Shared by the consumers of a process."""
+    """The acknowledged messages of one group's retry queue.  The consumers of a process share it."""
 
     def __init__(self, offsets: ConsumerOffsets, topic: str, group: str, queue_id: int) -> None:
-        """Goes on from what is committed."""
+        """Start at the committed offset."""
         self._offsets = offsets
         self._key = (topic, group, queue_id)
         self._guard = threading.Lock()
@@ -30,18 +30,18 @@ class RetryProgress:
         self.base = offsets.get(topic, group, queue_id) or 0
 
     def begin_at(self, offset: int) -> None:
-        """Nothing is left before an offset."""
+        """Forget everything before an offset, because those messages no longer exist."""
         with self._guard:
             if offset > self.base:
                 self.base = offset
                 self._done = {one for one in self._done if one >= offset}
 
     def is_done(self, offset: int) -> bool:
-        """Whether somebody acknowledged it."""
+        """Return whether a message is acknowledged."""
         return offset < self.base or offset in self._done
 
     def done(self, offset: int) -> None:
-        """Be done with one message; the group's offset moves as far as everything before is done."""
+        """Acknowledge one message; move the group's offset over all acknowledged messages that follow it without a gap."""
         with self._guard:
             if offset >= self.base:
                 self._done.add(offset)
@@ -55,15 +55,15 @@ class RetryProgress:
 
 
 class RetryProgresses:
-    """Those of one open store."""
+    """The retry progress of all groups of one open store."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Create it without any progress."""
         self._guard = threading.Lock()
         self._known: dict[tuple[str, str, int], RetryProgress] = {}
 
     def get(self, offsets: ConsumerOffsets, topic: str, group: str, queue_id: int) -> RetryProgress:
-        """Made when it is first asked for."""
+        """Return the progress of a queue; create it on first use."""
         with self._guard:
             key = (topic, group, queue_id)
             if key not in self._known:
@@ -72,5 +72,5 @@ class RetryProgresses:
 
 
 def is_of_topic(message: StoredMessage, topic: str) -> bool:
-    """Whether a message of a retry topic was first one of `topic`."""
+    """Return whether a message of a retry topic came from `topic`."""
     return message.all_properties.get(FIRST_TOPIC, topic) == topic

@@ -1,11 +1,11 @@
-"""The messages that no consume queue has yet, in a folder whose writer was killed.
+"""Count the messages that no consume queue has yet, in a folder whose writer was killed.
 
-A writer dispatches records to their queues a moment after they are put.  In the folder that a killed writer left, the last of
-them are in the log alone: `get`, `read`, `max_offset` and consumers miss them until a writer opens the store.  This module
-counts them, so that a reader can report them.
+A writer dispatches records to their queues a moment after they are put.  If it is killed, the last records are only in the
+log: `get`, `read`, `max_offset` and consumers miss them until a writer opens the store.  This module counts them, so that a
+reader can report them.
 
-The count begins where recovery would begin to dispatch: at the newest file that the checkpoint covers, or at the log's begin
-where a queue lacks older units.  It ends after `SEARCHED_MAX` bytes; where that is not enough it begins once more at the last
+The count begins where recovery would begin to dispatch: at the newest file that the checkpoint covers, or at the start of the
+log if a queue lacks older units.  It ends after `SEARCHED_MAX` bytes; if that is not enough, it begins once more at the last
 record that the checkpoint covers.  After a clean stop, and beside a live writer, nothing is counted.
 """
 
@@ -45,13 +45,13 @@ class _Gap(Exception):
 
 
 class Undispatched:
-    """What the queues of a store opened for reading lack."""
+    """The messages that the queues of a store opened for reading lack."""
 
     def __init__(self, parts: StoreParts) -> None:
-        """Read nothing yet."""
+        """Set the fields without reading anything."""
         self._parts = parts
         self._guard = threading.RLock()
-        self._seen: tuple[int, int] | None = None  # the abort file that the counts are of
+        self._seen: tuple[int, int] | None = None  # the abort file at the time of the count
         self._unknown = ""
         self.is_reported = False  # the tool reports it in its own words
         self.lanes: Counter[Lane] = Counter()
@@ -59,13 +59,13 @@ class Undispatched:
 
     @property
     def messages(self) -> int | None:
-        """How many messages are in the log and not in all of their queues; None where that is not known."""
+        """The number of messages in the log that are not in all of their queues, or None if it is unknown."""
         if not self._look():
             return None if self._parts.abort_file.is_present else 0
         return None if self._unknown else self.found
 
     def problem(self) -> str:
-        """Return what a reader of the queues has to be told, as one sentence; "" for nothing."""
+        """Return a warning for readers of the queues, as one sentence, or "" if nothing is missing."""
         if not self._look() or not (self.found or self._unknown):
             return ""
         least = "at least " if self._unknown else ""
@@ -86,7 +86,7 @@ class Undispatched:
             )  # fmt: skip
 
     def _look(self) -> bool:
-        """Count, unless it was done; False where there is nothing to count: after a clean stop, and beside a writer."""
+        """Count, if not done yet; return False after a clean stop and beside a writer, where nothing is counted."""
         parts = self._parts
         entry = parts.disk.stat(parts.abort_file.path)
         if entry is None or parts.disk.is_locked(parts.places.lock):
@@ -123,7 +123,7 @@ class Undispatched:
         return max(low, first) if is_whole and not parts.derived.lacks_batch_queues() else low
 
     def _count_from(self, start: int, *, refuses_gaps: bool) -> None:
-        """Over the records from `start` on."""
+        """Count over the records from `start` on."""
         parts, log = self._parts, self._parts.log
         self._forget()
         self._kernel = Dispatcher([])
@@ -146,7 +146,7 @@ class Undispatched:
         self.lanes.clear()
 
     def _covered(self) -> int:
-        """Return where the last record begins that the checkpoint says is in its queue; 0 where there is none."""
+        """Return the offset of the last record in a queue that the checkpoint covers, or 0."""
         parts, log, found = self._parts, self._parts.log, 0
         safe_ms = parts.checkpoint.min_timestamp_ms
         for queue in parts.queues:
@@ -157,10 +157,10 @@ class Undispatched:
         return found
 
     def _walk(self, file: MappedFile, at: int, refuses_gaps: bool) -> int:
-        """Over some records of a file; where to go on, `ENDED` at the log's end."""
+        """Count over some records of a file; return where to continue, `ENDED` at the end of the log."""
         start, size = at - file.start_offset, file.size_bytes
         end, why = self._piece(file, start, min(size, start + BATCH_SIZE_BYTES), refuses_gaps)
-        if why == "torn" and end == start:  # one record longer than a stretch
+        if why == "torn" and end == start:  # one record longer than a batch
             end, why = self._piece(file, start, size, refuses_gaps)
         if is_file_end(why, size - end, any_blank=True):  # as the dispatcher
             return file.end_offset
@@ -171,7 +171,7 @@ class Undispatched:
         return ENDED
 
     def _piece(self, file: MappedFile, start: int, stop: int, refuses_gaps: bool) -> tuple[int, str]:
-        """Count what the queues lack of whole records in a row; where they end, and why."""
+        """Count the units that the queues lack of successive whole records; return where these end, and why."""
         view = self._parts.log.queue.view(file)
         end, why, _ = self._kernel.dispatch(view, start, stop, file.start_offset, CHECK_READ, None, 0, self._is_ignored)
         for topic, queue_id, first, units in self._kernel.runs():
@@ -191,7 +191,7 @@ class Undispatched:
             self.found += count
 
     def _has_record_behind(self, file: MappedFile, start: int, why: str) -> bool:
-        """Whether the place that is no record may be damage, and not the log's end."""
+        """Return whether a whole record follows a bad position, so that it may be damage instead of the log's end."""
         log = self._parts.log
         if any(log.message_at(later.start_offset) for later in log.queue.files if later.start_offset > file.start_offset):
             return True

@@ -1,9 +1,9 @@
-"""The records that the key index does not have yet, for readers.
+"""Find the records that the key index does not have yet, for readers.
 
-A writer dispatches records a moment after they are put, and a killed one leaves some undispatched.  A query beside a writer,
-or after a kill, walks over the log from the last indexed record on.
+A writer dispatches records a moment after they are put, and a killed writer leaves some undispatched.  A query beside a
+writer, or after a kill, walks the log from the last indexed record on.
 
-The walk ends after `SEARCHED_MAX` bytes.  What lies behind is not searched: `unsearched_bytes` says how much, and a warning is
+The walk ends after `SEARCHED_MAX` bytes.  The rest is not searched: `unsearched_bytes` has its size, and a warning is
 logged once.  After a clean stop the index is complete, and there is no walk.
 """
 
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 SEARCHED_MAX = 64 << 20  # bytes of log behind the index that one query searches
-QUEUES_AFTER = 4 << 20  # bytes after which the queues are asked how far the dispatcher came
+QUEUES_AFTER = 4 << 20  # bytes after which the queues are checked for the dispatcher's progress
 BATCH = 4096
 
 
 class Unindexed:
-    """The log behind the index of a store opened for reading."""
+    """The part of the log after the last indexed record, in a store opened for reading."""
 
     def __init__(self, parts: StoreParts) -> None:
-        """Reads nothing."""
+        """Set the fields without reading anything."""
         self._parts = parts
-        self._dispatched = 0  # a record before which all were dispatched, as a query before this one learnt
+        self._dispatched = 0  # an earlier query found that all records before this one are dispatched
         self._is_told = False
         self.unsearched_bytes = 0
 
     def offsets(self, topic: bytes, key: bytes) -> list[int]:
         """Return the physical offsets of the records that have the key, newest first.
 
-        Ask before the index: what it gets meanwhile is found twice then, and never missed.  The index files are listed again
-        after the walk: the writer may have made some that hold what the walk left out, and deleted others.
+        Call this before the query of the index: records indexed in between are then found twice instead of missed.  The index
+        files are listed again after the walk, because the writer may have created some with records that the walk skipped,
+        and deleted others.
         """
         self.unsearched_bytes = 0
         if self._parts.index is None or not self._parts.abort_file.is_present:
@@ -65,19 +66,20 @@ class Unindexed:
         return found[::-1]
 
     def _start(self) -> int:
-        """Where the last record begins before which all are in the index."""
+        """Return the offset of a record before which every record is in the index."""
         log, index = self._parts.log, self._parts.index
         header = index.last_header() if index is not None else None
         if header is None:
             self._dispatched = 0
         elif log.message_at(self._dispatched, CHECK_PLACE) is None:
-            self._dispatched = 0  # the log was recovered to less
+            self._dispatched = 0  # a recovery truncated the log
         return max(log.min_offset, 0, header.end_physical_offset if header is not None else 0, self._dispatched)
 
     def _learn_dispatched(self, at: int) -> bool:
-        """Whether the queues know of a record behind `at`: messages without keys leave no trace in the index.
+        """Return whether a queue has a record after `at`.
 
-        Whoever dispatches, we or a broker, is done with the index of all records before the one of the last unit.
+        Messages without keys leave no trace in the index.  But a dispatcher, brokerstore's or a broker's, has indexed all
+        records before the one of the last unit.
         """
         if self._parts.index is None or not self._parts.index.files:
             return False
@@ -89,7 +91,7 @@ class Unindexed:
         return self._dispatched > at
 
     def _walk(self, file: MappedFile, start: int, topic: bytes, key: bytes, found: list[int]) -> int:
-        """Over some records of a file; where to go on, which is `start` at the log's end."""
+        """Search some records of a file; return where to continue, which is `start` at the end of the log."""
         positions, sizes = array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH))
         log, base = self._parts.log, file.start_offset
         view, reader = log.queue.view(file), log.reader(file)
@@ -102,7 +104,7 @@ class Unindexed:
         return file.end_offset if is_done else base + at
 
     def _tell(self, at: int) -> None:
-        """How much was not searched."""
+        """Set `unsearched_bytes`, and log a warning once."""
         try:
             end = self._parts.log.find_end().offset
         except StoreCorrupt:  # damage in the last file

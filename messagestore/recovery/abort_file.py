@@ -1,7 +1,7 @@
-"""The file `abort`: it exists while a store is open for writing, so one that is found means an unclean stop.
+"""The file `abort` exists while a store is open for writing; if an open finds one, the last stop was unclean.
 
 It holds the process id as text.  It is durable before the first append and removed last.  A real broker leaves an `abort.bak`
-beside it, mostly empty; it has no meaning and is left alone.
+beside it, usually empty, which is ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class AbortFile:
 
     @property
     def is_present(self) -> bool:
-        """Whether a writer is running or died.  The content does not matter."""
+        """Whether a writer is running or was killed.  The content does not matter."""
         return self._disk.stat(self.path) is not None
 
     def read_process_id(self) -> int | None:
-        """Return the last writer's process id; None without a file or a readable number in it."""
+        """Return the last writer's process id, or None without a file or a readable number in it."""
         if not self.is_present:
             return None
         file = self._disk.open(self.path, Mode.READ)
@@ -40,7 +40,7 @@ class AbortFile:
         return int(text) if text.isdigit() else None
 
     def create(self, process_id: int) -> None:
-        """Create the file durably.  An existing one is rewritten without being absent in between."""
+        """Create the file durably.  An existing one is rewritten in place, so that it never disappears."""
         file = self._disk.open(self.path, Mode.CREATE)
         try:
             text = str(process_id).encode()

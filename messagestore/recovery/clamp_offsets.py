@@ -1,6 +1,6 @@
-"""Clamp offsets that point beyond the end of their queue: those of consumers, delay levels and the transaction service.
+"""Clamp offsets beyond the end of their queue: those of consumers, delay levels and the transaction service.
 
-A consumer whose offset lies behind its queue's end would silently skip the next messages.
+A consumer whose offset is beyond its queue's end would silently skip the next messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ LOG = logging.getLogger(__name__)
 
 
 def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, only_look: bool = False) -> list[str]:
-    """Clamp and persist offsets, or with `only_look` only find them; return a line for each.  Unreadable files are logged."""
+    """Clamp and persist offsets, or with `only_look` only find them; return a line for each.
+
+    Unreadable files are logged.
+    """
 
     def end_of(topic: str, queue_id: int) -> int:
         queue = queues.get(topic, queue_id)

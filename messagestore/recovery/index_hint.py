@@ -5,9 +5,9 @@ active file, the item before which everything was synced, and the last record wh
 broker that writes in between only appends items, or deletes the file, or cuts the log and writes other records.  In the last
 two cases the file or the record does not match, and recovery ignores the hint.
 
-Queues are synced before the index, so the same record covers them.  The hint does not list them, since there may be a million.
-It has the sum of their next offsets: if the sum is unchanged, no queue lost a unit; otherwise dispatch begins where the
-checkpoint says.
+Queues are synced before the index, so the same record covers them.  The hint does not list them, because there may be a
+million.  It has the sum of their next offsets: if the sum is unchanged, no queue lost a unit; otherwise dispatch begins at the
+position that the checkpoint gives.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZE_MAX = 4096
 
 
 class IndexNote(NamedTuple):
-    """Every key and every unit of the records before `end_offset` is on the disk.
+    """The hint: every key and every unit of the records before `end_offset` is on the disk.
 
     The keys are the items of file `name` before `next_item`, and all older files.
     """
@@ -42,7 +42,7 @@ class IndexNote(NamedTuple):
 
 
 def note_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int) -> IndexNote | None:
-    """Sync the active index file and return the hint for it; None where there is nothing to keep.
+    """Sync the active index file and return the hint for it, or None if there is nothing to keep.
 
     `last_offset` and `next_total` come from one `DispatchService.reached`, read before the queues were synced.
     """
@@ -70,7 +70,7 @@ def write_note(disk: Disk, folder: str, note: IndexNote) -> None:
 
 
 def read_note(disk: Disk, folder: str) -> IndexNote | None:
-    """Return the hint; None where there is no readable one, and the index is rebuilt."""
+    """Return the hint, or None if there is no readable one; the index is then rebuilt."""
     return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
@@ -80,7 +80,7 @@ def _parsed(fields: Any) -> IndexNote:
 
 
 def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
-    """Return whether the newest item belongs to a record of this log: the index of another log may be sound in itself."""
+    """Return whether the newest item belongs to a record of this log; another log's index may be sound in itself."""
     last = index.last_item(log_end)
     if last is None:
         return True

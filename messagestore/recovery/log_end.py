@@ -27,17 +27,17 @@ from ..sidecar import read_own_note
 LOG = logging.getLogger(__name__)
 CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
-WALKERS = 2  # beyond that memory is the limit
-WALK_ALONE_MAX = 64 << 20  # bytes that are walked before two threads are started
+WALKERS = 2  # with more, memory is the bottleneck
+WALK_ALONE_MAX = 64 << 20  # bytes that one thread walks before two are started
 
 
 class LogEnd(NamedTuple):
-    """Where a writer appends next."""
+    """The position at which a writer appends next."""
 
     offset: int
-    store_timestamp_ms: int  # of the last record, 0 when there is none
+    store_timestamp_ms: int  # of the last record, 0 if there is none
     dispatch_from: int  # queues and index may lack the records from here on
-    last_offset: int = -1  # where the last record begins, -1 when there is none
+    last_offset: int = -1  # where the last record begins, -1 if there is none
     has_tail: bool = False  # a crash tail follows, to be cut
 
 
@@ -60,16 +60,17 @@ def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
 
 
 def read_clean(disk: Disk, root: str) -> CleanStop | None:
-    """Return the content of `clean.json`; None without a readable one.  It only saves a scan."""
+    """Return the content of `clean.json`, or None without a readable one.  The file only saves a scan."""
     return read_own_note(
         disk, clean_path(root), CUT_PIECE, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
     )
 
 
 def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
-    """Return the store time of the last record of a clean stop, 0 if it is gone.  Records up to that time were on the disk.
+    """Return the store time of the last record of a clean stop, 0 if the record is gone.
 
-    The file outlives a recovery that was killed, after which the abort file alone would look like a crash.
+    Records up to that time were on the disk.  The file outlives a recovery that was killed, after which the abort file alone
+    would look like a crash.
     """
     last = message_at(note.last_offset) if note is not None else None
     return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0
@@ -92,7 +93,7 @@ def still_holds(log: CommitLog, note: CleanStop) -> bool:
 
 
 def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
-    """Return the end after a clean stop.  Raises `StoreCorrupt` when the log does not end as a clean stop leaves it."""
+    """Return the end after a clean stop.  Raises `StoreCorrupt` if the log does not end as a clean stop leaves it."""
     if note is not None and still_holds(log, note):
         return LogEnd(note.end_offset, _store_time(log, note.last_offset), note.end_offset, note.last_offset)
     stop = log.find_end()
@@ -100,15 +101,15 @@ def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
 
 
 def refuse_hole(log: CommitLog, end: LogEnd) -> None:
-    """Raise `StoreCorrupt` if records follow behind the end that a scan found after a clean stop, and queues point at them.
+    """Raise `StoreCorrupt` if records follow the end that a scan found after a clean stop, and queues point at them.
 
-    All of them were safe.  Without queues that point there, they may be what a broker cut and did not erase.
+    All of them were on the disk.  If no queue points there, a broker may have cut them without erasing them.
     """
     _refuse_damage(log, Stop(end.offset, "empty", 0, 0), end.store_timestamp_ms, TIMESTAMP_MAX_MS, 0)
 
 
 def _store_time(log: CommitLog, offset: int) -> int:
-    """Return the store time of the record at an offset, 0 for none or an impossible time: later records continue from it."""
+    """Return the store time of the record at an offset; 0 for no record or an impossible time."""
     message = log.message_at(offset) if offset >= 0 else None
     return message.store_timestamp_ms if message and is_time(message.store_timestamp_ms) else 0
 
@@ -124,9 +125,9 @@ def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
 
 
 def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | None) -> LogEnd:
-    """Find the end after an unclean stop.  Raises `StoreCorrupt` for damage to what was safely stored.
+    """Find the end after an unclean stop.  Raises `StoreCorrupt` for damage to safely stored data.
 
-    `note`: of a clean stop, where nobody has opened the store for writing since.
+    `note` is that of a clean stop, if no process has opened the store for writing since.
     """
     first = start_file(log, checkpoint.min_timestamp_ms)
     if first is None:
@@ -168,17 +169,17 @@ def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile
             yield files[0], _walk_halves(log, files[0], used_sizes[0] // 2, walkers)
         else:
             yield from zip(files, walkers.map(log.walk_file, files), strict=True)
-    finally:  # also when the first of a thousand files ends the walk
+    finally:  # also if the first of a thousand files ends the walk
         walkers.shutdown(cancel_futures=True)
 
 
 def _used_size(file: MappedFile) -> int:
-    """Return the size of the part of a file that was ever written, as far as the file system tells."""
+    """Return the size of the part of a file that was ever written, as the file system reports it."""
     return max((stop for _, stop in file.pieces_of_data(0, CUT_PIECE)), default=0)
 
 
 def _walk_halves(log: CommitLog, file: MappedFile, position: int, walkers: ThreadPoolExecutor) -> Stop:
-    """Walk both halves of a file at a time.  The second counts only if the first ends exactly where it begins."""
+    """Walk both halves of a file in parallel.  The second counts only if the first ends exactly where it begins."""
     middle = log.find_record(file.start_offset + position)
     if not file.start_offset < middle < file.end_offset:
         return log.walk_file(file)
@@ -199,10 +200,10 @@ def _joined(first: Stop, second: Stop) -> Stop:
 
 
 def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int, stopped_at: int) -> None:
-    """Raise `StoreCorrupt` if a whole record behind the bad position was certainly on the disk: that is damage, no torn tail.
+    """Raise `StoreCorrupt` if a whole record behind the bad position was certainly on the disk: damage, not a torn tail.
 
-    Records stored at or before `safe_ms` were, and those before `stopped_at`, where a clean stop ended the log: the next record
-    may have been stored in the same millisecond.
+    That holds for records stored at or before `safe_ms`, and for those before `stopped_at`, where a clean stop ended the log,
+    because the next record may have been stored in the same millisecond.
     """
     at = stop.offset
     while (at := log.find_record(at)) >= 0:
@@ -223,7 +224,7 @@ def _refuse_damage(log: CommitLog, stop: Stop, last_ms: int, safe_ms: int, stopp
 def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup: bool = True) -> int:
     """Copy what lies behind `offset` beside the store and zero it durably; return how many bytes were not zero.
 
-    Zeroing comes before anything new is written, so that stale records can never follow a new one.
+    Zeroing comes before any new write, so that stale records never follow a new one.
     """
     kept = 0
     for file, start, end in _used_behind(log, offset):

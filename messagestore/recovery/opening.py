@@ -41,14 +41,14 @@ class RecoveryPlan(NamedTuple):
 
     end: LogEnd
     was_clean: bool
-    clean_stop: CleanStop | None  # what the last clean stop wrote down
-    drops_index: bool  # its files have another size than the configuration
+    clean_stop: CleanStop | None  # what the last clean stop recorded
+    drops_index: bool  # its files do not have the configured size
     checks_queues: bool  # queues are cut at the log's end and filled; consumer offsets beyond their end are clamped
     checks_index: bool  # the index may lack items
 
 
 def prepare(parts: StoreParts) -> None:
-    """Bring back to the log what an earlier process acknowledged and could not write there."""
+    """Write to the log what an earlier process acknowledged but could not write there."""
     places = parts.places
     derived = [places.queues, places.ext, places.batch, places.index]
     rewrite_after_sync_failure(parts.disk, places.own, parts.log.queue.files, derived)
@@ -56,7 +56,7 @@ def prepare(parts: StoreParts) -> None:
 
 
 def plan(parts: StoreParts) -> RecoveryPlan:
-    """Find the end of the log and decide what has to be checked.  Change nothing.
+    """Find the end of the log and decide what has to be checked, without changing anything.
 
     Raises `StoreCorrupt` for damage to safely stored data, `UnsupportedFormat` for a record of an unknown version.
     """
@@ -77,8 +77,8 @@ def plan(parts: StoreParts) -> RecoveryPlan:
 def _points_behind(parts: StoreParts, end: LogEnd, clean_stop: CleanStop | None) -> bool:
     """Return whether queues point behind the end of the log, because it lost its last files since a clean stop.
 
-    The next messages would be taken for those that the queues have.  Raises `StoreCorrupt` where records follow behind the
-    end: then the log lost something in its middle.
+    The next messages would be mistaken for those of the queues.  Raises `StoreCorrupt` if records follow behind the end,
+    because the log then lost a part in its middle.
     """
     if clean_stop is not None and (clean_stop.end_offset, clean_stop.last_offset) == (end.offset, end.last_offset):
         return False
@@ -90,7 +90,10 @@ def _points_behind(parts: StoreParts, end: LogEnd, clean_stop: CleanStop | None)
 
 
 def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:
-    """Return whether queues are gone although the log has records.  A queue whose records left the log begins again at 0."""
+    """Return whether queues are missing although the log has records.
+
+    A queue whose records all left the log would begin again at 0.
+    """
     if end.last_offset < 0:
         return False
     return len(parts.lookup) == 0 or parts.derived.lacks_batch_queues() or parts.lacks_listed_queues()
@@ -152,9 +155,9 @@ def _cut_derived(parts: StoreParts, end: LogEnd) -> int:
 
 
 def _cut_queues(parts: StoreParts, end: LogEnd, hint: IndexNote | None) -> tuple[int, int]:
-    """Cut each queue where it goes wrong.
+    """Cut each queue at its first wrong unit.
 
-    Return the physical offset before which no queue lacks a unit, and the one from which some queue lost its units.
+    Returns the physical offset before which no queue lacks a unit, and the one from which some queue lost its units.
     """
     queues = parts.queues
     if hint is None or not _may_be_whole(parts, hint, end):
@@ -193,7 +196,7 @@ def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexNote | None)
 
 
 def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
-    """Write down the settings that a later open cannot detect from the files."""
+    """Write the settings that a later open cannot detect from the files."""
     before = parts.levels
     parts.levels = parts.derived.levels = before.opened_at(end.offset, is_empty=end.last_offset < 0)
     *older, newest = parts.levels.entries
@@ -211,7 +214,7 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
 def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> list[str]:
     """Dispatch from `start` to the end of the log, then clamp consumer offsets; return a line for each that changed.
 
-    Where a queue lacks units of records before `start`, dispatch begins again at the start of the log.
+    If a queue lacks units of records before `start`, dispatch begins again at the start of the log.
     """
     if start < decided.end.offset:
         low = parts.low_offset
@@ -229,7 +232,7 @@ def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> li
 
 
 def _check_dispatched(parts: StoreParts) -> None:
-    """Assert what holds when recovery is done."""
+    """Assert what holds at the end of recovery."""
     limit = parts.dispatch_limit()
     assert parts.dispatcher.position >= limit or not parts.log.queue.files, "everything is dispatched"
     assert parts.queues.max_physical_offset() <= max(limit, parts.log.written_offset), "no queue points behind the log"
@@ -251,6 +254,6 @@ def _count_queues(parts: StoreParts, decided: RecoveryPlan) -> None:
 
 
 def forget_clean_stop(parts: StoreParts, decided: RecoveryPlan) -> None:
-    """Delete the note of the last clean stop: the log goes on behind it."""
+    """Delete the record of the last clean stop, because the log continues after it."""
     if decided.clean_stop is not None:
         parts.disk.delete(clean_path(parts.places.root))

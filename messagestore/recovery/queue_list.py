@@ -16,7 +16,7 @@ SIZE_MAX = 64 << 20
 
 
 def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
-    """Write topics with their queue ids, unless the list has them already."""
+    """Write topics with their queue ids, unless the list is unchanged."""
     wanted = {topic: queues.queue_ids(topic) for topic in queues.topics()}
     if wanted != read_queue_list(disk, folder):
         disk.make_folder(folder)
@@ -24,7 +24,7 @@ def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
 
 
 def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:
-    """Return queue ids by topic; empty without a readable list."""
+    """Return queue ids by topic; empty if there is no readable list."""
     return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or {}
 
 
@@ -33,6 +33,6 @@ def _parsed(document: Any) -> dict[str, list[int]]:
 
 
 def missing_queues(disk: Disk, folder: str, queues: ConsumeQueues) -> list[tuple[str, int]]:
-    """Return the queues of the list whose folders are gone."""
+    """Return the queues of the list whose folders are missing."""
     known = read_queue_list(disk, folder)
     return [(topic, queue_id) for topic, ids in known.items() for queue_id in ids if queues.get(topic, queue_id) is None]

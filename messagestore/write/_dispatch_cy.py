@@ -1,7 +1,7 @@
-"""From records to consume queue units and index items, a stretch of the log at a time, without the GIL.
+"""Turn records into consume queue units and index items, one range of the log per call, without the GIL.
 
-A *lane* is one topic and queue id, numbered as first seen.  Units are gathered lane by lane, so that a queue gets one write
-for all of its units in a stretch.
+A *lane* is one topic and queue id, numbered in the order of first use.  Units are grouped by lane, so that a queue gets one
+write for all of its units in a range.
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ if not cython.compiled:
         window,
     )  # fmt: skip
 
-# Why a stretch ended beside `checks.STOPS`: Python makes room and calls again.
+# reasons to stop besides `checks.STOPS`: Python makes room and calls again
 NEW_LANE = -20
 INDEX_FULL = -21
 WHYS = {**STOPS, NEW_LANE: "new_lane", INDEX_FULL: "index_full"}
 
-UNITS_MAX = 32768  # records of one stretch
-AHEAD_RECORDS = 8  # a record's begin and end are read long before the memory has brought them
+UNITS_MAX = 32768  # units per call of `dispatch`
+AHEAD_RECORDS = 8  # prefetch distance: memory latency exceeds the time that one record takes
 CACHE_LINE_SIZE = 64
-LEVEL_MAX = (1 << 31) - 1  # the real store reads 32 bits
+LEVEL_MAX = (1 << 31) - 1  # RocketMQ reads 32 bits
 LANES_FIRST = 64  # a power of two
 NAME_SIZE_USUAL = 64
-NO_LANE = -1  # of a record that enters no queue
-FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether light queues were seen
+NO_LANE = -1  # a free slot
+FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether LMQs were seen
 SPACE = 32
-# Kinds of lane.
+# kinds of lanes
 ORDINARY = 0
-SCHEDULED = 1  # its units hold the time a message is due
+SCHEDULED = 1  # its units hold the due time of the message
 IGNORED = 2  # its records enter no queue
 _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY\x01")
 _KEYS: Source = source_of_bytes(b"KEYS\x01")
@@ -91,7 +91,7 @@ _DELAY: Source = source_of_bytes(b"DELAY\x01")
 
 
 class Lanes:
-    """Topics and queue ids by number, and the number of each by an open hash."""
+    """A table of topics and queue ids, each with a number, found by an open-addressing hash."""
 
     __slots__ = (
         "_arrays", "_codes", "_held", "_kinds", "_mask", "_name_at", "_name_size", "_names", "_names_size", "_queue_ids",
@@ -99,13 +99,13 @@ class Lanes:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """No lane yet."""
+        """Create an empty table of lanes."""
         self.lanes: list[tuple[str, int]] = []
         self._names_size = 0
         self._grow(LANES_FIRST, LANES_FIRST * NAME_SIZE_USUAL)
 
     def _grow(self, capacity: Size, names_capacity: Size) -> None:
-        """Longer columns with the same content, and every lane placed in a table of twice the capacity."""
+        """Enlarge the columns, and place every lane in a hash table of twice the capacity."""
         names = bytearray(names_capacity)
         columns: Any = [array(kind, bytes(array(kind).itemsize * capacity)) for kind in "qiiii"]
         if self.lanes:
@@ -128,14 +128,14 @@ class Lanes:
             self._place(lane)
 
     def _place(self, lane: Size) -> None:
-        """Into the first free slot of its chain."""
+        """Put a lane into the first free slot of its probe sequence."""
         slot: Size = _first_slot(self._names, self._name_at[lane], self._name_size[lane], self._queue_ids[lane], self._mask)
         while self._slots[slot] >= 0:
             slot = (slot + 1) & self._mask
         self._slots[slot] = lane
 
     def add(self, name: bytes, queue_id: int, kind: int) -> int:
-        """A new lane's number."""
+        """Add a lane and return its number."""
         lane: Size = len(self.lanes)
         capacity: Size = len(self._arrays[1])
         names_capacity: Size = len(self._arrays[0])
@@ -157,7 +157,7 @@ class Lanes:
 @cython.nogil
 @cython.exceptval(check=False)
 def _first_slot(names: Source, at: Size, size: Size, queue_id: I32, mask: Size) -> Size:
-    """Where the search for a lane begins."""
+    """Return the slot where the search for a lane begins."""
     code: Size = java_hash(names, at, size, 0) & 0x7FFFFFFF
     return (code * 31 + queue_id * 40503) >> 5 & mask
 
@@ -166,7 +166,7 @@ def _first_slot(names: Source, at: Size, size: Size, queue_id: I32, mask: Size) 
 @cython.nogil
 @cython.exceptval(check=False)
 def _find_lane(table: Lanes, source: Source, at: Size, size: Size, queue_id: I32) -> Size:
-    """The lane of a topic and queue, or NEW_LANE."""
+    """Return the lane of a topic and queue id, or NEW_LANE."""
     slot: Size = _first_slot(source, at, size, queue_id, table._mask)
     lane: Size = table._slots[slot]
     while lane >= 0:
@@ -179,7 +179,7 @@ def _find_lane(table: Lanes, source: Source, at: Size, size: Size, queue_id: I32
 
 
 class Dispatcher:
-    """Turns stretches of the log into runs of units.  One thread uses one of these."""
+    """Turns ranges of the log into runs of units.  Each thread needs its own."""
 
     __slots__ = (
         "_counts", "_counts_array", "_delay_levels", "_delays", "_found", "_held", "_irregular", "_offsets", "_sorted",
@@ -187,7 +187,7 @@ class Dispatcher:
     )  # fmt: skip
 
     def __init__(self, delays_ms: list[int]) -> None:
-        """`delays_ms[level - 1]`: how long a scheduled message of a level waits."""
+        """Create the buffers; `delays_ms[level - 1]` is how long a scheduled message of a level waits."""
         buffers: list[Any] = [
             bytearray(UNIT_SIZE * UNITS_MAX), bytearray(UNIT_SIZE * UNITS_MAX), array("i", bytes(4 * UNITS_MAX)),
             array("q", bytes(8 * UNITS_MAX)), array("q", bytes(8 * UNITS_MAX)), array("i", [0] * FOUND_SIZE),
@@ -214,11 +214,12 @@ class Dispatcher:
         self, buffer: Any, start: int, stop: int, base: int, checks: int, index: IndexBuffer | None, keys_done: int,
         ignored: Any,
     ) -> tuple[int, str, int]:  # fmt: skip
-        """Records from start to stop of a buffer that begins at physical offset `base`.
+        """Dispatch the records from `start` to `stop` of a buffer that begins at physical offset `base`.
 
-        Gathers units until the buffer of units is full (`runs` hands them out) and puts keys into `index`, leaving out the
-        first `keys_done` of the first record.  `ignored(topic)` says which topics enter no queue.  Returns (where it stands,
-        why it stopped, keys done of the record there): "end", "full", "index_full", or a name of `checks.STOPS`.
+        Gathers units, which `runs` returns, until their buffer is full, and puts keys into `index` unless it is None.
+        `ignored(topic)` returns whether a topic enters no queue.  Returns the position where it stopped, the reason ("end",
+        "full", "index_full", or a name of `checks.STOPS`), and the `keys_done` for the call that continues there; 0 begins a
+        record.
         """
         held: memoryview = memoryview(buffer).cast("B")
         source: Source = source_of(held)
@@ -245,7 +246,7 @@ class Dispatcher:
         return at, "end" if at == end else "full" if why > 0 else WHYS[why], done
 
     def _add_lane(self, held: memoryview, at: Size, ignored: Any) -> None:
-        """Number the topic and queue of the record at `at`."""
+        """Add a lane for the topic and queue of the record at `at`."""
         source: Source = source_of(held)
         place: Size = topic_place(source, at)
         size: Size = topic_size_at(source, at, place)
@@ -257,11 +258,11 @@ class Dispatcher:
 
     @property
     def may_be_light(self) -> bool:
-        """Whether a record of the last `dispatch` seems to have numbers in light queues; False is certain."""
+        """Whether a record of the last `dispatch` may have offsets in LMQs; False is certain."""
         return bool(self._found[8])
 
     def forget_ignored(self) -> None:
-        """Have every lane numbered anew, where one of them is ignored."""
+        """Forget all lanes if one of them is ignored, so that `ignored` is asked again."""
         lane: Size
         table: Lanes = self.table
         for lane in range(len(table.lanes)):
@@ -270,7 +271,7 @@ class Dispatcher:
                 return
 
     def runs(self) -> Iterator[tuple[str, int, int, memoryview]]:
-        """(topic, queue id, first queue offset, packed units) of what was gathered, each run without a gap inside.
+        """Yield (topic, queue id, first queue offset, packed units) of the gathered units, each run without a gap inside.
 
         The units are valid until the next `dispatch`.
         """
@@ -296,7 +297,7 @@ class Dispatcher:
     def _lane_runs(
         self, topic: str, queue_id: int, units: memoryview, start: int, stop: int, irregular: bool
     ) -> Iterator[tuple[str, int, int, memoryview]]:
-        """One run, or one for each break in the queue offsets."""
+        """Yield one run, or more if the queue offsets have gaps."""
         offsets: memoryview = self._held[4]
         if not irregular:
             yield topic, queue_id, offsets[start], units[UNIT_SIZE * start : UNIT_SIZE * stop]
@@ -312,7 +313,10 @@ class Dispatcher:
 @cython.nogil
 @cython.exceptval(check=False)
 def _sort(table: Dispatcher, made: Size, lanes: Size, stops: I32s, irregular: I32s) -> Nothing:
-    """Gather units by lane, in order; stops[lane] = where the lane's units end; irregular: whose offsets have a break."""
+    """Group the units by lane, in order.
+
+    stops[lane] = where the lane's units end; irregular[lane] = 1 if its queue offsets have a gap.
+    """
     row: Size
     lane: Size
     for row in range(made):
@@ -343,7 +347,10 @@ def _dispatch(
     table: Dispatcher, lanes: Lanes, index: IndexBuffer, has_index: Bool, source: Source, at: Size, stop: Size, base: I64,
     checks: I32, done: Size,
 ) -> Nothing:  # fmt: skip
-    """Until something needs the caller.  state = where it stands, why, keys done of the record there."""
+    """Dispatch records until something needs the caller.
+
+    state = position, reason, and as in `dispatch` the keys done of the record there.
+    """
     size: Size = 1
     found: I32s = table._found
     while at < stop:
@@ -394,10 +401,10 @@ def _dispatch(
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_new(index: IndexBuffer, offset: I64) -> Bool:
-    """Whether a record's keys are not in yet.
+    """Return whether a record's keys are not in the index yet.
 
-    The record that a file ended with counts as new in an empty file: only some of its keys may have found room.  (The real
-    store indexes an equal offset again in every case; a query leaves doubles out.)
+    In an empty file, the record at which the previous file ended counts as new: perhaps only some of its keys fit there.
+    (RocketMQ indexes an equal offset again in every case; a query drops duplicates.)
     """
     end: I64 = get_i64(index._target, END_OFFSET_AT)
     return offset > end or (offset == end and next_item(index) <= 1)
@@ -410,7 +417,7 @@ def _add_unit(
     table: Dispatcher, lanes: Lanes, lane: Size, properties: Source, found: I32s, offset: I64, size: Size, store_ms: I64,
     queue_offset: I64,
 ) -> Nothing:  # fmt: skip
-    """One unit behind those gathered."""
+    """Append one unit to the gathered ones."""
     made: Size = table.made
     code: I64 = 0
     if found[4]:
@@ -431,7 +438,10 @@ def _add_unit(
 @cython.nogil
 @cython.exceptval(check=False)
 def _due_time(table: Dispatcher, properties: Source, at: Size, stop: Size, store_ms: I64) -> I64:
-    """When a scheduled message is due: its store time and its level's delay (format page, section 1.8); 0 for no level."""
+    """Return when a scheduled message is due, its store time plus its level's delay, or 0 if it has no level.
+
+    See docs/formats/broker-topics.md#delays.
+    """
     level: Size = 0
     if properties[at] == 43:
         at += 1
@@ -455,7 +465,7 @@ def _due_time(table: Dispatcher, properties: Source, at: Size, stop: Size, store
 @cython.nogil
 @cython.exceptval(check=False)
 def _store_time(source: Source, at: Size) -> I64:
-    """A checked record's store time."""
+    """Return the store time of a checked record."""
     is_v6: I32 = get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6
     return get_i64(source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_v6 else HOST_SIZE))
 
@@ -464,7 +474,10 @@ def _store_time(source: Source, at: Size) -> I64:
 @cython.nogil
 @cython.exceptval(check=False)
 def _find_properties(properties: Source, size: Size, found: I32s) -> Nothing:
-    """Where the last UNIQ_KEY, KEYS, TAGS and DELAY begin and end, two entries each; begin 0 when absent."""
+    """Find the last UNIQ_KEY, KEYS, TAGS and DELAY of a record.
+
+    found = begin and end of each value; begin 0 if the property is missing.
+    """
     found[0] = 0
     found[2] = 0
     found[4] = 0
@@ -480,7 +493,7 @@ def _find_properties(properties: Source, size: Size, found: I32s) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
-    """Where the value of a wanted pair begins and ends; of one without a value nothing."""
+    """Store the begin and end of a pair's value, if the pair is a searched one and its value is not empty."""
     size: Size = end - at
     if size > 5 and is_same_at(properties, at, 5, _KEYS, 0):
         found[2] = at + 5
@@ -495,16 +508,17 @@ def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
         found[6] = at + 6
         found[7] = end
     elif size > 25 and properties[at + 24] == 1 and properties[at] == 73 and properties[at + 12] == 81:
-        found[8] = 1  # 24 bytes, I and Q where INNER_MULTI_QUEUE_OFFSET has them: who reads the record knows better
+        found[8] = 1  # 24 bytes, with I and Q as in INNER_MULTI_QUEUE_OFFSET; decoding the record decides
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, offset: I64, store_ms: I64, done: Size) -> Size:
-    """An item for UNIQ_KEY, then for each word of KEYS (section 3.3), but for the first `done` of them.
+    """Add an item for UNIQ_KEY and then for each word of KEYS, except the first `done` - 1 of them if `done` is positive.
 
-    0 when all are in, else one more than how many are when the file is full.  `code` is the hash of `topic#`.
+    Returns 0 if all are added; if the file is full, one more than the number of keys that are added.  `code` is the hash of
+    `topic#`.
     """
     skip: Size = done - 1 if done > 0 else 0
     key: Size = 0

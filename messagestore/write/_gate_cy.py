@@ -1,4 +1,4 @@
-"""What every put and every look-up looks at before all else."""
+"""Flags that every put and every lookup checks first."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NOTHING = -1
 
 
 class Gate:
-    """`accepts_puts` is set by the running flags, `is_closed` by the engine.
+    """State that several threads share: the running flags set `accepts_puts`, the engine sets `is_closed`.
 
-    The dispatcher sets `dispatched`, the physical offset before which all is in queues and index, and `is_idle`: it sleeps
-    and wants to be woken.  A store without one, which reads beside a writer, has dispatched nothing (-1).
+    The dispatcher sets `dispatched`, the physical offset before which everything is in queues and index, and `is_idle` while
+    it sleeps until a put wakes it.  Without a dispatcher, as in a reader beside a writer, `dispatched` stays -1.
     """
 
     __slots__ = ("accepts_puts", "dispatched", "is_closed", "is_idle")
 
     def __init__(self) -> None:
-        """Shut."""
+        """Create it with puts refused."""
         self.accepts_puts: Bool = False
         self.is_closed: Bool = False
         self.is_idle: Bool = False

@@ -1,7 +1,8 @@
-"""Group commit: whoever waits first leads, syncs for all who wrote before and lets them go at once; the first of those who
-wrote meanwhile leads next.
+"""Group commit: the first waiting put leads, and its sync covers all records written before it.
 
-Compiled, because under many threads what a put does with the interpreter in its hands is what all the others wait for.
+All puts that the sync covers return together.  The first of the puts that came meanwhile leads the next group.
+
+This is compiled because under many threads every put waits while another one holds the interpreter.
 """
 
 from __future__ import annotations
@@ -34,38 +35,38 @@ if not cython.compiled:
         take_raw_lock_now,
     )  # fmt: skip
 
-PATIENCE_S = 0.1  # after that a waiting put looks whether anybody leads
+PATIENCE_S = 0.1  # after it a waiting put checks whether a leader exists
 US_PER_SECOND = 1_000_000
 
 
 class Ticket:
-    """One put that waits.  Its gate is opened once: when it is covered, or when it is its turn to lead."""
+    """One waiting put.  Its gate is opened once: when it is covered, or when it is its turn to lead."""
 
     __slots__ = ("_gate", "_is_open", "end_offset", "is_covered", "leads")
 
     def __init__(self, end_offset: I64) -> None:
-        """Shut."""
+        """Create it with its gate locked."""
         self._gate: RawLock = new_raw_lock()
         take_raw_lock_now(self._gate)
         self._is_open: Bool = False
         self.end_offset = end_offset
         self.leads: Bool = False
-        self.is_covered: Bool = False  # and on no list any more
+        self.is_covered: Bool = False  # if so, it is in no list any more
 
     def __dealloc__(self) -> None:
-        """Of the compiled class."""
+        """Free the lock of the compiled class."""
         free_raw_lock(self._gate)
 
     def wait(self, timeout_s: float) -> Bool:
-        """Whether the gate was opened in time."""
+        """Wait for the gate; return False if it was not opened in time."""
         timeout_us: I64 = int(timeout_s * US_PER_SECOND)
         return take_raw_lock(self._gate, timeout_us)
 
 
 def open_all(tickets: list[Any]) -> Bool:
-    """Open the gates of these.
+    """Open the gates of some tickets.
 
-    Whoever is let go wants the interpreter at once and would only find it taken, so the one who lets go gives it away first.
+    A woken thread needs the interpreter immediately, so the compiled build opens the gates without holding it.
     """
     held: memoryview = memoryview(array("q", bytes(8 * len(tickets))))
     gates: I64s = i64s_of(held)
@@ -85,28 +86,28 @@ def open_all(tickets: list[Any]) -> Bool:
 
 
 class GroupCommit:
-    """Who waits for a sync, and who leads.  What a leader does is `_flush(0)`, under `_leader`.
+    """The puts that wait for a sync, and which of them leads.  A leader calls `_flush(0)` while it holds `_leader`.
 
-    `failure` is final: nobody waits behind it.
+    `failure` is final: later waits fail as well.
     """
 
     __slots__ = ("_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "failure", "flushed_offset")
 
     def __init__(self, flushed: I64, timeout_ms: int) -> None:
-        """Nobody waits."""
+        """Create it without waiting puts."""
         self.flushed_offset = flushed
         self.failure: DiskError | None = None
-        self._leader: Any = threading.Lock()  # held by the one who syncs
+        self._leader: Any = threading.Lock()  # held during a sync
         self._group_guard: Any = threading.Lock()
         self._tickets: list[Any] = []
         self._has_leader: Bool = False
         self._patience_s = timeout_ms / 1000
 
     def wait(self, end_offset: I64) -> None:
-        """Return when everything before `end_offset` is on the disk: lead a group, or be covered by another's.
+        """Wait until everything before `end_offset` is on the disk: lead a group, or be covered by another's.
 
-        Raises `DiskError` when the sync failed and `FlushTimeout` when it was not seen to end in time.  Every lock is held by
-        a `with` alone, so that an interrupt anywhere leaves none behind.
+        Raises `DiskError` if the sync failed and `FlushTimeout` if no sync covered it in time.  Locks are only held by
+        `with`, so that an interrupt cannot leave one locked.
         """
         ticket: Ticket = Ticket(end_offset)
         try:
@@ -121,7 +122,7 @@ class GroupCommit:
             raise self.failure
 
     def _wait(self, ticket: Ticket) -> Bool:
-        """Until it is covered or a sync failed."""
+        """Wait until the ticket is covered or a sync failed; lead if it is its turn."""
         deadline: float = 0
         while self.flushed_offset < ticket.end_offset and self.failure is None:
             if ticket.leads:
@@ -135,11 +136,11 @@ class GroupCommit:
             if now >= deadline:
                 raise FlushTimeout(f"no sync covered {ticket.end_offset} within {self._patience_s * 1000:.0f} ms")
             if not ticket.wait(min(deadline - now, PATIENCE_S)) and not self._leader.locked():
-                ticket.leads = True  # whoever was to lead is gone
+                ticket.leads = True  # the leader is gone
         return True
 
     def _leave(self, ticket: Ticket) -> Bool:
-        """Let all go who are covered, and have the first of the others lead."""
+        """Release all covered tickets, and make the first of the others lead."""
         if ticket.is_covered and not ticket.leads:
             return True
         let_go: list[Any] = []

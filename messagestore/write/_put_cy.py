@@ -1,4 +1,4 @@
-"""The way of one put from the store's public call to the appender, with as few look-ups as there can be."""
+"""The path of one put from the store's public call to the appender, with as few attribute lookups as possible."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ OK = PutStatus.PUT_OK
 
 
 class PutPath:
-    """What `put` needs at every call.  A store is one of these; what is unusual it decides itself.
+    """The state that every `put` needs.  `MessageStore` derives from it and handles the unusual cases.
 
-    `_refusal(topic)` gives a result that says no, or None after it made a topic known; `_choose(message)` a queue;
-    `_answer(result, check)` raises for a result that says no, or gives it back; `_wait_flushed` is group commit, `_finish`
-    both.
+    `_refusal(topic)` returns a result that refuses the put, or None after it made the topic known; `_choose(message)` returns
+    a queue; `_answer(result, check)` raises for a refusal, or returns it; `_wait_flushed` waits for group commit; `_finish`
+    does both.
     """
 
     __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing")
 
     def __init__(self, appender: Appender, gate: Gate, is_sync: bool) -> None:
-        """`_dispatcher` and `_routing` are set by whoever has them, before the gate lets anything through."""
+        """Set the fields; `_dispatcher` and `_routing` are set later, before the gate accepts puts."""
         self._appender = appender
         self._gate = gate
         self._is_sync: Bool = is_sync
@@ -46,9 +46,9 @@ class PutPath:
         self._routing: Any = None
 
     def put(self, message: Message, *, check: bool = True) -> PutResult:
-        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK and `FlushTimeout` when it is unknown.
+        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if the outcome is unknown.
 
-        With `check=False` the result's status says it instead.  `InvalidMessage` is raised for what is no message.
+        With `check=False` the status of the result has the outcome instead.  Raises `InvalidMessage` for an invalid message.
         """
         if type(message) is not Message:
             raise TypeError(f"a Message is wanted, not {type(message).__name__}")
@@ -68,7 +68,7 @@ class PutPath:
                 result = self._routing.append(message, queue_id)
             else:
                 result = self._appender.append(message, queue_id)
-        except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
+        except UnicodeEncodeError as error:  # pragma: no cover - encoders raise InvalidMessage first
             raise InvalidMessage(str(error)) from error
         if result.status is not OK:
             return self._answer(result, check)  # type: ignore[attr-defined, no-any-return]
@@ -79,10 +79,10 @@ class PutPath:
         return result
 
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages under one lock; `message_count` of the result says how many are in.
+        """Put messages under one lock; `message_count` of the result is the number of written ones.
 
-        What is wrong with one of them is found before the first is written.  Raises as `put` does, with `check=False` too; a
-        message that is refused by its size is a `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        Every message is checked before the first is written.  Raises as `put` does, with `check=False` as well; a message
+        that is refused for its size raises `RefusedMessage`, which is both a `PutRejected` and an `InvalidMessage`.
         """
         try:
             queue_ids: list[int] | None = None
@@ -115,19 +115,19 @@ class PutPath:
             if check:
                 raise
             return refused(PutStatus(error.status), error.reason)
-        except UnicodeEncodeError as error:  # pragma: no cover - whoever encodes text names it before
+        except UnicodeEncodeError as error:  # pragma: no cover - encoders raise InvalidMessage first
             raise InvalidMessage(str(error)) from error
         return self._finish(result, check)  # type: ignore[attr-defined, no-any-return]
 
     def _queues_of(self, messages: list[Message]) -> list[int]:
-        """Each message's own queue, or the one chosen for it."""
+        """Return each message's own queue, or the one chosen for it."""
         return [item.queue_id if item.queue_id >= 0 else self._choose(item) for item in messages]  # type: ignore[attr-defined]
 
 
 @cython.cfunc
 @cython.exceptval(-1)
 def _is_special(message: Message) -> Bool:
-    """Whether `Routing` has to look, whatever the topic: at its SPECIAL properties, or at IS_BATCH (0x80)."""
+    """Return whether `Routing` must handle a message: it has a SPECIAL property or the flag IS_BATCH (0x80)."""
     if message.sys_flag & 0x80:
         return True
     properties = message.properties

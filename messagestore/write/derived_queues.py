@@ -37,7 +37,7 @@ class DerivedQueues:
         self, log: CommitLog, queues: ConsumeQueues, topics: Topics, root: str, *, has_ext: bool,
         ext_file_size: int | None, batch: BatchQueues,
     ) -> None:  # fmt: skip
-        """Create it.  `root`: the store's folder.  `has_ext`: whether extended units are written."""
+        """Create it for the store in `root`; `has_ext` is whether extended units are written."""
         self._log = log
         self._queues = queues
         self._topics = topics
@@ -54,7 +54,7 @@ class DerivedQueues:
     # Dispatch
 
     def dispatch(self, file: MappedFile, start: int, stop: int, *, has_light: bool) -> None:
-        """Dispatch the records of one file from position `start` to `stop`.  `has_light`: whether any may be in LMQs."""
+        """Dispatch the records of a file from position `start` to `stop`; `has_light` is whether any may be in LMQs."""
         if not has_light and not self.has_batch_topics:
             return
         for message in self._messages(file, start, stop):
@@ -68,9 +68,9 @@ class DerivedQueues:
     def lacking(
         self, file: MappedFile, start: int, stop: int, *, has_light: bool, is_ignored: Callable[[str], bool]
     ) -> Iterator[tuple[tuple[str, int], bool]]:  # fmt: skip
-        """Batch queues and light queues without a unit of a record, for the records that `dispatch` would be given.
+        """Yield batch queues and LMQs that lack a unit, for the records that `dispatch` would be given.
 
-        Each with whether it is the first queue found to lack that record: an ordinary one may lack it too.
+        Each comes with whether it is the first queue found to lack that record; an ordinary one may lack it too.
         """
         if not has_light and not self.has_batch_topics:
             return
@@ -112,8 +112,9 @@ class DerivedQueues:
             yield from messages
 
     def _add_light(self, message: StoredMessage) -> None:
-        """A unit in each light queue, at the queue's end: the place is what a reader sees, the number only says where it was
-        meant to be.
+        """Append a unit to each LMQ of a record, at the queue's end.
+
+        Readers see the position; the number in the record is only where the unit was meant to be.
         """
         unit = UNIT.pack(message.physical_offset, message.size, _tags_code(message))
         for name, offset in light_places(message):
@@ -164,11 +165,11 @@ class DerivedQueues:
         return found
 
     def ext_reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
-        """Return the writer of a queue's extended units; None where the queue has none."""
+        """Return a reader of a queue's extended units, or None if the queue has none."""
         folder = ext_folder(self._ext_root, topic, queue_id)
         return ConsumeQueueExt(self._queues.disk, folder) if self._queues.disk.stat(folder) is not None else None
 
-    # Recovery and the disk
+    # Recovery and disk
 
     @property
     def are_kept(self) -> bool:
@@ -176,9 +177,9 @@ class DerivedQueues:
         return self.has_ext or self.has_batch_topics
 
     def recover(self, physical_offset: int) -> None:
-        """After an unclean stop, with the ordinary queues cut: cut batch queues and extended units too.
+        """Cut batch queues and extended units after an unclean stop; the ordinary queues are already cut.
 
-        An ordinary queue whose last address leads to no extended unit is taken away, to be made anew.
+        Deletes an ordinary queue whose last address leads to no extended unit, so that it is built again.
         """
         self.batch.recover()
         self.batch.truncate(physical_offset)
@@ -188,7 +189,7 @@ class DerivedQueues:
                 self._queues.remove(queue.topic, queue.queue_id)
 
     def points_behind(self, physical_offset: int) -> bool:
-        """Return whether a batch queue has a record at or behind `offset`."""
+        """Return whether a batch queue has a record at or behind `physical_offset`."""
         return any(queue.max_physical_offset >= physical_offset for queue in self.batch)
 
     def lacks_batch_queues(self) -> bool:
@@ -210,13 +211,16 @@ class DerivedQueues:
         self.batch.flush()
 
     def close(self) -> None:
-        """Close every file."""
+        """Close every file of these queues."""
         self._ext_files.close()
         self.batch.close()
 
 
 def _last_address(queue: ConsumeQueue) -> int | None:
-    """Of the newest unit that has an extended one: behind it may be what came while the broker's switch was off."""
+    """Return the address of the newest extended unit of a queue, or None.
+
+    Later units may have none, because the broker had them disabled.
+    """
     for start in reversed(queue.starts):
         units = queue.rest(start) or b""
         for at in range(len(units) - UNIT_SIZE, -1, -UNIT_SIZE):
@@ -227,7 +231,7 @@ def _last_address(queue: ConsumeQueue) -> int | None:
 
 
 def batch_unit(message: StoredMessage) -> BatchUnit:
-    """Return the batch unit of a record; it is invalid where the properties have no numbers."""
+    """Return the batch unit of a record; it is invalid if the properties lack the numbers."""
     pairs = message.all_properties
     base, count = message.queue_offset, 1
     if BASE in pairs and COUNT in pairs:

@@ -23,12 +23,12 @@ from .progress import Progress
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
-POLL_S = 0.001  # while records come
-IDLE_S = 0.05  # when none came for a while
+POLL_S = 0.001  # while records arrive
+IDLE_S = 0.05  # when none arrived for a while
 BUSY_ROUNDS = 200
-RETRY_S = 0.2  # between tries on a full disk
+RETRY_S = 0.2  # between attempts on a full disk
 NEVER = 1 << 62
-BATCH_SIZE_BYTES = 8 << 20  # of the log at most: a reader waits for no more
+BATCH_SIZE_BYTES = 8 << 20  # largest batch, which bounds how long a reader waits
 
 
 class QueueGap(StoreError):
@@ -67,7 +67,7 @@ class DispatchService:
     ) -> None:
         """Create it; nothing runs before `start`.
 
-        `derived`: the queues that the kernel does not build.  `is_ignored`: topics that enter no queue.
+        `derived` has the queues that the kernel does not build.  `is_ignored` returns whether a topic enters no queue.
         """
         self._log = log
         self._queues = queues
@@ -106,16 +106,16 @@ class DispatchService:
             self._thread.join()
 
     def wake(self) -> None:
-        """Dispatch now."""
+        """Make the thread dispatch now."""
         self._wake.set()
 
     def tell_reached(self) -> None:
-        """Set `reached`; only between two batches."""
+        """Set `reached`; call it only between two batches."""
         total = self._queues.next_total
         self.reached = DispatchSnapshot(self.last_record_offset, UNKNOWN if total is None else total)
 
     def nudge(self) -> None:
-        """Dispatch soon.  A busy dispatcher polls every millisecond anyway."""
+        """Make the thread dispatch soon.  A busy dispatcher polls every millisecond anyway."""
         if self.is_idle:
             self._wake.set()
 
@@ -126,16 +126,16 @@ class DispatchService:
 
     @position.setter
     def position(self, offset: int) -> None:
-        """Set it; only between two batches."""
+        """Set the position; only between two batches."""
         self._gate.dispatched = offset
 
     @property
     def is_idle(self) -> bool:
-        """Whether it sleeps so long that a put has to wake it."""
+        """Whether the thread sleeps so long that a put has to wake it."""
         return bool(self._gate.is_idle)
 
     def reads_from(self) -> int:
-        """Return the offset that it reads next, or `NEVER` where it is stuck."""
+        """Return the offset that the thread reads next, or `NEVER` if it is stuck."""
         return NEVER if self._is_stuck() else self.position
 
     @property
@@ -144,7 +144,7 @@ class DispatchService:
         return max(0, self._log.written_offset - self.position)
 
     def wait_for(self, offset: int, timeout_s: float | None = None) -> bool:
-        """Wait until everything before `offset` is dispatched; return False if it was not in time, or cannot be."""
+        """Wait until everything before `offset` is dispatched; return False after the timeout or if it cannot be."""
         if self.position >= offset:
             return True
         if self._thread is None:  # a store without threads: the caller does the work
@@ -159,7 +159,7 @@ class DispatchService:
         return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
 
     def forget_ignored(self) -> None:
-        """Ask again which topics enter no queue, because one of them was created again."""
+        """Ask `is_ignored` again for every topic, because an ignored one was created again."""
         with self._round:
             self._kernel.forget_ignored()
 
@@ -172,7 +172,7 @@ class DispatchService:
     def catch_up(self, *, refuses_gaps: bool = False) -> None:
         """Dispatch up to the limit on the caller's thread, for recovery and for a clean stop.
 
-        With `refuses_gaps` raise `QueueGap` where a queue lacks units of earlier records.
+        With `refuses_gaps` raise `QueueGap` if a queue lacks units of earlier records.
         """
         self._refuses_gaps = refuses_gaps
         while self.run_once():
@@ -190,7 +190,10 @@ class DispatchService:
                 self._gate.is_idle = False
 
     def _round_safely(self, quiet_rounds: int) -> float:
-        """Run one round; return how many seconds to pause.  `quiet_rounds`: rounds in a row without work, with this one."""
+        """Run one round and return the pause after it in seconds.
+
+        `quiet_rounds` is the number of successive rounds without work, including this one.
+        """
         try:
             if self.run_once():
                 return 0.0
@@ -279,7 +282,7 @@ class DispatchService:
         return at, why
 
     def _gather(self, file: MappedFile, start: int, stop: int) -> tuple[int, str]:
-        """Run the kernel over records, in the ring where it still has them, else in the file."""
+        """Run the kernel over records, in the ring if it still has them, else in the file."""
         buffer = self._index.active() if self._index is not None else None
         base, ring = file.start_offset, self._log.buffers
         held = ring.pin(base + start, stop - start) if ring is not None else None

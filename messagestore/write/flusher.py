@@ -1,10 +1,10 @@
-"""The flusher: brings the log to the disk.  Owns one thread.
+"""The flusher: syncs the log to the disk.  Owns one thread.
 
-Synchronous: group commit (`_group_cy`).  Nobody is let go before the sync that covers his record returned.
-Asynchronous: a timed sync of at least some pages, and of everything now and then.
+Synchronous: group commit (`_group_cy`).  A put returns after the sync that covers its record.
+Asynchronous: timed syncs of a minimum number of pages, and of everything from time to time.
 
-A failed sync is final.  The kernel may have dropped the pages, so a second try proves nothing: the waiting puts fail, the
-store turns read-only, and only opening it again, which looks at what is really there, makes it writable.
+A failed sync is final.  The kernel may have dropped the pages, so a second sync proves nothing: the waiting puts fail, the
+store becomes read-only, and only the next open, which checks what is on the disk, makes it writable again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 class FlushService(GroupCommit):
-    """Knows how much of the log is on the disk, and when its newest record was stored."""
+    """Tracks how much of the log is on the disk, and when its newest record was stored."""
 
     def __init__(
         self, log: CommitLog, config: StoreConfig, flags: RunningFlags, flushed: int, *,
@@ -54,10 +54,10 @@ class FlushService(GroupCommit):
         self._committer: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the timed flushes, and with a pool the timed commits: a commit must not wait for a sync."""
+        """Start the timed flushes; with a pool also the timed commits, because a commit must not wait for a sync."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
         self._thread.start()
-        if self._has_pool and not self._config.is_sync_flush:  # else whoever waits for a sync commits
+        if self._has_pool and not self._config.is_sync_flush:  # else a put that waits for a sync commits
             self._committer = threading.Thread(target=self._run_commits, name="brokerstore-committer", daemon=True)
             self._committer.start()
 
@@ -73,14 +73,14 @@ class FlushService(GroupCommit):
     def flush_now(self, least_pages: int = 0) -> int:
         """Sync on this thread what was written before the call; return the flushed offset.
 
-        With `least_pages` sync only what is committed, and only if it is at least that many pages.  Raises `DiskError` when the
+        With `least_pages` sync only what is committed, and only if it is at least that many pages.  Raises `DiskError` if the
         sync fails, and in every later call.
         """
         with self._leader:
             return self._flush(least_pages)
 
     def commit(self, least_pages: int) -> None:
-        """Write the pool's buffers to the files; without a pool there is nothing to do."""
+        """Write the pool's ring to the files; without a pool do nothing."""
         if self.failure is None:
             self._guarded(lambda: self._commit(least_pages))
 
@@ -97,7 +97,7 @@ class FlushService(GroupCommit):
         with self._waiting_guard:
             self._waiting.append((result.physical_offset + result.size_bytes, future, result))
         self._wake.set()
-        if self._is_abandoned:  # the store was closed meanwhile
+        if self._is_abandoned:  # the store was closed in the meantime
             self.abandon()
 
     def _flush(self, least_pages: int) -> int:
@@ -119,7 +119,7 @@ class FlushService(GroupCommit):
         return flushed
 
     def _guarded(self, step: Callable[[], int]) -> int:
-        """Run a step; its error is final, since acknowledged bytes may be lost."""
+        """Run a step; a `DiskError` is final, because acknowledged bytes may be lost."""
         try:
             return step()
         except DiskError as error:
@@ -131,7 +131,10 @@ class FlushService(GroupCommit):
             raise
 
     def _commit_due(self, last_thorough: float) -> float:
-        """The pool's commit phase: by least pages, and after the thorough interval all of it; when that was done last."""
+        """Commit a minimum number of pages, or everything after the thorough interval.
+
+        Returns the time of the last thorough commit.
+        """
         now = time.monotonic()
         thorough = now - last_thorough >= self._config.commit_commit_log_thorough_interval_ms / 1000
         self.commit(0 if thorough else self._config.commit_commit_log_least_pages)
@@ -163,7 +166,7 @@ class FlushService(GroupCommit):
             self._resolve()
 
     def _resolve(self) -> None:
-        """Give the waiting futures their results."""
+        """Resolve the waiting futures whose records are on the disk."""
         with self._waiting_guard:
             flushed, failure = self.flushed_offset, self.failure
             done = [entry for entry in self._waiting if entry[0] <= flushed or failure is not None]
@@ -175,7 +178,7 @@ class FlushService(GroupCommit):
                 future.set_exception(failure)
 
     def abandon(self) -> None:
-        """Fail what still waits: the store is closing."""
+        """Fail the futures that still wait, because the store is closing."""
         self._is_abandoned = True
         with self._waiting_guard:
             left, self._waiting = self._waiting, []

@@ -64,8 +64,8 @@ class Housekeeper:
     ) -> None:
         """Create it; nothing runs before `start`.
 
-        `jobs` are called once a round.  `timed_job` does what is due and returns in how many seconds more is.  `flush_before`
-        flushes what else must be on the disk before the checkpoint covers it.  `on_failed` is called when a sync fails.
+        `jobs` are called once per round.  `timed_job` does what is due and returns the seconds until the next.  `flush_before`
+        flushes what else must be on the disk before the checkpoint covers it.  `on_failed` is called if a sync fails.
         """
         self._log = log
         self._queues = queues
@@ -78,7 +78,7 @@ class Housekeeper:
         self.jobs = jobs
         self._timed_job = timed_job
         self._last_thorough = time.monotonic()
-        self._pause_s = 0.0  # syncing ten thousand dirty queues takes a while: not again soon
+        self._pause_s = 0.0  # grows with the duration of a flush: thousands of dirty queues take long
         self._flushed_to = 0
         self.guard = threading.RLock()  # held while queue and index files behind the dispatcher are changed or synced
         self._noted_to = -1
@@ -91,19 +91,19 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the housekeeper's thread."""
         self._thread = threading.Thread(target=self._run, name="brokerstore-housekeeper", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread and wait for its end."""
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def pause(self, seconds: float) -> bool:
-        """Wait, at most until `stop`; return whether it was called."""
+        """Wait, at most until `stop`; return whether `stop` was called."""
         return self._wake.wait(seconds)
 
     def _run(self) -> None:
@@ -119,13 +119,13 @@ class Housekeeper:
                 pause_s = min(pause_s, self._timed(self._timed_job))
 
     def _timed(self, job: Callable[[], float]) -> float:
-        """Run the timed job and return when to run it next; one that fails runs again soon."""
+        """Run the timed job and return when to run it next; a failed one runs again soon."""
         due_s = [TIMED_RETRY_S]
         self._try(lambda: due_s.append(job()))
         return due_s[-1]
 
     def _try(self, job: Callable[[], object]) -> None:
-        """Run one job; its failure keeps no other from running."""
+        """Run one job; its failure does not stop the others."""
         try:
             with self.guard:
                 job()
@@ -139,7 +139,7 @@ class Housekeeper:
             LOG.error("%s", error)
 
     def prepare_next(self) -> None:
-        """Create the next log file while this one still has room."""
+        """Create the next log file while the current one still has room."""
         appender = self._log.appender
         if appender.position > PREPARE_AT * self._log.file_size_bytes and self._flags.is_writeable:
             self._log.queue.prepare_next()

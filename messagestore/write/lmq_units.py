@@ -1,7 +1,7 @@
-"""Light queues made from the log again: a record names those it is in, and its number in each.
+"""Rebuild LMQs (light message queues) from the log (docs/formats/broker-topics.md#lmq).
 
-A light queue (`%LMQ%name`, queue id 0) holds records of other topics.  The property INNER_MULTI_DISPATCH names the queues,
-INNER_MULTI_QUEUE_OFFSET the record's number in each, both separated by commas.
+An LMQ (`%LMQ%name`, queue id 0) holds records of other topics.  A record's property INNER_MULTI_DISPATCH has the names of its
+queues, and INNER_MULTI_QUEUE_OFFSET its number in each, both separated by commas.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NORMAL = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 _SEARCHED = 1 << 20
 _OVERLAP = len(LMQ_PREFIX)
-_DIGITS_MAX = 18  # of a number in a queue
+_DIGITS_MAX = 18  # of a queue offset
 
 
 def light_places(message: StoredMessage) -> list[tuple[str, int]]:
-    """(queue, its number there) of a record; none where the two lists do not fit together.
+    """Return (queue, number in it) of a record's LMQs; an empty list if the two properties do not match.
 
     The numbers may have gaps; a queue closes them when the units are appended.
     """
@@ -39,9 +39,9 @@ def light_places(message: StoredMessage) -> list[tuple[str, int]]:
 
 
 def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
-    """(queue, queue id) to the record's number there, once each; its own topic's too where that is a light queue.
+    """Return the record's number in each LMQ by (queue, queue id), including its own topic if that is an LMQ.
 
-    Nobody sends to one, but a filler for a lost record stands in one (`repair.fillers`).
+    No client sends to an LMQ, but a filler for a lost record belongs to one (`repair.fillers`).
     """
     places = {(name, 0): number for name, number in reversed(light_places(message))}
     if message.topic.startswith(LMQ_PREFIX) and message.sys_flag & TRANSACTION_MASK in NORMAL:
@@ -55,17 +55,20 @@ def is_light(topic: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text is a queue offset; Python refuses numbers of thousands of digits."""
+    """Return whether a text is a queue offset.
+
+    The length is limited, because Python refuses numbers of thousands of digits.
+    """
     return 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
 
 
 def is_eligible(topic: str, names: str) -> bool:
-    """Return whether messages of a topic enter LMQs.  `names`: the property INNER_MULTI_DISPATCH."""
+    """Return whether messages of a topic enter LMQs; `names` is the property INNER_MULTI_DISPATCH."""
     return bool(names.strip()) and topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
 def _is_light(name: str) -> bool:
-    """Return whether a name can name a folder; RocketMQ skips others too."""
+    """Return whether a name can name a folder; RocketMQ skips other names too."""
     try:
         return name.startswith(LMQ_PREFIX) and bool(check_topic(name))
     except InvalidMessage:
@@ -73,10 +76,10 @@ def _is_light(name: str) -> bool:
 
 
 def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:
-    """Append the units of every light queue, in log order; how many.
+    """Append the units of every LMQ, in log order; return the number of units.
 
-    Each at its queue's end, as when they came: a name listed twice moves the numbers ahead of the places, and after a restart
-    lower ones are given again.  Only the first one that the log still has stands at its number.
+    Each goes to its queue's end, as in the running store: a name listed twice moves the numbers ahead of the positions, and
+    after a restart lower numbers are given again.  Only the first record that the log still has is placed at its number.
     """
     count = 0
     for message in _candidates(log, end_offset):

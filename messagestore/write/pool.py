@@ -1,12 +1,12 @@
 """The transient store pool: appends go to a ring and are committed to the log files past the page cache.
 
-Active under three conditions: enabled, no slave, asynchronous flush (`docs/formats/mapped-files.md`).  *Written* is in the
-ring:
-it is a mapped file, so it survives this process, and `ring.restore` brings it to the log.  *Committed* is in the log file:
-every process sees it, reads and dispatch begin there.  *Flushed* is on the disk.
+It is active if it is enabled, the store is no slave, and flushes are asynchronous
+(`docs/formats/mapped-files.md#transient-store-pool`).  *Written* means in the ring, a mapped file: it survives this process,
+and `ring.restore` writes it to the log.  *Committed* means in the log file: every process sees it, reads and dispatch begin
+there.  *Flushed* means on the disk.
 
-Whole blocks are committed with `O_DIRECT`; the block at the tail goes padded with zeros and is written again later.  Where
-the file system refuses that, and where a log file is no whole number of blocks, exact bytes go through the page cache.  A put
+Whole blocks are committed with `O_DIRECT`; the last, partial block is padded with zeros and written again later.  If
+the file system refuses that, or a log file is not a whole number of blocks, exact bytes go through the page cache.  A put
 that finds the ring full commits on its own thread.  The bytes of the files are those of the mapped path.
 """
 
@@ -24,10 +24,10 @@ from storageio import DIRECT_BLOCK, Disk, DiskError
 from .ring import Ring, is_refusal, whole_blocks
 
 LOG = logging.getLogger(__name__)
-COMMIT_PIECE = 32 << 20  # between two a busy put keeps the interpreter for milliseconds
+COMMIT_PIECE = 32 << 20  # large: between two pieces a busy put may hold the interpreter for milliseconds
 PAGE_SIZE = 4096
 PIN_PAUSE_S = 0.0002
-READER_PAUSES = 250  # without a step of the reader, after which puts go on without it
+READER_PAUSES = 250  # pauses without progress of the reader, after which puts continue
 NOT_PINNED = 1 << 62
 STEPS = 16
 ZEROS_AHEAD = 256 << 10
@@ -35,7 +35,7 @@ SMALL_GROUP = 64 << 10
 
 
 class _Buffered:
-    """A log file that is not committed to its end; `end` is where its bytes end, known once the next file was begun."""
+    """A log file that is not committed to its end; `end` is where its bytes end, set when the next file begins."""
 
     def __init__(self, file: MappedFile) -> None:
         self.file = file
@@ -43,36 +43,36 @@ class _Buffered:
 
 
 class PooledFiles:
-    """The write end of a log, in a ring: gives the appender room, and commits.
+    """The write end of a log with a ring: reserves space for the appender, and commits.
 
     `next_file` and `_more_room` are called under the append lock, which is always taken before `_committing`.
     """
 
     def __init__(self, log: CommitLog, disk: Disk, folder: str, ring_size_bytes: int, *, zeroes_ahead: bool = False) -> None:
-        """Takes the place of the log's own files at its next `attach` and roll-over.
+        """Create the ring; it replaces the log's own files at the next `attach` and roll-over.
 
-        `zeroes_ahead`: for who syncs after every small commit.  A block that is only allocated has to become a written one
-        in the file system's journal, which makes the sync of it dearer; so zeros go to many blocks at once before.
+        Set `zeroes_ahead` if a sync follows every small commit.  The first write to an allocated block changes the file
+        system's journal, which makes its sync slower, so zeros are written to many blocks ahead.
         """
         self._log = log
         record_max = min(log.appender.body_size_max + RECORD_ALLOWANCE, log.file_size_bytes)
         size = max(whole_blocks(ring_size_bytes), whole_blocks(2 * record_max) + 2 * DIRECT_BLOCK)
         self.ring = Ring(disk, folder, size, whole_blocks(record_max + BLANK_SIZE))
         self._size = size
-        self._step = size // STEPS  # room is given in steps, so that most of what was appended lately stays readable
+        self._step = size // STEPS  # space is reserved in steps, so that most recent records stay readable
         self._is_direct = log.file_size_bytes % DIRECT_BLOCK == 0
         self._zeroes_ahead = zeroes_ahead
-        self._zeroed = 0  # before this physical offset every block of the file was written to
+        self._zeroed = 0  # every block before this physical offset was written to
         self._buffered: list[_Buffered] = []
-        self._guard = threading.Lock()  # of the list
+        self._guard = threading.Lock()  # guards the list
         self._committing = threading.Lock()
-        self._room = threading.Lock()  # of what is given to puts and what is pinned
-        self.reader_offset: Callable[[], int] = lambda: NOT_PINNED  # what lies before it nobody wants to find in the ring
+        self._room = threading.Lock()  # guards reserved and pinned ranges
+        self.reader_offset: Callable[[], int] = lambda: NOT_PINNED  # no reader needs earlier records in the ring
         self._pinned = NOT_PINNED
-        self._base = 0  # of the file that room was given in last
+        self._base = 0  # of the file with the last reserved space
         self._lap = 0  # the physical offset that the ring's first byte stands for
         self._first = NOT_PINNED  # where the ring's content begins
-        self._given = 0  # up to where the ring may have been written over
+        self._given = 0  # up to where the ring may have been overwritten
         self.committed_offset = log.written_offset
         log.appender.write_through(self._more_room)
 
@@ -85,17 +85,17 @@ class PooledFiles:
         """Continue in a file that holds records up to `file.written`."""
         start = file.start_offset + file.written
         self._begin(file.start_offset, start)
-        head = start % DIRECT_BLOCK if self._is_direct else 0  # the block is written whole
+        head = start % DIRECT_BLOCK if self._is_direct else 0  # whole blocks are written
         self._first = start
         index = start % self._size
         self.ring.view[index - head : index] = file.view[file.written - head : file.written]
         self._note(start)
         self._buffered.append(_Buffered(file))
         self._log.appender.attach(self.ring.view, file.start_offset, file.written, store_timestamp_ms)
-        self._log.appender.set_room(self._lap - file.start_offset, file.written)  # the first thing to come may be a blank
+        self._log.appender.set_room(self._lap - file.start_offset, file.written)  # the first append may be a blank
 
     def _begin(self, base: int, start: int) -> None:
-        """Return the entry of a file in which appends begin at a physical offset."""
+        """Set the file and the lap of the ring for appends that begin at a physical offset."""
         self._base = base
         self._lap = start - start % self._size
 
@@ -112,15 +112,15 @@ class PooledFiles:
         return self.ring.view, made.start_offset
 
     def _end_of_closed(self) -> int:
-        """Return where the file that is about to be closed ends: behind the head of its blank record."""
+        """Return where the current file ends: behind the head of its blank record, if there is space for one."""
         position = self._log.appender.position
         has_blank = self._log.file_size_bytes - position >= BLANK_SIZE
         return position + BLANK_SIZE if has_blank else position
 
-    # Room
+    # Space
 
     def _more_room(self, position: int, size_bytes: int) -> None:
-        """Give room in the ring for at least one record of this size; called with the append lock held."""
+        """Reserve space in the ring for at least one record of this size; called with the append lock held."""
         appender = self._log.appender
         base = appender.base
         start = base + position
@@ -133,15 +133,15 @@ class PooledFiles:
         most = min(start + self._step, self._lap + self._size, base + self._log.file_size_bytes - BLANK_SIZE)
         end = self._give(least, max(most, least))
         index = start - self._lap
-        self.ring.view[index : index + BLANK_SIZE] = bytes(BLANK_SIZE)  # old bytes are no record's head
+        self.ring.view[index : index + BLANK_SIZE] = bytes(BLANK_SIZE)  # stale bytes must not look like a record
         appender.set_room(self._lap - base, end - base)
 
     def _give(self, least: int, most: int) -> int:
-        """Return up to where records may be written, at least `least` if there is room."""
+        """Return up to where records may be written; wait until that is at least `least`."""
         while True:
             self._wait_for_room(least + BLANK_SIZE)
             unread = self._wait_for_reader(least + BLANK_SIZE)
-            with self._room:  # a stretch may have been pinned meanwhile
+            with self._room:  # a range may have been pinned in the meantime
                 end = min(most, min(self._limit(), unread) - BLANK_SIZE)
                 if end >= least:
                     self._given = max(self._given, end + BLANK_SIZE)
@@ -155,12 +155,12 @@ class PooledFiles:
             self._lap += self._size
 
     def _limit(self) -> int:
-        """Return up to where the ring may be overwritten: uncommitted and pinned records stay."""
+        """Return up to where the ring may be overwritten without losing uncommitted or pinned records."""
         oldest = min(self.committed_offset, self._pinned)
         return oldest - oldest % DIRECT_BLOCK + self._size
 
     def _wait_for_room(self, end: int) -> None:
-        """Make room: commit on this thread, and wait for readers of the ring."""
+        """Free space: commit on this thread, and wait for readers of the ring."""
         while end > self._limit():
             committed = self.committed_offset
             if end > committed - committed % DIRECT_BLOCK + self._size:
@@ -169,10 +169,10 @@ class PooledFiles:
                 time.sleep(PIN_PAUSE_S)
 
     def _wait_for_reader(self, end: int) -> int:
-        """Up to where nothing is written over that a reader close behind still wants.
+        """Return up to where writing does not overtake a reader that is close behind.
 
-        From the file, past the page cache, it would have to read that at a third of the speed, and never catch up.  So puts
-        wait for one that gets on; for one that is stuck, or far behind already, they do not.
+        The reader would otherwise have to read the file past the page cache, at a third of the speed, and never catch up.  So
+        puts wait for a reader that advances, but not for one that is stuck or already far behind.
         """
         offset, pauses = self.reader_offset(), 0
         while offset + self._size >= self._given and pauses < READER_PAUSES:
@@ -187,9 +187,10 @@ class PooledFiles:
     # Reading
 
     def pin(self, offset: int, size_bytes: int) -> tuple[memoryview, int, int] | None:
-        """See `WriteBuffers`.  A record that hangs over the ring's end comes alone, and what is before it without it.
+        """Pin committed records in the ring; see `WriteBuffers.pin`.
 
-        Of what is committed, which lies at its place.  Not under the append lock: a put that holds it may wait for the reader.
+        A record that crosses the ring's end is returned alone; the records before it are returned without it.  This does not
+        take the append lock, because a put that holds it may wait for the reader.
         """
         with self._room:
             if offset < self._first or offset + self._size < self._given:
@@ -222,9 +223,9 @@ class PooledFiles:
         return base, position
 
     def commit(self, least_pages: int = 0) -> int:
-        """Bring what is written to the files, oldest first; the committed offset.
+        """Write everything written to the files, oldest first, and return the committed offset.
 
-        With `least_pages` a file that is not full waits until so many pages were begun.
+        With `least_pages`, a file that is not full waits until so many more pages are reached.
         """
         with self._log.appender.lock:  # no roll-over now: a closed file has its blank
             base, position = self._settle_written()
@@ -232,7 +233,7 @@ class PooledFiles:
         return self._write_out(entries, base, position, least_pages)
 
     def _write_out(self, entries: list[_Buffered], base: int, position: int, least_pages: int) -> int:
-        """Commit what was appended when the entries were listed; another thread may have done it already."""
+        """Commit what was appended when the entries were listed; another thread may already have done it."""
         with self._committing:
             for entry in entries:
                 is_closed = entry.file.start_offset != base
@@ -244,9 +245,9 @@ class PooledFiles:
         return self.committed_offset
 
     def _commit_file(self, file: MappedFile, goal: int) -> None:
-        """Piece by piece; after an error the position stays behind what went well.
+        """Commit a file piece by piece; after an error the position covers the pieces that succeeded.
 
-        Only the end of a record is told to others, when all before it is in the file.
+        The committed offset, which others see, only moves at the end, to the end of a record.
         """
         if file.committed >= goal:
             return
@@ -303,7 +304,7 @@ class PooledFiles:
         self.committed_offset = offset
 
     def _finish(self, entry: _Buffered) -> None:
-        """Mark a file as full; its rest is zero already."""
+        """Mark a file as full; its rest is already zero."""
         entry.file.written = entry.file.committed = entry.file.size_bytes
         if self.committed_offset < entry.file.end_offset:
             self._note(entry.file.end_offset)
@@ -312,7 +313,7 @@ class PooledFiles:
                 self._buffered.remove(entry)
 
     def close(self, *, is_clean: bool) -> None:
-        """Close the ring when nothing is appended any more.  A ring with records that the log lacks stays for the next open."""
+        """Close the ring after the last append.  Unless `is_clean`, the ring stays for the next open."""
         self.ring.close(keep=not is_clean)
 
 

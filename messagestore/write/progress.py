@@ -31,11 +31,11 @@ class Progress:
                 sleeper.set()
 
     def wait(self, seen: int, timeout_s: float | None) -> bool:
-        """Wait until the count differs from `seen`; return False if it was not in time."""
+        """Wait until the count differs from `seen`; return False after the timeout."""
         return self.wait_until(lambda: self.count != seen, timeout_s)
 
     def wait_until(self, is_so: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until a condition holds, checked after each step; return False if it was not in time."""
+        """Wait until a condition holds, checked after each step; return False after the timeout."""
         if is_so():
             return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -28,7 +28,7 @@ from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(__name__)
 FIRST_AFTER_S = 60.0
-PAUSE_S = 0.1  # between two files: deleting a large one keeps the file system busy
+PAUSE_S = 0.1  # between two files, because deleting a large one keeps the file system busy
 HOUR_MS = 3_600_000
 WARNING_RATIOS = (35, 90)
 FORCE_RATIOS = (30, 85)
@@ -53,8 +53,8 @@ class Retention:
     ) -> None:
         """Create it.
 
-        `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is told where the log
-        begins now.
+        `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is called with the new
+        start of the log.
         """
         self._disk = disk
         self._log = log
@@ -87,10 +87,13 @@ class Retention:
         wanted = self._old_files() if is_forced else self._expired_files()
         return self._delete(wanted[: self._config.delete_file_batch_max], self._housekeeper.pause)
 
-    # What the disk and the clock say
+    # Disk and clock
 
     def used_percent(self) -> int:
-        """Return how full the log's emptiest file system or the queues' one is, whichever is fuller, in percent rounded up."""
+        """Return how full the disks are, in percent rounded up.
+
+        Of several log folders the emptiest file system counts; the file system of the queues counts as well.
+        """
         logs = [self._percent(folder) for folder in self._log.queue.paths.folders]
         return max(min(logs), self._percent(self._queues.folder))
 
@@ -142,22 +145,22 @@ class Retention:
     # Deleting
 
     def delete_expired(self) -> int:
-        """Delete expired files whatever the hour, as many as twenty rounds would; return the number deleted."""
+        """Delete expired files at any hour, as many as twenty rounds would; return the number deleted."""
         return self._delete(self._expired_files()[: MANUAL_ROUNDS * self._config.delete_file_batch_max])
 
     def delete_before(self, physical_offset: int) -> int:
-        """Delete files that end at or before an offset, whatever their age; return the number deleted."""
+        """Delete files of any age that end at or before an offset; return the number deleted."""
         return self._delete([file for file in self._old_files() if file.end_offset <= physical_offset])
 
     def _delete(self, files: list[MappedFile], pause: Callable[[float], object] = lambda _seconds: None) -> int:
-        """Delete files one by one, oldest first, then queue and index files that only point at them."""
+        """Delete files one by one, oldest first, then the queue and index files that only point at them."""
         deleted = 0
         with self._housekeeper.guard:
-            if files:  # without records a queue knows its next offset from its units alone
+            if files:  # without records, only the units tell a queue its next offset
                 self._housekeeper.flush_queues()
             for file in files:
                 if self._log.min_offset != file.start_offset:
-                    break  # deleted meanwhile
+                    break  # deleted in the meantime
                 if deleted:
                     pause(PAUSE_S)
                 deleted += self._log.queue.delete_first(1)

@@ -1,12 +1,13 @@
 """The ring: a mapped file of fixed size between the appender and the log files.
 
-    0     header: magic, ring size, slack; two notes in turn, each a number, a physical offset and their CRC
+    0     header: magic, ring size, slack; two marks in turn, each a number, a physical offset and their CRC
     4096  the ring: the byte of physical offset p lies at p mod size
-          slack: a record that begins before the ring's end is written on into it, and the overhang copied to the begin later
+          slack: a record that crosses the ring's end continues here; the overhang is copied to the start later
           one block of scratch
 
-The newest valid note says up to where everything is in the log files; it is the end of a record.  What a killed process had
-appended behind it is still here, record by record, each with its place and checksums: `restore` brings it to the files.
+Everything before the offset of the newest valid mark, which is the end of a record, is in the log files.  What a killed
+process appended after it is still in the ring, record by record, each with its offset and checksums; `restore` writes it to
+the files.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Ring:
     """The ring file and its map.  `view` spans the ring and the slack behind it."""
 
     def __init__(self, disk: Disk, folder: str, size_bytes: int, slack_bytes: int) -> None:
-        """Create the file; the content of an older one was restored before."""
+        """Create the file; the records of an older one must already be restored."""
         self._disk = disk
         self.path = os.path.join(folder, RING_NAME)
         self.size_bytes = size_bytes
@@ -67,7 +68,10 @@ class Ring:
         HEAD.pack_into(self._header, 0, MAGIC, size_bytes, slack_bytes)
 
     def note(self, offset: int) -> None:
-        """Record that everything before `offset` is in the files.  A kill in between leaves the former value."""
+        """Record that everything before `offset` is in the files.
+
+        If the process is killed in the middle, the older mark stays valid.
+        """
         self._number += 1
         text = NOTE.pack(self._number, offset)
         at = NOTES_AT[self._number % 2]
@@ -99,7 +103,7 @@ class _Left(NamedTuple):
 
 
 def _read(file: File) -> _Left | None:
-    """Parse the header; return None for a file that is no ring."""
+    """Parse the header; return None if the file is no ring."""
     total = file.size()
     if total < 4 * DIRECT_BLOCK:
         return None
@@ -118,9 +122,9 @@ def _read(file: File) -> _Left | None:
 
 
 def restore(disk: Disk, folder: str, log: CommitLog, *, is_torn: bool) -> int:
-    """Bring to the log files what a killed process left in its ring, then delete the ring; how many records.
+    """Write to the log files what a killed process left in its ring, delete the ring, and return the number of records.
 
-    `is_torn`: there is an abort file.  After a clean stop, a broker's too, nothing in a ring is news.
+    `is_torn` is whether there is an abort file.  After a clean stop, even a broker's, the ring holds nothing new.
     """
     path = os.path.join(folder, RING_NAME)
     if disk.stat(path) is None:
@@ -141,7 +145,7 @@ def restore(disk: Disk, folder: str, log: CommitLog, *, is_torn: bool) -> int:
 
 
 class _Restoring:
-    """Iterates over the records that may not be in the log files."""
+    """Writes the records of a ring that may not be in the log files."""
 
     def __init__(self, log: CommitLog, left: _Left) -> None:
         self._log = log
@@ -149,7 +153,10 @@ class _Restoring:
         self._touched: dict[str, MappedFile] = {}
 
     def run(self) -> int:
-        """Yield records while each has its own offset and the log has no other record there."""
+        """Write records and return their number.
+
+        Stops at the first position without a whole record of its offset, or where the log has another record.
+        """
         count, at = 0, self._left.offset
         while (file := self._log.queue.find(at)) is not None:
             found = self._find(file, at)
@@ -180,7 +187,10 @@ class _Restoring:
         return None
 
     def _write(self, file: MappedFile, position: int, data: memoryview) -> bool:
-        """Return False where the log has another whole record: another process wrote there after the crash."""
+        """Write a record.
+
+        Returns False if the log has another whole record there, which another process wrote after the crash.
+        """
         there = self._log.select(file.start_offset + position, len(data))
         if there == data:
             return True
@@ -193,5 +203,5 @@ class _Restoring:
 
 
 def is_refusal(error: DiskError) -> bool:
-    """Return whether a file system cannot bypass the page cache."""
+    """Return whether the error means that the file system cannot bypass the page cache."""
     return error.errno in (errno.EINVAL, errno.EOPNOTSUPP)

@@ -1,4 +1,4 @@
-"""Flags that allow or forbid puts and reads of a running store (`docs/formats/put-rules.md`)."""
+"""Flags that allow or forbid puts and reads of a running store (`docs/formats/put-rules.md#running-flags`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunningFlags:
     """The flags of one store.  A component that fails sets a flag, and clears it when the cause is gone."""
 
     def __init__(self) -> None:
-        """Create them with no flag set."""
+        """Create it with no flag set."""
         self.bits = Flag(0)
         self.reasons: dict[Flag, str] = {}
         self.is_writeable = True
@@ -34,7 +34,7 @@ class RunningFlags:
         self._is_open = False
 
     def open(self, is_open: bool) -> None:
-        """Set whether the store accepts puts at all: not before it runs, not as a slave, not after it is closed."""
+        """Set whether the store accepts puts: False before it runs, as a slave, and after it is closed."""
         self._is_open = is_open
         self._weigh()
 
@@ -44,17 +44,17 @@ class RunningFlags:
 
     @property
     def accepts_puts(self) -> bool:
-        """Whether puts are accepted."""
+        """Whether the store accepts puts."""
         return bool(self.gate.accepts_puts)
 
     def set(self, flag: Flag, reason: str) -> None:
-        """Set a flag, with its reason."""
+        """Set a flag and its reason."""
         self.bits |= flag
         self.reasons[flag] = reason
         self._weigh()
 
     def clear(self, flag: Flag) -> None:
-        """Clear a flag."""
+        """Clear a flag and its reason."""
         self.bits &= ~flag
         self.reasons.pop(flag, None)
         self._weigh()

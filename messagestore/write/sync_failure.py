@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:
     """Create the marker: records from `flushed_offset` on, queues and index may not be on the disk.  An older marker stays."""
     path = os.path.join(own_folder, NAME)
-    with contextlib.suppress(StoreError):  # the disk accepts nothing any more
+    with contextlib.suppress(StoreError):  # the disk may accept no write at all
         if disk.stat(path) is None:
             disk.make_folder(own_folder)
             file = disk.open(path, Mode.CREATE)
@@ -41,7 +41,7 @@ def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:
 def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[MappedFile], derived: list[str]) -> None:
     """Rewrite the log from the marked offset on, and every file below the folders `derived`, and sync them.
 
-    The whole log is rewritten where the marker is empty: a full disk may accept its name but not its content.
+    If the marker is empty, the whole log is rewritten: a full disk may accept the marker's name but not its content.
     """
     path = os.path.join(own_folder, NAME)
     if disk.stat(path) is None:

@@ -55,7 +55,7 @@ class LightPuts:
             known = self._known_names()
             fresh = {name for name in listed if name not in known}
             if fresh and len(known) + len(fresh) > self.queues_max:
-                reason = f"{len(known)} light queues, and {len(fresh)} more named; at most {self.queues_max}"
+                reason = f"{len(known)} LMQs, and {len(fresh)} more named; at most {self.queues_max}"
                 return refused(PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, reason)
             result = self._append(message, raw, listed, queue_id)
             if result.status is PutStatus.PUT_OK:
@@ -71,7 +71,7 @@ class LightPuts:
         size = RECORD_SIZE_MIN + CRC_SIZE + len(message.body) + len(message.topic.encode()) + len(numbered.properties_raw)
         limit = self._parts.config.max_message_size
         if size > limit:
-            return refused(PutStatus.MESSAGE_ILLEGAL, f"a record of {size} bytes with light queues; at most {limit}")
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"a record of {size} bytes with LMQ properties; at most {limit}")
         result = self._parts.log.appender.append(numbered, queue_id)
         if result.status is PutStatus.PUT_OK:
             for name in listed:
